@@ -64,9 +64,14 @@ class Line:
     error: float | None = None
     reason: str = ""
 
+    @classmethod
+    def of(cls, where: str, v: Verdict) -> Line:
+        """The line of a verdict. where: empty for the call as a whole."""
+        return cls(where or "the call", v.status, None if v.measure is None else v.measure.share, v.reason)
+
 
 class Answer(Protocol):
-    """What every question about a user's function gives."""
+    """What every question about a user's function gives. It agrees exactly if every line of its table does."""
 
     @property
     def agrees(self) -> bool: ...  # whether all that was asked for agrees
@@ -126,8 +131,8 @@ class Comparison:
 
     @property
     def table(self) -> tuple[Line, ...]:
-        """A line for each tensor."""
-        return tuple(Line(n, v.status, None if v.measure is None else v.measure.share, v.reason) for n, v in self.verdicts)
+        """A line for each tensor, and for what is judged of the call as a whole."""
+        return tuple(Line.of(n, v) for n, v in self.verdicts)
 
     @property
     def share(self) -> float:

@@ -1,4 +1,4 @@
-"""The statuses of checks, and what each says of itself."""
+"""The statuses of checks and what each says of itself, and what a command concludes from them."""
 
 from __future__ import annotations
 
@@ -92,6 +92,24 @@ COMPARED = frozenset(s for s in Status if s.is_comparison)
 SILENT = frozenset(Status) - FINDINGS - COMPARED
 DEATHS = tuple(s for s in Status if s.is_death)
 BY_SEVERITY = tuple(sorted(Status, key=lambda s: -s.severity))  # the worst first
+
+
+class Conclusion(StrEnum):
+    """What a command says of the device, the first word of its last line."""
+
+    PASS = "PASS"
+    FAIL = "FAIL"
+    INCONCLUSIVE = "INCONCLUSIVE"
+
+    @classmethod
+    def of(cls, code: int) -> Conclusion:
+        """That of a command that ends with this exit code."""
+        return {0: cls.PASS, 1: cls.FAIL}.get(code, cls.INCONCLUSIVE)
+
+    @classmethod
+    def of_run(cls, fails: bool, whole: bool) -> Conclusion:
+        """That of what was found. whole: whether nothing keeps a run without findings from being a success."""
+        return cls.FAIL if fails else cls.PASS if whole else cls.INCONCLUSIVE
 
 
 def statuses(words: Collection[str], option: str, also: Collection[str] = ()) -> tuple[Status, ...]:

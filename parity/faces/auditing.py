@@ -14,12 +14,13 @@ import torch
 
 from parity.comparing.models import functions
 from parity.core.errors import NothingCompared, OutputError, ParityError, UsageError
+from parity.core.status import Conclusion
 from parity.findings import causes
 from parity.history.environments import operator_table
 from parity.locating.auditing import audit
 from parity.locating.needs import Needs
 from parity.report import needs as told
-from parity.report.last_line import FAIL, last_line, of
+from parity.report.last_line import last_line
 from parity.report.words import listed
 from parity.store import run_file
 from parity.zoo import BUGS
@@ -89,7 +90,7 @@ def run(o: argparse.Namespace) -> int:
         lacking = [name for name, found, concerns in answers if _is_lacking(found, concerns)]
         said = f"MPS {'lacks what' if lacking else 'has all that'} {listed(lacking or [n for n, _, _ in answers])} needs"
         said = "not every function was seen to its end" if code and not lacking else said
-        print(last_line(FAIL if lacking else of(code), said, time.monotonic() - began), flush=True)
+        print(last_line(Conclusion.FAIL if lacking else Conclusion.of(code), said, time.monotonic() - began), flush=True)
     if o.output:
         _write(o.output, told.as_json(answers, bugs) + "\n")
     return code

@@ -12,13 +12,14 @@ from typing import Any
 from parity.comparing.models import functions
 from parity.comparing.quick import effort_of
 from parity.core.errors import ParityError, UsageError
+from parity.core.status import Conclusion
 from parity.devices import Device, load_faults, resolve
 from parity.devices.setup import run_setup
 from parity.faces.commands.locate import LIMIT
 from parity.locating.capturing import capture
 from parity.locating.locate import locate
 from parity.locating.located import plural
-from parity.report.last_line import FAIL, last_line, of
+from parity.report.last_line import last_line
 from parity.training.train import compare_training
 
 ITSELF = "the device is the CPU itself, which cannot part from itself; name another with --device"
@@ -121,7 +122,8 @@ def _each(place: str, ask: Any, done: str, returns: str, alone: bool = False, an
         agree = next(iter(made)) + " agrees" if len(made) == 1 else f"all {len(made)} functions agree"
         said = agree if not code else f"not every function was {done}"
     following = next(iter(diverging.values()), "")
-    print(last_line(FAIL if diverging else of(code), said, time.monotonic() - began, following=following), flush=True)
+    conclusion = Conclusion.FAIL if diverging else Conclusion.of(code)
+    print(last_line(conclusion, said, time.monotonic() - began, following=following), flush=True)
     return code
 
 

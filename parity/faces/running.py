@@ -25,6 +25,7 @@ from parity.engine import memory, own, resuming, suite
 from parity.engine.doctor import banner, examined, fingerprint_of, named
 from parity.engine.inquest import How
 from parity.engine.options import AGAIN, ALSO, MIXED, RunOptions
+from parity.engine.run_state import RunState
 from parity.faces.commands import known as known_command
 from parity.faces.commands.groups import split
 from parity.faces.files import in_words, located, writable
@@ -101,12 +102,13 @@ def _run_with(o: RunOptions, began: float) -> Ended:
 
     path = Path(o.output) if o.output else fresh(f"parity-run-{datetime.now(UTC):%Y%m%d-%H%M%S}")
     path = path if kept is None else kept.path.with_name(f"{kept.path.name}.tmp")
-    reporter = Reporter(header, path, fail_on=fail_on, min_judged=o.min_judged, verbose=o.verbose, seconds=o.time)
-    reporter.scripts, reporter.known, reporter.strict = Path(o.findings), known, o.strict_known
+    state = RunState(header, path, fail_on, o.min_judged, o.time)
+    state.scripts, state.known, state.strict = Path(o.findings), known, o.strict_known
     # On other machines there is no folder in which a worker could find what another one has left.
-    reporter.explains_later = not (o.no_shrink or o.time or o.tx or o.study)
+    state.explains_later = not (o.no_shrink or o.time or o.tx or o.study)
     if o.time:
-        reporter.started = began
+        state.started = began
+    reporter = Reporter(state, verbose=o.verbose)
     if kept is not None:
         reporter.resume(kept)
         print(f"{plural(len(kept.ids), 'item')} of {selected} are whole in {kept.path}; the rest is run")
@@ -166,12 +168,12 @@ def _asked_for(o: RunOptions, items: Sequence[suite.Item]) -> str:
 def _own(o: RunOptions, reporter: Any) -> int:
     """Compare the user's own functions; the exit code of the whole run."""
     if o.shard and not o.shard.startswith("1/"):  # they are no items that could be shared out
-        return int(reporter.exit_code)
-    reporter.own_left = True  # until all have been heard of
+        return int(reporter.run.result().exit_code)
+    reporter.run.own_left = True  # until all have been heard of
     for row in own.compared(o.model, How(o.device, o.faults, o.setup), statuses(o.fail_on, "--fail-on", ALSO)):
         reporter.own(row)
-    reporter.own_left = False
-    code: int = reporter.exit_code
+    reporter.run.own_left = False
+    code: int = reporter.run.result().exit_code
     return code
 
 
@@ -241,8 +243,9 @@ def _compared(
     if not (o.time or o.no_again):
         from parity.engine.again import Early
 
-        reporter.early = Early(how)
-    code = _pytest(o, workers, reporter, done) if items else reporter.exit_code  # a shard may be empty, or a run whole
+        reporter.run.early = Early(how)
+    # A shard may be empty, or a run whole.
+    code = _pytest(o, workers, reporter, done) if items else reporter.run.result().exit_code
     reporter.tell_unexplained()
     if code == 1 and not (o.no_shrink or o.tx):
         _shrink_deaths(o, workers, reporter, until)
@@ -251,11 +254,12 @@ def _compared(
     if code != 1 or o.no_again:
         return code
     reporter.try_again(how, workers, max(0.0, until - time.monotonic()))
+    result = reporter.run.result()
     if o.junit_xml and Path(o.junit_xml).is_file():
         from parity.report import junit
 
-        junit.acquit(Path(o.junit_xml), reporter.acquitted(), reporter.not_reproduced())
-    again: int = reporter.exit_code
+        junit.acquit(Path(o.junit_xml), result.acquitted, result.not_reproduced)
+    again: int = result.exit_code
     return again
 
 
@@ -286,7 +290,7 @@ def _machines(o: RunOptions) -> list[Any]:
 
 def _shrink_deaths(o: RunOptions, workers: int, reporter: Any, until: float) -> None:
     """Look for the least case of each kind of death, within half of the time that is left."""
-    if not (deaths := reporter.to_shrink):
+    if not (deaths := reporter.run.to_shrink):
         return
     from parity.engine.shrinking import ALL, shrunk
     from parity.report.outcome import write_script_of_death  # torch is loaded where there is something to shrink
@@ -333,9 +337,9 @@ def _pytest(o: RunOptions, workers: int, reporter: Any, done: Collection[str] = 
         except OSError as e:  # pytest writes the XML last, and hears of a full disk only then: nothing else may be lost by it
             e.filename = e.filename or o.junit_xml
             said = in_words(e, "name another file with --junit-xml, or free the disk", "write")
-            reporter.failed = reporter.failed or OutputError(said)
+            reporter.run.failed = reporter.run.failed or OutputError(said)
             ended = pytest.ExitCode.TESTS_FAILED
-        if o.junit_xml and reporter.explains_later and reporter.failed is None and Path(o.junit_xml).is_file():
+        if o.junit_xml and reporter.explains_later and reporter.run.failed is None and Path(o.junit_xml).is_file():
             from parity.report import junit
 
             junit.join_causes(Path(o.junit_xml))
@@ -346,11 +350,11 @@ def _pytest(o: RunOptions, workers: int, reporter: Any, done: Collection[str] = 
     if ended == pytest.ExitCode.INTERRUPTED:
         return INTERRUPTED
     if ended in (pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR):
-        reporter.broken.append(f"pytest ended with {pytest.ExitCode(ended).name}")
+        reporter.run.broken.append(f"pytest ended with {pytest.ExitCode(ended).name}")
         return UsageError.exit_code
     if ended not in set(pytest.ExitCode):
         return int(ended)
-    code: int = reporter.exit_code
+    code: int = reporter.run.result().exit_code
     return code
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from parity.core import notation
 from parity.core.errors import UsageError, near
+from parity.core.status import Conclusion
 from parity.engine import own, suite
 from parity.engine.options import RunOptions
 from parity.faces.commands.diff import FORMATS
@@ -22,7 +23,7 @@ from parity.history.change import Group
 from parity.history.environments import Environment
 from parity.report import diff as told
 from parity.report.finding import said
-from parity.report.last_line import FAIL, PASS, last_line
+from parity.report.last_line import last_line
 from parity.store import run_file
 from parity.store.rows import counted
 
@@ -59,7 +60,7 @@ def upgrade(o: argparse.Namespace, asked: RunOptions, fail_on: Sequence[Group]) 
         print(f"\n{text}", flush=True)
     stored = f"{files[0]} and {files[1]}" + (f", the diff in {o.output}" if o.output else "")
     following = f"parity diff {shlex.quote(str(files[0]))} {shlex.quote(str(files[1]))} -v"
-    print(last_line(told.judged(d, fail_on), told.verdict(d, fail_on), stored=stored, following=following))
+    print(last_line(d.conclusion(fail_on), told.verdict(d, fail_on), stored=stored, following=following))
     return d.exit_code(fail_on)
 
 
@@ -81,13 +82,14 @@ def bisect(o: argparse.Namespace, asked: RunOptions) -> int:
     for place, why in found.skipped.items():
         print(f"not asked: {place}: {why}")
     if not found.differs:
-        print(last_line(PASS, f"{case}: nothing differs from {places[0]} to {found.last}: {found.answers[found.last]}"))
+        agrees = f"{case}: nothing differs from {places[0]} to {found.last}: {found.answers[found.last]}"
+        print(last_line(Conclusion.PASS, agrees))
         return 0
     before, after = found.answers[found.last], found.answers[found.first]
     sides = f"--before {shlex.quote(found.last)} --after {shlex.quote(found.first)}"
     following = f"parity upgrade {sides} {notation.parse(case).op}{''.join(f' {shlex.quote(x)}' for x in options)}"
     named = f"{case}: {found.first} is the first that differs: {after}; {found.last}: {before}"
-    print(last_line(FAIL, named, following=following))
+    print(last_line(Conclusion.FAIL, named, following=following))
     return 1
 
 

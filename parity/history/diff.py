@@ -22,6 +22,7 @@ from typing import Any, TypeAlias
 
 from parity.core.errors import NothingCompared, UsageError, near
 from parity.core.results import DEATHS, Aspect, Fingerprint, Record, Status
+from parity.core.status import Conclusion
 from parity.findings.causes import gather
 from parity.history import change, own_change
 from parity.history.change import Change, Group, Told
@@ -69,6 +70,10 @@ class Diff:
     def exit_code(self, fail_on: Collection[Group] = ()) -> int:
         """1 if a group fails, if a run is incomplete, or if there are doubts, else 0."""
         return 1 if self.fails(fail_on) or self.incomplete or self.doubts else 0
+
+    def conclusion(self, fail_on: Collection[Group] = ()) -> Conclusion:
+        """INCONCLUSIVE where nothing got worse in runs that do not compare well."""
+        return Conclusion.of_run(bool(self.fails(fail_on)), not (self.incomplete or self.doubts))
 
 
 # ------------------------------------------------------------------------------------------------------------- comparing

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from parity.checks.operators import OperatorCall
 from parity.comparing.comparison import Line
 from parity.comparing.compiled import CompiledSide
 from parity.comparing.places import Place
-from parity.core.results import Verdict
+from parity.core.results import Status, Verdict
 from parity.locating.modules import ModuleError, shown
 
 SHOWN = 5  # parting operators in the text
@@ -78,14 +78,20 @@ class Located:
 
     @property
     def first(self) -> Parting | None:
-        """The first of them; None if all agree."""
+        """The first operator that diverges by itself; None if none does, even where the run or its results differ."""
         return self.partings[0] if self.partings else None
 
     @property
     def table(self) -> tuple[Line, ...]:
-        """A line for each operator that differs."""
-        made = ((f"{p.title}: {p.operator}", p.verdict) for p in self.partings)
-        return tuple(Line(where, v.status, None if v.measure is None else v.measure.share, v.reason) for where, v in made)
+        """A line for each operator that differs, and for all else that does: the run, its results, compiled code, and what
+        was located here."""
+        lines = [Line.of(f"{p.title}: {p.operator}", p.verdict) for p in self.partings]
+        lines += [Line("the call", Status.ERROR, reason=self.broken)] if self.broken else []
+        lines += [Line("the results", Status.WRONG, reason=self.whole)] if self.whole else []
+        compiled = self.compiled.verdicts if self.compiled is not None else ()
+        lines += [Line.of(f"compiled: {n or 'the call'}", v) for n, v in compiled if v.status is not Status.AGREE]
+        lines += [replace(line, where=f"here: {line.where}") for line in (self.here.table if self.here is not None else ())]
+        return tuple(lines)
 
     @property
     def headline(self) -> str:

@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from textwrap import shorten
 
 from parity.core.results import EXTREME_VALUES, NARROW_INTEGERS, NON_FINITE, SYMPTOMS, Cause, Json
+from parity.core.status import Conclusion
 from parity.findings.causes import OPERATORS, WEIGHTS, Gathered
-from parity.report.last_line import FAIL, INCONCLUSIVE, PASS, last_line
+from parity.report.last_line import last_line
 from parity.report.output import fitted
 from parity.report.words import called_in, listed, plural, reproduced, script_line
 from parity.store.rows import Header
@@ -123,13 +124,10 @@ def render(
 
 def _verdict(causes: Sequence[Gathered], known: Mapping[str, str], whole: bool) -> str:
     """The last line: FAIL where a cause is not accepted as known."""
-    if not causes:
-        return last_line(PASS if whole else INCONCLUSIVE, "no finding")
     accepted = [c for c in causes if known.get(c.cause.id, "").startswith(ACCEPTED)]
     but = f", {len(accepted)} of them known" if accepted else ""
-    failing = len(accepted) < len(causes)
-    verdict = FAIL if failing else PASS if whole else INCONCLUSIVE
-    return last_line(verdict, f"{plural(len(causes), 'cause')}: {counts_line(causes)}{but}")
+    said = f"{plural(len(causes), 'cause')}: {counts_line(causes)}{but}" if causes else "no finding"
+    return last_line(Conclusion.of_run(len(accepted) < len(causes), whole), said)
 
 
 def as_json(causes: Sequence[Gathered], header: Header, caveats: Sequence[str] = (), known: Mapping[str, str] = NONE) -> str:

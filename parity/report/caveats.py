@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from parity.engine.doctor import suspicion
 from parity.engine.options import STRICT
+from parity.findings.verdict import compared
 from parity.report import metadata, power
 from parity.report.gaps import dropped, leaks
-from parity.report.summary import compared
 from parity.report.words import listed, plural
 from parity.store.rows import Run, is_own
 

@@ -16,6 +16,7 @@ from xml.etree import ElementTree
 from jinja2 import Environment
 
 from parity.core.machine import IMAGE
+from parity.core.status import Conclusion
 from parity.core.untrusted import printable
 from parity.history.change import MEANING, Change, Group, Told
 from parity.history.comparability import two_devices
@@ -23,7 +24,7 @@ from parity.history.diff import Diff, device_words
 from parity.history.drift import ALARM, Cell, Shift
 from parity.history.pace import FACTOR, GENERAL, Pace
 from parity.report.causes import COMMENT, code, inert, sentence
-from parity.report.last_line import FAIL, INCONCLUSIVE, PASS, last_line
+from parity.report.last_line import last_line
 from parity.report.words import called_in, listed, plural
 from parity.store.rows import Header, is_own
 
@@ -118,18 +119,13 @@ def headline(d: Diff, fail_on: Collection[Group]) -> str:
     return f"{', '.join(counts)}; {'fails for ' + words if failing else f'fails: {why}' if why else 'no failure'}"
 
 
-def judged(d: Diff, fail_on: Collection[Group]) -> str:
-    """PASS, FAIL, or INCONCLUSIVE where nothing got worse in runs that do not compare well."""
-    failing = d.fails(fail_on)
-    return INCONCLUSIVE if (d.incomplete or d.doubts) and not failing else FAIL if failing else PASS
-
-
 def verdict_line(d: Diff, fail_on: Collection[Group], stored: str = "") -> str:
     """The last line. stored: where the diff was written."""
-    word, (before, after) = judged(d, fail_on), d.checks
-    said = headline(d, fail_on) if word == FAIL else ", ".join(f"{g.words} {len(told)}" for g, told in d.groups.items())
+    word, (before, after) = d.conclusion(fail_on), d.checks
+    changed = ", ".join(f"{g.words} {len(told)}" for g, told in d.groups.items())
+    said = headline(d, fail_on) if word is Conclusion.FAIL else changed
     said = said or "nothing changed"
-    if word == INCONCLUSIVE:
+    if word is Conclusion.INCONCLUSIVE:
         said += f", but {'a run is incomplete' if d.incomplete else 'the runs do not compare well'}: see above"
     following = next_line(d).removeprefix("next: ")
     counts = f" ({before:,} checks before, {after:,} after)"

@@ -7,9 +7,10 @@ from typing import Any
 
 from parity.core.dtypes import FACTS
 from parity.core.health import HEALTHY, UNUSABLE
+from parity.core.status import Conclusion
 from parity.devices.fingerprint import VARIABLES
 from parity.engine.doctor import fingerprint_of, in_words, named
-from parity.report.last_line import FAIL, PASS, last_line
+from parity.report.last_line import last_line
 
 WIDE = 28
 DEFAULTS = "none of those that change numbers is set"
@@ -27,7 +28,7 @@ def render(found: dict[str, Any]) -> str:
     lines.append(f"environment{'' if f.environment else ': ' + DEFAULTS}")
     lines += [f"  {f'{k}={v}':<{WIDE + 12}}  {VARIABLES.get(k, '')}".rstrip() for k, v in f.environment]
     healthy = found["verdict"] == HEALTHY
-    following, verdict = (f"parity run --device {f.device}", PASS) if healthy else ("", FAIL)
+    following, verdict = (f"parity run --device {f.device}", Conclusion.PASS) if healthy else ("", Conclusion.FAIL)
     return "\n".join([*lines, last_line(verdict, f"{f.device} is {found['verdict']}", following=following)])
 
 

@@ -9,8 +9,9 @@ from textwrap import shorten
 
 from parity.core.dtypes import DEFAULT
 from parity.core.results import COMPARED, Record, Status
+from parity.engine.timed import Timed
+from parity.findings.verdict import poorly_judged
 from parity.report import metadata, power
-from parity.report.timed import lacking_lines
 from parity.report.words import listed, plural
 from parity.store.rows import Death, ItemRow, Power
 
@@ -18,6 +19,7 @@ INDENT = 11  # columns of labels
 FAILING = 3  # lines of each reason for which a run without findings fails
 NO_KERNEL, SOME_CALLS = "no kernel in any dtype", "some calls only (arguments, backward, out=)"
 REFUSED = 400  # most characters of the names of ops of one refusal
+NAMED = 600  # characters for the names of items without their pinned cases
 REASON = 110  # most characters of a reason
 UNJUDGED = 0.9  # items of which a smaller fraction was judged are listed
 
@@ -65,7 +67,7 @@ def not_compared(items: Sequence[ItemRow], deaths: Sequence[Death], lacking: Seq
             "NOT WHOLE",
             f"the pinned cases of {plural(len(lacking), 'item')} were not checked: {listed(lacking)}",
             "NOT WHOLE: the time was over before the pinned cases of these items",
-            lacking_lines(lacking) if lacking else [],
+            _lacking_lines(lacking) if lacking else [],
         ),
         Part(
             "not run",
@@ -84,7 +86,7 @@ def not_compared(items: Sequence[ItemRow], deaths: Sequence[Death], lacking: Seq
 
 def judged_less(items: Sequence[ItemRow], records: Sequence[Record], errors: Sequence[Power]) -> list[Part]:
     """What makes an agreement say less, and what is not counted. errors: put into results, and whether the judge saw them."""
-    few, leaking, near = power.left(items, UNJUDGED), leaks(items), dropped(records)
+    few, leaking, near = power.left(poorly_judged(items, UNJUDGED)), leaks(items), dropped(records)
     return [
         Part(
             "unjudged",
@@ -236,3 +238,25 @@ def _named(items: Sequence[ItemRow]) -> str:
 def _first(lines: Sequence[str]) -> str:
     """The items of lines that begin with them."""
     return listed(line.strip().partition(":")[0] for line in lines)
+
+
+def reached(t: Timed, cases: int) -> str:
+    """What a run with a limit of time reached. cases: of the whole run."""
+    pinned, *rounds = t.rounds or (0,)
+    whole = sum(n == len(t.items) for n in rounds)
+    said = f"the pinned cases of {pinned:,} of {plural(len(t.items), 'item')}"
+    if rounds and whole == len(rounds):
+        said += f", {plural(whole, 'whole round')} of exploration"
+    elif rounds:
+        said += f", {plural(whole, 'whole round')} of exploration" if whole else ""
+        said += f", {plural(rounds[whole], 'item')} of round {whole + 1}"
+        said += f" and {plural(sum(rounds[whole + 1 :]), 'part')} of later ones" if len(rounds) > whole + 1 else ""
+    return f"{said}; {plural(cases, 'case')}"
+
+
+def _lacking_lines(items: Sequence[str]) -> list[str]:
+    """Which items lack their pinned cases, and what to do."""
+    return [
+        f"  {listed(items, NAMED)}",
+        "  give more --time, more workers (-n), or fewer items (--shard, --family); the run file's last row names all of them",
+    ]

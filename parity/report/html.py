@@ -26,6 +26,7 @@ from parity.core.errors import CaseError
 from parity.core.probes import BLIND, ERRORS, SEEN
 from parity.core.results import BY_SEVERITY, COMPARED, Measure, Record, Status
 from parity.findings.causes import WEIGHTS, Gathered, gather
+from parity.findings.verdict import compared, poorly_judged
 from parity.report import caveats, gaps, matrix, power, summary, svg, trends
 from parity.report.causes import counts_line, sentence
 from parity.report.known import marks
@@ -90,7 +91,7 @@ def render(run: Run, before: Run | None = None, name: str = "RUN") -> str:
         errors=_errors(run, before),
         lacks=_lacks(run),
         power=_power(run),
-        judged=[x.strip() for x in power.left(run.items, UNJUDGED)],
+        judged=[x.strip() for x in power.left(poorly_judged(run.items, UNJUDGED))],
         worse=[x.strip() for x in gaps.worse_reference(run.records)],
         groups=GROUPS,
         coverage=[_coverage(c) for c in run.coverage],
@@ -102,7 +103,7 @@ def render(run: Run, before: Run | None = None, name: str = "RUN") -> str:
 def _headline(run: Run, causes: Sequence[Gathered]) -> str:
     if causes:
         return f"{plural(len(causes), 'cause')} ({counts_line(causes)})"
-    if not any(map(summary.compared, run.items)):
+    if not any(map(compared, run.items)):
         return "Nothing was compared"
     said = summary.agreed(run.records)
     return said[:1].upper() + said[1:]

@@ -17,9 +17,9 @@ from parity.core.results import BY_SEVERITY, FINDINGS, Record, Status
 from parity.engine.rounds import AGAIN
 from parity.findings.causes import Gathered, gather
 from parity.findings.standing import known_of, new_of
+from parity.findings.verdict import compared
 from parity.report import caveats
 from parity.report.causes import shortened
-from parity.report.summary import compared
 from parity.report.words import listed, plural, reproduced
 from parity.store.rows import Death, Header, ItemRow, Run
 

@@ -6,19 +6,14 @@ import os
 import re
 from typing import TextIO
 
+from parity.core.status import Conclusion
 from parity.report.words import clock
 
-PASS, FAIL, INCONCLUSIVE = "PASS", "FAIL", "INCONCLUSIVE"
-COLOURS = {PASS: 32, FAIL: 31, INCONCLUSIVE: 33}  # of a terminal: green, red, yellow
-VERDICT = re.compile(rf"({PASS}|{FAIL}|{INCONCLUSIVE})(?=  )")
+COLOURS = {Conclusion.PASS: 32, Conclusion.FAIL: 31, Conclusion.INCONCLUSIVE: 33}  # of a terminal: green, red, yellow
+VERDICT = re.compile(rf"({'|'.join(Conclusion)})(?=  )")
 
 
-def of(code: int) -> str:
-    """The verdict of a command that ends with this exit code."""
-    return {0: PASS, 1: FAIL}.get(code, INCONCLUSIVE)
-
-
-def last_line(verdict: str, said: str, seconds: float | None = None, stored: str = "", following: str = "") -> str:
+def last_line(verdict: Conclusion, said: str, seconds: float | None = None, stored: str = "", following: str = "") -> str:
     """A verdict in one line. said: what was compared and what came of it; stored: the file; following: the next command."""
     parts = [f"{verdict}  {said}" + (f", in {clock(seconds)}" if seconds is not None else "")]
     parts += [f"stored in {stored}"] if stored else []
@@ -30,4 +25,6 @@ def coloured(line: str, stream: TextIO) -> str:
     asked = bool(os.environ.get("FORCE_COLOR")) or (stream.isatty() and os.environ.get("TERM") != "dumb")
     if os.environ.get("NO_COLOR") or not asked:
         return line
-    return VERDICT.sub(lambda m: f"\033[1;{COLOURS[m[1]]}m{m[1]}\033[0m", line, count=1) if VERDICT.match(line) else line
+    if (m := VERDICT.match(line)) is None:
+        return line
+    return f"\033[1;{COLOURS[Conclusion(m[1])]}m{m[1]}\033[0m{line[m.end() :]}"

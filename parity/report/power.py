@@ -63,9 +63,8 @@ def _cell(c: Counter[str]) -> str:
     return f"{c[SEEN]:,} of {asked:,}" if asked else "."
 
 
-def left(items: Sequence[ItemRow], share: float) -> list[str]:
-    """The ops of whose elements less than this fraction was judged, the worst first, with the reason."""
-    poor = sorted((i for i in items if i.judged_share < share), key=lambda i: i.judged_share)
+def left(poor: Sequence[ItemRow]) -> list[str]:
+    """How much of some ops was judged, of whose elements some were not, with the reason."""
     return [
         f"  {i.op} {i.dtype}: {i.judged:,} of {i.judged + i.unjudged:,} elements judged ({max(i.left, key=i.left.__getitem__)})"
         for i in poor

@@ -84,9 +84,9 @@ class Generation:
 
     @property
     def table(self) -> tuple[Line, ...]:
-        """A line for each step."""
-        made = ((f"step {s.number}", s.verdict) for s in self.steps)
-        return tuple(Line(where, v.status, None if v.measure is None else v.measure.share, v.reason) for where, v in made)
+        """A line for the logits of each step, and for the cache and whatever else was compared."""
+        others = (Line.of(_name(n), v) for n, v in self.comparison.verdicts if not LOGITS.match(n))
+        return (*(Line.of(f"step {s.number}", s.verdict) for s in self.steps), *others)
 
     @property
     def parting(self) -> GeneratedToken | None:

@@ -75,12 +75,13 @@ class Training:
 
     @property
     def table(self) -> tuple[Line, ...]:
-        """A line for each step that was taken."""
-        told = {d.step: d for d in reversed(self.departures)}
+        """A line for each step that was taken, and for one that the device raised in. Only the first departure of each kind is
+        judged to the end, so that a later step says by its error alone whether that goes on."""
         lines = []
         for p in self.curve:
-            status, how = (Status.WRONG, told[p.step].how) if p.step in told else (Status.AGREE, "")
-            lines.append(Line(f"step {p.step}", status, p.ratio, how))
+            how = "; ".join(f"{d.title}: {d.how}" for d in self.departures if d.step == p.step)
+            lines.append(Line(f"step {p.step}", Status.WRONG if how else Status.AGREE, p.ratio, how))
+        lines += [Line(f"step {len(self.curve) + 1}", Status.ERROR, reason=self.broken)] if self.broken else []
         return tuple(lines)
 
     @property

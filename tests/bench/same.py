@@ -1,50 +1,107 @@
-"""Do two runs say the same? `python tests/bench/same.py before.jsonl after.jsonl`, for a change that must not change behaviour.
+"""Do two versions of parity say the same? For a change that must not change behaviour.
 
-Both run files hold what was drawn (a digest of all case ids of an item), how each aspect came out, the largest error ratio,
-every stored record with its cause and least case, the figures of pinned cases, deaths, and what was seen of known findings.
-Each difference is printed; the exit code is 1 where there is one. `parity diff` asks another question: whether a device got
-worse.
+    python tests/bench/same.py BEFORE AFTER                     two checkouts: four runs of each, some minutes a run
+    python tests/bench/same.py BEFORE AFTER exp neg --examples 2 --runs plain dying       a sample of ops, in two minutes
+    python tests/bench/same.py before.jsonl after.jsonl         two run files that are there already
+
+A checkout is a folder that holds `parity/` (git worktree add ../before COMMIT makes one); both run in the Python of this
+program, in processes of their own. The runs are
+
+    plain     all native ops on the simulated device
+    honest    the same on a device that rounds as hardware may
+    dying     ops of which one ends its process and two are wrong, one of these in a file of known findings
+    opinfo    a sample of torch's own OpInfo entries
+
+Compared is what was drawn (a digest of all case ids of an item), how each aspect came out, the largest error ratio, every
+stored record with its cause and least case, the figures of all cases, deaths, what was seen of known findings, what became of
+errors that were put in, the end, and the exit code; not times. Each difference is printed; the exit code is 1 where there is
+one, where a file says nothing, and where the dying run has no death or no known finding. `parity diff` asks another question:
+whether a device got worse.
 """
 
 from __future__ import annotations
 
+import argparse
+import os
+import re
+import subprocess
 import sys
+import tempfile
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from parity.store import run_file
 
 SHOWN = 200
+Said: TypeAlias = dict[tuple[Any, ...], Any]  # statement -> value
+FAULTS = '''"""What goes wrong in the dying run."""
+import os
+from parity.devices import Fault
+def die(call): os.abort()
+FAULTS = [
+    Fault("exp-doubled", ("exp",), lambda call: call.run() * 2),
+    Fault("log-strided", ("log",), lambda call: call.run() + 1, when=lambda call: not call.operands[0].is_contiguous()),
+    Fault("neg-dies", ("neg",), die, when=lambda call: call.operands[0].numel() > 4),
+]
+'''
+DYING = ("exp", "log", "neg")
+RUNS: Mapping[str, tuple[str, ...]] = {
+    "plain": ("--device", "sim"),
+    "honest": ("--device", "sim:honest"),
+    "dying": ("--device", "sim", "--dtype", "float32", "--setup", "faults.py"),
+    "opinfo": ("--device", "sim", "--source", "opinfo", "--dtype", "float32", "--examples", "2"),
+}
+HUNG = re.compile(r"ended by parity after [\d.]+ s")
+TIMES = frozenset({"seconds", "device_seconds", "device_spread", "memory"})
 
 
-def rows(path: str) -> dict[tuple[Any, ...], Any]:
+def rows(path: Path) -> Said:
     """What a run file says, by what it speaks of."""
-    run = run_file.read(Path(path))
-    said: dict[tuple[Any, ...], Any] = {}
+    run = run_file.read(path, partial=True)
+    said: Said = {}
+    seen: Counter[tuple[Any, ...]] = Counter()
+
+    def add(kind: str, row: Any, *about: str) -> None:
+        """Every field of a row but times. about: the fields that say what it is of; equal ones are numbered."""
+        key = (kind, *(getattr(row, name) for name in about))
+        seen[key] += 1
+        for f in fields(row):
+            if f.name not in TIMES:
+                said[(*key, seen[key], f.name)] = _rounded(getattr(row, f.name))
+
     for i in run.items:
-        for name in ("cases", "ids", "counts", "void", "judged", "left", "elements", "leaks", "not_run", "metadata"):
-            said["item", i.op, i.dtype, i.round, name] = getattr(i, name)
-        for aspect, worst in i.worst.items():
-            said["item", i.op, i.dtype, i.round, "worst", aspect] = f"{worst:.6g}"
+        add("item", i, "op", "dtype", "round")
     for r in run.records:
-        for name in ("status", "reason", "origin", "measures", "shrunk", "cause", "count", "also", "known", "gone"):
-            said["record", r.case, r.aspect, name] = getattr(r, name)
-    parts: Counter[tuple[str, str]] = Counter()
-    for f in run.figures:
-        said["figures", f.op, f.dtype, parts[f.op, f.dtype]] = replace(f, seconds={})
-        parts[f.op, f.dtype] += 1
+        add("record", r, "case", "aspect")
+    for figures in run.figures:
+        add("figures", figures, "op", "dtype")
     for d in run.deaths:
-        for name in ("how", "signal", "stage", "blame", "known", "shrunk", "shrunk_aspect"):
-            said["death", d.op, d.dtype, d.case, name] = getattr(d, name)
+        add("death", d, "op", "dtype", "case")
     for s in run.known:
-        said["known", s.id, s.op, s.dtype, s.aspect, s.case] = s.state, s.why, s.fails
+        add("known", s, "id", "op", "dtype", "aspect", "case")
+    for p in run.power:
+        add("power", p, "op", "dtype", "aspect", "error")
+    if run.end is not None:
+        add("end", run.end)
     return said
 
 
-def differences(one: dict[tuple[Any, ...], Any], other: dict[tuple[Any, ...], Any]) -> Iterator[str]:
+def _rounded(value: Any) -> Any:
+    """A float to six digits, as far as two sums of the same numbers agree, and words without the time after which a hang was
+    ended."""
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, str):
+        return HUNG.sub("ended by parity", value)
+    if isinstance(value, Mapping):
+        return {k: _rounded(v) for k, v in value.items()}
+    return value
+
+
+def differences(one: Said, other: Said) -> Iterator[str]:
     """Each thing that only one run says, or that they say otherwise."""
     for key in sorted({*one, *other}, key=str):
         before, after = one.get(key), other.get(key)
@@ -52,13 +109,68 @@ def differences(one: dict[tuple[Any, ...], Any], other: dict[tuple[Any, ...], An
             yield f"{' '.join(map(str, key))}: {before} -> {after}"
 
 
-def main() -> int:
-    before, after = (rows(p) for p in sys.argv[1:3])
+def compare(before: Said, after: Said, name: str = "") -> bool:
+    """Print how they differ; whether they say the same, and something."""
     found = list(differences(before, after))
     for line in found[:SHOWN]:
         print(line[:400])
-    print(f"{len({*before, *after}):,} statements compared, {len(found):,} differ")
-    return 1 if found or not before else 0
+    kinds = Counter(kind for kind, *_ in {key[:-1] for key in {*before, *after}})
+    of = ", ".join(f"{n:,} {kind}" for kind, n in kinds.items())
+    print(f"{name or 'they'}: {len({*before, *after}):,} statements compared ({of}), {len(found):,} differ", flush=True)
+    return not found and bool(before) and (name != "dying" or {"death", "known"} <= set(kinds))
+
+
+def parity(checkout: Path, folder: Path, *argv: str) -> int:
+    """Run a command of a checkout in a folder; its exit code. Raises SystemExit if another parity would answer."""
+    env = {**os.environ, "PYTHONPATH": str(checkout), "OMP_NUM_THREADS": "1"}
+    where = [sys.executable, "-c", "import parity; print(parity.__file__)"]
+    found = subprocess.run(where, cwd=folder, env=env, capture_output=True, text=True).stdout.strip()
+    if not Path(found).is_relative_to(checkout):
+        raise SystemExit(f"{checkout} holds no parity: {found or 'nothing'} would be run")
+    done = subprocess.run([sys.executable, "-m", "parity", *argv], cwd=folder, env=env, capture_output=True, text=True)
+    if done.returncode not in (0, 1, 3):
+        raise SystemExit(f"{checkout}: parity {' '.join(argv)}: exit code {done.returncode}\n{done.stdout}{done.stderr}"[:4000])
+    return done.returncode
+
+
+def made(name: str, checkout: Path, folder: Path, o: argparse.Namespace) -> Said:
+    """What a run of a checkout says. folder: the current one of the run, alike for both."""
+    ops = DYING if name == "dying" else o.ops
+    options = [*RUNS[name], "-n", str(o.workers), *(("--examples", o.examples) if o.examples else ())]
+    options += ["--known", "known.toml"] if name == "dying" else []
+    code = parity(checkout, folder, "run", *ops, *options, "--output", f"{name}.jsonl")
+    return rows(folder / f"{name}.jsonl") | {("exit", "code"): code}
+
+
+def accept(checkout: Path, folder: Path) -> None:
+    """Write the faults of the dying run, and the file that accepts what is wrong in exp."""
+    (folder / "faults.py").write_text(FAULTS)
+    options = RUNS["dying"]
+    parity(checkout, folder, "run", "exp", *options, "--examples", "4", "-n", "1", "--output", "known.jsonl")
+    parity(checkout, folder, "known", "add", "known.jsonl", "--reason", "planted", "--file", "known.toml")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Compare; 1 where something differs."""
+    to = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    to.add_argument("before", type=Path, help="a checkout, or a run file")
+    to.add_argument("after", type=Path, help="another one")
+    to.add_argument("ops", nargs="*", help="only these ops (the dying run has its own)")
+    to.add_argument("--runs", nargs="+", choices=RUNS, default=list(RUNS), help="only these runs")
+    to.add_argument("--examples", default="", help="cases per op and dtype instead of the profile's")
+    to.add_argument("--workers", type=int, default=2, help="of each run")
+    o = to.parse_intermixed_args(argv)
+    if not o.before.is_dir():
+        return int(not compare(rows(o.before), rows(o.after)))
+    same = True
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        if "dying" in o.runs:
+            accept(o.before.resolve(), folder)
+        for name in o.runs:
+            before, after = (made(name, checkout.resolve(), folder, o) for checkout in (o.before, o.after))
+            same &= compare(before, after, name)
+    return int(not same)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from pathlib import Path
 from parity.core import notation
 from parity.core.errors import CaseError, NothingCompared, RunFileError, UsageError
 from parity.core.results import FINDINGS, Record
+from parity.core.status import Conclusion
 from parity.engine import inquest, suite
 from parity.engine.doctor import examined
 from parity.engine.inquest import How
@@ -20,7 +21,7 @@ from parity.engine.options import METADATA, METADATA_HELP, holds, is_strict, rea
 from parity.faces.commands.groups import add_code, add_device
 from parity.history import diff
 from parity.report import explanation
-from parity.report.last_line import last_line, of
+from parity.report.last_line import last_line
 from parity.report.words import called_in
 from parity.store import run_file
 from parity.store.code import code_of
@@ -79,7 +80,7 @@ def _told(codes: Sequence[int]) -> int:
     if len(codes) > 1:
         said = f"{differ} of {len(codes)} cases differ" if code in (0, 1) else f"{sum(map(bool, codes))} cases compared nothing"
     if code in (0, 1, NothingCompared.exit_code):  # others ended with a message of their own
-        print(last_line(of(code), said))
+        print(last_line(Conclusion.of(code), said))
     return code
 
 

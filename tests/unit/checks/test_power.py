@@ -21,6 +21,7 @@ from parity.engine.examine import examine
 from parity.engine.journal import NoJournal
 from parity.engine.options import RunOptions
 from parity.engine.planning import RunPlan
+from parity.findings.verdict import RunResult
 from parity.judging.bench import Bench
 from parity.judging.judge import judge
 from parity.report import power as told
@@ -113,13 +114,13 @@ def test_low_power_stands_in_the_first_line() -> None:
         ItemRow("exp", "float16", 3, {"forward": {"agree": 3}}, judged=90, left={"numbers on the way leave the range": 30}),
     )
     rows = (row("float16", 48, 9), row("float32", 200, 0))
-    text = render(SummaryData(header, items, power=rows))
+    text = render(SummaryData(header, RunResult(items), power=rows))
     assert text.splitlines()[1] == (
         "LOW POWER  an agreement says less than it seems in float16: 48 of 57 errors of one half were seen (at most 91 %)"
     )
     assert "75.00% of 120 elements judged" in text
-    text = render(SummaryData(header, items, power=rows, verbose=True))
+    text = render(SummaryData(header, RunResult(items), power=rows, verbose=True))
     assert "  exp float16: 90 of 120 elements judged (numbers on the way leave the range)" in text
-    assert "LOW POWER" not in render(SummaryData(header, items, power=rows[1:]))
+    assert "LOW POWER" not in render(SummaryData(header, RunResult(items), power=rows[1:]))
     line = next(line for line in text.splitlines() if line.split()[:1] == ["all"] and " of " in line)
     assert line.split()[1:4] == ["248", "of", "257"]

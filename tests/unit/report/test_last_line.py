@@ -8,7 +8,8 @@ import shlex
 
 import pytest
 
-from parity.report.last_line import FAIL, PASS, last_line
+from parity.core.status import Conclusion
+from parity.report.last_line import last_line
 from parity.report.output import Outlet, document, fitted
 
 NEXT = "parity replay 'add(float32[2, 1].expand(-2), float32[()])' --device sim:mps --faults 'my faults.py' --setup flags.py"
@@ -20,9 +21,9 @@ class Terminal(io.StringIO):
 
 
 def test_it_holds_verdict_time_file_and_next_command() -> None:
-    line = last_line(FAIL, "8 findings", 75.0, "run.jsonl", "parity report run.jsonl")
+    line = last_line(Conclusion.FAIL, "8 findings", 75.0, "run.jsonl", "parity report run.jsonl")
     assert line == "FAIL  8 findings, in 1:15; stored in run.jsonl; next: parity report run.jsonl"
-    assert last_line(PASS, "all agrees") == "PASS  all agrees"
+    assert last_line(Conclusion.PASS, "all agrees") == "PASS  all agrees"
 
 
 @pytest.mark.parametrize(
@@ -49,7 +50,7 @@ def test_no_line_is_longer_than_the_terminal_and_commands_can_be_copied(columns:
     monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((columns, 30)))
     monkeypatch.setenv("NO_COLOR", "1")
     screen, log = Terminal(), io.StringIO()
-    line = last_line(FAIL, "3 of the 12 things that were compared differ from the CPU", 75.0, "run.jsonl", NEXT)
+    line = last_line(Conclusion.FAIL, "3 of the 12 things that were compared differ from the CPU", 75.0, "run.jsonl", NEXT)
     for stream in (screen, log):
         print(f"    reproduce: {NEXT}\n{'words ' * 40}\n{line}", file=Outlet(stream))
     assert max(map(len, screen.getvalue().splitlines())) <= columns < max(map(len, log.getvalue().splitlines()))

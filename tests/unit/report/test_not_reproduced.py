@@ -18,6 +18,7 @@ from parity.engine import merging
 from parity.findings import known, known_entries
 from parity.findings.causes import gather
 from parity.findings.standing import known_once
+from parity.findings.verdict import RunResult
 from parity.history.change import Group
 from parity.history.diff import compare
 from parity.report import causes as texts
@@ -54,7 +55,7 @@ def test_it_is_in_every_report_of_a_run(once: Run) -> None:
     assert finding(once).status == Status.NOT_REPRODUCED
     assert once.items[0].counts["forward"] == {"agree": 1, "not reproduced": 1}
     c = next(c for c in gather(once.records) if c.cause.symptom == "not reproduced")
-    data = summary.SummaryData(once.header, once.items, once.records, verbose=True)
+    data = summary.SummaryData(once.header, RunResult(once.items, once.records), verbose=True)
     assert re.search(r"^ +dtype .* not reproduced$", summary.render(data), re.MULTILINE)
     for text in (summary.render(data), texts.render([c], once.header)):
         assert "aten::exp was wrong once and never again" in text
@@ -130,7 +131,7 @@ def test_what_was_near_its_budget_is_dropped_and_counted(tmp_path: Path) -> None
     whole = stored.run()
     near = replace(finding(whole), status="drift", measures=(replace(stored.MEASURE, share=1.5),))
     records = [r for r in whole.records if r.op != "exp"]
-    data = summary.SummaryData(whole.header, whole.items, [*records, replace(near, gone=True)])
+    data = summary.SummaryData(whole.header, RunResult(whole.items, [*records, replace(near, gone=True)]))
     assert "\ndropped    1 finding near the budget, not reproduced in a fresh process" in summary.render(data)
     text = summary.render(replace(data, verbose=True))
     assert "dropped: drift near its budget, not reproduced in a fresh process\n  exp float32" in text

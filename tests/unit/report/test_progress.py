@@ -15,7 +15,7 @@ import pytest
 from parity.core.errors import OutputError
 from parity.core.results import Cause, Fingerprint, Record
 from parity.engine.inquest import How
-from parity.report.held import Held
+from parity.engine.run_state import RunState, Unexplained
 from parity.report.output import Outlet
 from parity.report.progress import Reporter
 from parity.store import run_file
@@ -33,9 +33,9 @@ class Screen(io.StringIO):
 
 
 def reporter(path: Path, stream: TextIO) -> Reporter:
-    made = Reporter(Header(Fingerprint("0", "2.13.0", "", "3.11", "Linux", "x86_64", "sim", "", simulated=True)), path, stream)
-    made.expected, made.done, made.checks, made.findings = 4315, 1721, 171_127, 12
-    return made
+    run = RunState(Header(Fingerprint("0", "2.13.0", "", "3.11", "Linux", "x86_64", "sim", "", simulated=True)), path)
+    run.expected, run.done, run.checks, run.findings = 4315, 1721, 171_127, 12
+    return Reporter(run, stream)
 
 
 @pytest.mark.parametrize("columns", [40, 80, 140])
@@ -44,7 +44,7 @@ def test_the_bar_never_breaks_into_a_second_line(columns: int, tmp_path: Path, m
     monkeypatch.setattr("shutil.get_terminal_size", lambda *_, **__: os.terminal_size((columns, 30)))
     screen = Screen()
     made = reporter(tmp_path / "run.jsonl", screen)
-    made.started -= 1000.0
+    made.run.started -= 1000.0
     made._progress()
     line = screen.getvalue().removeprefix("\r\033[K")
     assert len(line) < columns
@@ -93,7 +93,7 @@ def test_ctrl_c_after_the_last_item_leaves_a_whole_run(tmp_path: Path) -> None:
     """The workers are sent home while it is pressed: nothing is missing, and an item that died thrice is no item to come."""
     path = tmp_path / "run.jsonl"
     made = reporter(path, io.StringIO())
-    made.expected = made.done = 3
+    made.run.expected = made.run.done = 3
     for node, phases in (("a", ("setup", "call", "teardown")), ("b", ("setup",))):
         for when in phases:
             outcome = "failed" if node == "b" else "passed"
@@ -101,7 +101,7 @@ def test_ctrl_c_after_the_last_item_leaves_a_whole_run(tmp_path: Path) -> None:
     for k in range(3):
         row = DEATH | {"case": f"sin({k})", "last": k == 2}
         told = [("parity", json.dumps({"death": row}))]
-        assert len(made._ended) == 2
+        assert len(made.run.ended) == 2
         made.pytest_runtest_logreport(pytest.TestReport("c", ("", 0, ""), {}, "failed", "it", "???", user_properties=told))  # type: ignore[arg-type]
     made.pytest_keyboard_interrupt()
     made.pytest_keyboard_interrupt()
@@ -126,7 +126,7 @@ def test_a_run_file_without_room_costs_no_finding(tmp_path: Path, monkeypatch: p
     """What was found is told and counted, whatever becomes of the file; nothing is called agreement."""
     log = io.StringIO()
     made = reporter(tmp_path / "run.jsonl", log)
-    monkeypatch.setattr(made._writer, "write_line", _no_room)
+    monkeypatch.setattr(made.run.writer, "write_line", _no_room)
     bad = Record("exp(float32[2])", "exp", "float32", "forward", "wrong", shrunk="exp(float32[1])")
     told = part(bad, ItemRow("exp", "float32", 2, {"forward": {"wrong": 2}}), findings=("exp float32: wrong",))
     made.pytest_runtest_logreport(pytest.TestReport("a", ("", 0, ""), {}, "failed", "it", "call", user_properties=told))
@@ -134,9 +134,9 @@ def test_a_run_file_without_room_costs_no_finding(tmp_path: Path, monkeypatch: p
     made.pytest_runtest_logreport(pytest.TestReport("b", ("", 0, ""), {}, "failed", "it", "???", user_properties=told))  # type: ignore[arg-type]
     assert "gives wrong values, with no cause looked for: exp(float32[1])" in log.getvalue()
     assert "sin int8 on sim: crash" in log.getvalue()
-    assert made.exit_code == 1
+    assert made.run.result().exit_code == 1
     with pytest.raises(OutputError):
-        made.finish(made.exit_code)
+        made.finish(made.run.result().exit_code)
     assert "1 finding in 2 of 2 checks and 1 case that ended or hung the process" in log.getvalue()
     assert "agrees" not in log.getvalue()
     assert "items: the run file cannot be written" in log.getvalue().splitlines()[-1]
@@ -184,7 +184,7 @@ def test_a_death_says_who_ended_the_process_and_how_to_see_it_again(how: str, si
     """With the run's faults."""
     log = io.StringIO()
     made = reporter(tmp_path / "run.jsonl", log)
-    made.header = replace(made.header, faults=Code("my faults.py"), setup=Code("flags.py", "1a2b3c4d"))
+    made.run.header = replace(made.run.header, faults=Code("my faults.py"), setup=Code("flags.py", "1a2b3c4d"))
     made._death(DEATH | {"how": how, "signal": signal})
     assert words in log.getvalue()
     line = "  reproduce: parity replay 'sin(int8[2])' --device sim --setup 'my faults.py' --setup flags.py\n"
@@ -214,7 +214,7 @@ def test_idle_workers_let_findings_be_tried_again(tmp_path: Path, monkeypatch: p
     made = reporter(tmp_path / "run.jsonl", io.StringIO())
     offered: list[tuple[list[str], int]] = []
     early: Any = SimpleNamespace(offer=lambda found, free: offered.append(([r.op for r in found], free)), stop=lambda: None)
-    made.early, made.explains_later = early, True
+    made.run.early, made.run.explains_later = early, True
     exp, neg = (
         Record(f"{op}(float32[3])", op, "float32", "forward", "wrong", shrunk=f"{op}(float32[3])") for op in ("exp", "neg")
     )
@@ -225,7 +225,7 @@ def test_idle_workers_let_findings_be_tried_again(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr("parity.engine.memory.ceiling", lambda: 10 << 30)
     made.idle(8, 5)
     made.idle(8, 1)
-    made.stopped = "interrupted"
+    made.run.stopped = "interrupted"
     made.idle(8, 1)
     assert offered == [(["exp"], 2), (["exp"], 1)]
 
@@ -233,22 +233,22 @@ def test_idle_workers_let_findings_be_tried_again(tmp_path: Path, monkeypatch: p
 def test_the_bar_of_the_causes_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """When the last item is done, it is told what comes and how long it may take; not that nothing is left to do."""
     now = [1000.0]
-    for module in ("progress", "screen"):
-        monkeypatch.setattr(f"parity.report.{module}.time", SimpleNamespace(monotonic=lambda: now[0]))
+    for module in ("report.progress", "report.screen", "engine.run_state"):
+        monkeypatch.setattr(f"parity.{module}.time", SimpleNamespace(monotonic=lambda: now[0]))
     screen = Screen()
     made = reporter(tmp_path / "run.jsonl", screen)
-    made.explains_later, made.expected, made.done = True, 4, 0
+    made.run.explains_later, made.run.expected, made.run.done = True, 4, 0
     for k, op in enumerate(("exp", "neg", "sin", "cos")):
         one = Record(f"{op}(float32[3])", op, "float32", "forward", "wrong", shrunk=f"{op}(float32[3])")
         rows = [run_file.encode(ItemRow(op, "float32")), *([run_file.encode(one)] if k else [])]
         now[0] += 50.0
         assert "looking" not in screen.getvalue()
-        made._end_of(f"test[{op}-float32]")
+        made.run.end_of(f"test[{op}-float32]")
         made._examined({"rows": rows, "findings": ["x"] * bool(k), "features": pack([])})
     assert "100%  4/4 items" in screen.getvalue()
     assert "looking for the causes of what 3 items found, for about 3:20 at most\n" in screen.getvalue()
     now[0] += 9.0
-    made._is_explained("neg-float32")
+    made.run.is_explained("neg-float32")
     made._progress()
     assert "33%  causes of 1/3 items" in screen.getvalue()
     assert screen.getvalue().endswith("  18.0 s left")
@@ -264,7 +264,7 @@ def test_a_screen_is_told_that_findings_are_tried_again(tmp_path: Path, monkeypa
     one = Record("exp(float32[3])", "exp", "float32", "forward", "wrong", shrunk="exp(float32[3])")
     for stream in (Screen(), io.StringIO()):
         made = reporter(tmp_path / f"{type(stream).__name__}.jsonl", stream)
-        made.records = [one]
+        made.run.records = [one]
         made.try_again(How("sim"), 1, 500.0)
         told = stream.getvalue()
         assert ("\r\x1b[Ktrying 1 finding again in fresh processes, for at most 3:00\r\x1b[K" in told) == stream.isatty()
@@ -274,10 +274,11 @@ def test_a_screen_is_told_that_findings_are_tried_again(tmp_path: Path, monkeypa
 def test_what_goes_on_with_a_run_names_its_code(tmp_path: Path) -> None:
     """And says that findings without a cause count as new, whether they are known or not."""
     code: dict[str, Any] = {name: Code(f"{name}.py", "0") for name in ("faults", "setup", "known")}
-    made = Reporter(replace(reporter(tmp_path / "a", io.StringIO()).header, **code), tmp_path / "run.jsonl", io.StringIO())
+    header = replace(reporter(tmp_path / "a", io.StringIO()).run.header, **code)
+    made = Reporter(RunState(header, tmp_path / "run.jsonl"), io.StringIO())
     one = Record("exp(float32[3])", "exp", "float32", "forward", "wrong", shrunk="exp(float32[3])")
-    made._held["exp-float32"] = Held([one], ["x"])
-    made.scripts = Path("there")
+    made.run.held["exp-float32"] = Unexplained([one], ["x"])
+    made.run.scripts = Path("there")
     made.tell_unexplained()
     named = "--setup faults.py --setup setup.py --known known.py --findings there"
     assert f"--resume {tmp_path / 'run.jsonl'} {named}" in made.unexplained

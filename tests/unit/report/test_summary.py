@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from typing import Any
 
 from parity.core.results import Cause, Fingerprint, Measure, MetadataNote, Record, Status
+from parity.findings.verdict import RunResult
 from parity.report.summary import SummaryData, render, verdict
 from parity.store.features import Coverage
 from parity.store.rows import Death, Header, ItemRow
@@ -25,18 +28,27 @@ ITEMS = (
     ItemRow("log", "int64", 3, {"forward": {"unsupported": 3}}),
     ItemRow("view", "float32", 4, {"forward": {"agree": 3, "void": 1}}, void={"the reference refuses: size": 1}),
 )
+OF_RESULT = {f.name for f in fields(RunResult)}
+
+
+def data_of(header: Header, items: Sequence[ItemRow] = (), *results: Any, **more: Any) -> SummaryData:
+    """The input of a summary. results, more: the fields of `RunResult` after its items, and those of `SummaryData`."""
+    result = RunResult(items, *results, **{n: v for n, v in more.items() if n in OF_RESULT})
+    return SummaryData(header, result, **{n: v for n, v in more.items() if n not in OF_RESULT})
+
+
 DRAWN = Coverage("binary", 9, {"into rows": 2, "special nan": 3}, {"into rows": {"special nan": 2}})
 
 
 def test_a_simulated_device_is_never_taken_for_hardware() -> None:
     """Every report says so."""
-    assert "SIMULATED" in render(SummaryData(header(), ITEMS))
-    assert "SIMULATED" not in render(SummaryData(header(simulated=False), ITEMS))
+    assert "SIMULATED" in render(data_of(header(), ITEMS))
+    assert "SIMULATED" not in render(data_of(header(simulated=False), ITEMS))
 
 
 def test_it_counts_per_status_and_dtype() -> None:
     """One line per dtype, one column per status that occurred."""
-    text = render(SummaryData(header(), ITEMS, verbose=True))
+    text = render(data_of(header(), ITEMS, verbose=True))
     assert "dtype" in text
     row = next(x for x in text.splitlines() if x.split()[:1] == ["float32"])
     assert row.split() == ["float32", "4", "15", "1", "3", "1"]
@@ -45,14 +57,14 @@ def test_it_counts_per_status_and_dtype() -> None:
 def test_it_names_what_the_device_lacks() -> None:
     """Whole ops apart from single dtypes."""
     for verbose in (False, True):
-        text = render(SummaryData(header(), ITEMS, verbose=verbose))
+        text = render(data_of(header(), ITEMS, verbose=verbose))
         assert "no kernel in any dtype: mode" in text
         assert "not in int64: log" in text
 
 
 def test_refusals_of_several_dtypes_are_one_number_in_short_and_apart_with_v() -> None:
     more = [ItemRow("exp", d, 3, {"forward": {s: 3}}) for d, s in (("int32", "unsupported"), ("float32", "agree"))]
-    data = SummaryData(header(), (*ITEMS, *more))
+    data = data_of(header(), (*ITEMS, *more))
     assert "\nrefused    1 op, no kernel in any dtype: mode; 2 ops, not in some dtypes: log, exp\n" in render(data)
     whole = render(replace(data, verbose=True))
     assert "  not in int64: log\n" in whole
@@ -66,7 +78,7 @@ def test_it_names_findings_deaths_voids_and_a_worse_reference() -> None:
     )
     worse = Record("x", "gelu", "float32", "forward", Status.AGREE, measures=(Measure("out", 0.5, 12.0, True),))
     death = Death("cosh", "float32", "cosh(float32[1])", "", "crash", "SIGABRT", "device")
-    data = SummaryData(header(), ITEMS, (bad, worse), (death,))
+    data = data_of(header(), ITEMS, (bad, worse), (death,))
     text = render(data)
     assert text.startswith("\n2 causes (A 2) of 1 kind of findings in 1 check and 1 death of the process\n")
     assert "drift in out, forward: " in text
@@ -81,11 +93,11 @@ def test_it_names_findings_deaths_voids_and_a_worse_reference() -> None:
 
 def test_nothing_compared_is_no_success() -> None:
     """The last line says so."""
-    assert verdict(SummaryData(header()), 3).startswith("INCONCLUSIVE  nothing was compared: this is no success")
-    assert verdict(SummaryData(header(), ITEMS[3:4], seconds=75.2), 0) == (
+    assert verdict(data_of(header()), 3).startswith("INCONCLUSIVE  nothing was compared: this is no success")
+    assert verdict(data_of(header(), ITEMS[3:4], seconds=75.2), 0) == (
         "PASS  everything that was compared agrees (1 op, 3 checks), in 1:15; stored in RUN; next: parity diff RUN OTHER"
     )
-    cut = SummaryData(header(), ITEMS[3:4], stopped="interrupted after 1 of 4 items", go_on="parity run --resume RUN")
+    cut = data_of(header(), ITEMS[3:4], stopped="interrupted after 1 of 4 items", go_on="parity run --resume RUN")
     assert verdict(cut, 130) == (
         "INCONCLUSIVE  everything that was compared agrees (1 op, 3 checks); the run was interrupted after 1 of 4 items, in "
         "0.0 s; stored in RUN; next: parity run --resume RUN"
@@ -98,7 +110,7 @@ def test_the_counts_of_a_run_are_told_together() -> None:
     items = (ItemRow("add", "float32", 60, {"forward": {"agree": 7, "wrong": 53}}),)
     drawn = [Record(f"add(float32[{k}])", "add", "float32", "forward", Status.WRONG) for k in range(30)]
     least = [replace(drawn[9], shrunk=f"add(float32[1, {k}])") for k in range(1, 11)]
-    data = SummaryData(header(), items, (*drawn, *least), coverage=(DRAWN,), run_file="my run.jsonl", verbose=True)
+    data = data_of(header(), items, (*drawn, *least), coverage=(DRAWN,), run_file="my run.jsonl", verbose=True)
     text = render(data)
     assert "1 cause (A 1) of 10 kinds of findings in 53 checks" in text
     assert "drawn      1 pair of features; those that are lacking: parity prove coverage 'my run.jsonl'" in text
@@ -125,7 +137,7 @@ def test_the_end_fits_a_screen_whatever_was_found() -> None:
     ]
     deaths = [Death(f"d{k}", "float32", f"sin(float32[{k}])", "", "crash", f"signal {'x' * k}", "device") for k in range(1, 60)]
     acquitted = [replace(d, blame="cpu", why="it dies alone") for d in deaths]
-    data = SummaryData(header(), items, records, (*deaths, *acquitted), lost=[f"item{k}" for k in range(99)])
+    data = data_of(header(), items, records, (*deaths, *acquitted), lost=[f"item{k}" for k in range(99)])
     for width in (None, 120, 80):
         text = render(data, width).splitlines()
         assert len(text) <= 27, width
@@ -139,14 +151,14 @@ def test_the_end_fits_a_screen_whatever_was_found() -> None:
 def test_what_fails_on_demand_is_told_with_one_of_them() -> None:
     """Agreement is not all there is to say where the run failed."""
     refused = (Record("mode(float32[2])", "mode", "float32", "forward", Status.UNSUPPORTED),)
-    text = render(SummaryData(header(), ITEMS[1:], refused, fail_on=("unsupported", "void", "fallback")))
+    text = render(data_of(header(), ITEMS[1:], refused, fail_on=("unsupported", "void", "fallback")))
     assert "failed by --fail-on\n  unsupported: 9 checks; one of them: mode(float32[2])\n" in text
     assert "  void: 1 check; one of them: view float32: the reference refuses: size" in text
     assert "fallback" not in text.split("failed by")[1]
-    line = verdict(SummaryData(header(), ITEMS[1:], refused, fail_on=("unsupported",)), 1)
+    line = verdict(data_of(header(), ITEMS[1:], refused, fail_on=("unsupported",)), 1)
     assert line.startswith("FAIL  everything that was compared agrees, but --fail-on fails the run for 9 checks unsupported: ")
-    assert "but parity itself failed in some items: see above" in verdict(SummaryData(header(), ITEMS[3:4]), 1)
-    assert "--fail-on" not in render(SummaryData(header(), ITEMS, refused))
+    assert "but parity itself failed in some items: see above" in verdict(data_of(header(), ITEMS[3:4]), 1)
+    assert "--fail-on" not in render(data_of(header(), ITEMS, refused))
 
 
 def test_it_names_what_fell_back_by_pass_and_dtype() -> None:
@@ -156,28 +168,28 @@ def test_it_names_what_fell_back_by_pass_and_dtype() -> None:
         ItemRow("svd", "complex64", 3, {"forward": {"fallback": 1}}),
         ItemRow("exp", "float32", 3, {"forward": {"agree": 3}}),
     )
-    assert "\nfallback   6 checks ran on the CPU unasked: svd" in render(SummaryData(header(), items))
-    text = render(SummaryData(header(), items, verbose=True))
+    assert "\nfallback   6 checks ran on the CPU unasked: svd" in render(data_of(header(), items))
+    text = render(data_of(header(), items, verbose=True))
     assert "  svd: forward float32 3, complex64 1; backward float32 2" in text
-    assert "fallback" not in render(SummaryData(header(), items[2:]))
+    assert "fallback" not in render(data_of(header(), items[2:]))
 
 
 def test_it_names_leaks_and_the_memory_of_workers() -> None:
     leaky = replace(ITEMS[0], leaks={"add(float32[2], float32[2])": 4096})
-    data = SummaryData(header(), (leaky, *ITEMS[1:]), memory="a worker occupied 1.0 GB at most")
+    data = data_of(header(), (leaky, *ITEMS[1:]), memory="a worker occupied 1.0 GB at most")
     assert "\nleaks      every repeat of a call leaves memory on the device in 1 call: add float32" in render(data)
     text = render(replace(data, verbose=True))
     assert "  add float32: 4,096 bytes per call of add(float32[2], float32[2])" in text
     assert "memory     a worker occupied 1.0 GB at most" in text
-    assert "leaks:" not in render(SummaryData(header(), ITEMS))
+    assert "leaks:" not in render(data_of(header(), ITEMS))
 
 
 def test_it_lists_other_strides_with_v() -> None:
     note = MetadataNote("forward", "out", (2, 3), (1, 2), (3, 1), "add(float32[2, 3], float32[3])", 4)
     rare = replace(note, device=(6, 2), count=1)
     items = (replace(ITEMS[0], metadata=(rare, note)), *ITEMS[1:])
-    assert "strides" not in render(SummaryData(header(), items))
-    verbose = render(SummaryData(header(), items, verbose=True))
+    assert "strides" not in render(data_of(header(), items))
+    verbose = render(data_of(header(), items, verbose=True))
     title = (
         "metadata: 1 op gives other strides than the CPU: add (permuted instead of contiguous) (no failure; --fail-on metadata"
     )
@@ -185,4 +197,4 @@ def test_it_lists_other_strides_with_v() -> None:
     one = "  add float32: out permuted instead of contiguous, in 4 checks: strides (1, 2), the CPU's (3, 1): "
     assert one + "add(float32[2, 3], float32[3])" in verbose
     assert "with gaps instead of contiguous, in 1 check" in verbose
-    assert "metadata" not in render(SummaryData(header(), ITEMS, verbose=True))
+    assert "metadata" not in render(data_of(header(), ITEMS, verbose=True))

@@ -1,4 +1,4 @@
-"""What a run with a limit of time reached: counted while its parts come in, and in words at its end."""
+"""What a run with a limit of time reached, counted while its parts come in."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from dataclasses import dataclass, field
 
 from parity.core.results import FINDINGS, Record
 from parity.engine.rounds import CAUSES, PINNED, part_of
-from parity.report.words import listed, plural
 from parity.store.rows import ItemRow
 
-NAMED = 600  # characters for the names of items without their pinned cases
 HOPELESS = 12  # cases of an item after which it is left alone if none of them was compared
 NEW_KIND = 10  # a new kind of finding weighs as much as so many new pairs of features
 
@@ -90,24 +88,3 @@ class Timed:
         """The items whose pinned cases were not checked."""
         done = self.done.get(PINNED, set())
         return tuple(i for i in self.items if i not in done)
-
-    def in_words(self, cases: int) -> str:
-        """What was reached. cases: of the whole run."""
-        pinned, *rounds = self.rounds or (0,)
-        whole = sum(n == len(self.items) for n in rounds)
-        said = f"the pinned cases of {pinned:,} of {plural(len(self.items), 'item')}"
-        if rounds and whole == len(rounds):
-            said += f", {plural(whole, 'whole round')} of exploration"
-        elif rounds:
-            said += f", {plural(whole, 'whole round')} of exploration" if whole else ""
-            said += f", {plural(rounds[whole], 'item')} of round {whole + 1}"
-            said += f" and {plural(sum(rounds[whole + 1 :]), 'part')} of later ones" if len(rounds) > whole + 1 else ""
-        return f"{said}; {plural(cases, 'case')}"
-
-
-def lacking_lines(items: Sequence[str]) -> list[str]:
-    """Which items lack their pinned cases, and what to do."""
-    return [
-        f"  {listed(items, NAMED)}",
-        "  give more --time, more workers (-n), or fewer items (--shard, --family); the run file's last row names all of them",
-    ]

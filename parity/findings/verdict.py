@@ -1,0 +1,151 @@
+"""The verdict on a run: which of its results fail it, and how it ends. `parity.report` puts it into words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import date
+
+from parity.core.errors import NothingCompared
+from parity.core.results import COMPARED, FINDINGS, Aspect, Record, Status
+from parity.core.status import Conclusion
+from parity.findings.known import Entry, Known
+from parity.findings.standing import FIXED, standings, unaccepted
+from parity.store.rows import Death, ItemRow, Sighting, counted, totals
+
+FAILED = 1  # the exit code of a run that fails
+
+
+def compared(item: ItemRow) -> bool:
+    """Whether any result of the item was compared. A call that both sides refuse does not count: a device that lacks the op
+    refuses every call."""
+    results = [counts for aspect, counts in item.counts.items() if aspect != Aspect.REFUSAL]
+    return any(n for counts in results for status, n in counts.items() if status in COMPARED)
+
+
+def kinds(records: Sequence[Record]) -> list[Record]:
+    """The findings: one record for each kind of difference of an op in a dtype, with its least case. The other records hold
+    cases of the same kinds as they were drawn."""
+    return [r for r in records if r.shrunk and r.counts]
+
+
+def poorly_judged(items: Sequence[ItemRow], share: float) -> list[ItemRow]:
+    """The items of whose elements less than this fraction was judged, the worst first."""
+    return sorted((i for i in items if i.judged_share < share), key=lambda i: i.judged_share)
+
+
+@dataclass(frozen=True, slots=True)
+class Unwanted:
+    """A status that fails the run on demand and occurred. checks: in how many; one: a case or a reason."""
+
+    status: Status
+    checks: int
+    one: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """What came of a run, and what it was asked to fail on.
+
+    failing: the findings that may fail it if they are others than `kinds(records)`: those that stay as they were drawn, or
+    whose cause is still to be looked for. fail_on: statuses that fail in addition to the findings; min_judged: an item fails if
+    a smaller fraction of its elements was judged; known: the file of known findings; sightings: what was seen of them; strict:
+    whether those that are fixed fail. broken: what failed because of parity and not of the device; failures: tests that failed
+    without a finding; lacking: the items whose pinned cases a limit of time left unchecked; stopped: how the run was cut, in
+    words.
+    """
+
+    items: Sequence[ItemRow] = ()
+    records: Sequence[Record] = ()
+    deaths: Sequence[Death] = ()
+    failing: Sequence[Record] | None = None
+    fail_on: Sequence[Status] = ()
+    min_judged: float = 0.0
+    known: Known | None = None
+    sightings: Sequence[Sighting] = ()
+    strict: bool = False
+    broken: Sequence[str] = ()
+    failures: int = 0
+    lacking: Sequence[str] = ()
+    stopped: str = ""
+
+    @property
+    def entries(self) -> Sequence[Entry]:
+        """The known findings."""
+        return self.known.entries if self.known is not None else ()
+
+    @property
+    def counted_deaths(self) -> list[Death]:
+        """The deaths that count against the run, known ones too."""
+        return counted(self.deaths, self.items)
+
+    @property
+    def found(self) -> bool:
+        """Whether a finding or a death is new, or a known one has grown, expired or, in a strict run, is fixed."""
+        findings = kinds(self.records) if self.failing is None else self.failing
+        return (
+            any(r.counts and not r.known for r in findings)
+            or any(not d.known for d in self.counted_deaths)
+            or any(s.fails for s in self.sightings)
+            or bool(self.fixed)
+        )
+
+    @property
+    def fixed(self) -> int:
+        """How many known findings fail a strict run because they are fixed."""
+        return sum(s.state == FIXED for s in standings(self.entries, self.sightings)) if self.strict else 0
+
+    @property
+    def unwanted(self) -> list[Unwanted]:
+        """The statuses of `fail_on` that are not findings and that occurred, except where they are known."""
+        items = [unaccepted(i, self.entries, self.fail_on, date.today()) for i in self.items]
+        count, some = totals(items), []
+        for status in self.fail_on:
+            void = status == Status.VOID
+            n = sum(sum(i.void.values()) for i in items) if void else count[status]
+            if n and status not in FINDINGS:
+                one = next((r.case for r in self.records if r.status == status), "")
+                reason = next((f"{i.op} {i.dtype}: {why}" for i in items for why in i.void), "") if void else ""
+                some.append(Unwanted(status, n, one or reason))
+        return some
+
+    @property
+    def unjudged(self) -> list[ItemRow]:
+        """The items that fail because too little of them was judged, the worst first."""
+        return poorly_judged(self.items, self.min_judged)
+
+    @property
+    def compared(self) -> list[ItemRow]:
+        """The items of which anything was compared."""
+        return [i for i in self.items if compared(i)]
+
+    @property
+    def exit_code(self) -> int:
+        """0 for no findings but known ones, 1 for findings and for what else fails the run, 3 if nothing was compared."""
+        if self.found or self.broken or self.failures or self.lacking or self.unwanted or self.unjudged:
+            return FAILED
+        return 0 if self.compared else NothingCompared.exit_code
+
+    def conclusion(self, code: int) -> Conclusion:
+        """What the run says of the device. code: its exit code, which is another than `exit_code` where pytest broke off."""
+        if self.found:
+            return Conclusion.FAIL
+        if code == NothingCompared.exit_code or not self.compared:
+            return Conclusion.of(code) if code else Conclusion.INCONCLUSIVE
+        return Conclusion.INCONCLUSIVE if self.stopped else Conclusion.of(code)
+
+    @property
+    def acquitted(self) -> tuple[str, ...]:
+        """The ids of the items of whose findings all were dropped."""
+        return tuple(sorted(_ids(r for r in self.records if r.gone) - _ids(r for r in self.records if r.counts)))
+
+    @property
+    def not_reproduced(self) -> tuple[str, ...]:
+        """The ids of the items that fail only for what never came again."""
+        once = _ids(r for r in self.records if r.status == Status.NOT_REPRODUCED)
+        others = _ids(r for r in self.records if r.counts and r.status != Status.NOT_REPRODUCED)
+        return tuple(sorted(once - others))
+
+
+def _ids(records: Iterable[Record]) -> set[str]:
+    return {f"{r.op}-{r.dtype}" for r in records}
