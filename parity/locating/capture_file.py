@@ -123,7 +123,7 @@ class Capture:
 
 
 def encoded(x: Any) -> Json:
-    """An argument as JSON. Raises ValueError for what is no number, word, tensor or nest of them."""
+    """An argument as JSON. Raises ValueError for what is neither number, word, tensor nor nest of them."""
     if x is None or isinstance(x, (bool, str)) or type(x) is int:
         return x
     if isinstance(x, float):
@@ -213,7 +213,7 @@ def _digest(body: str) -> str:
 
 
 def _safetensors(part: str) -> Any:
-    """The library, which is loaded where it is needed: environments that parity is lent to may lack it."""
+    """The library, which is loaded where it is needed: environments that parity is lent to may not have it."""
     try:
         import safetensors
         import safetensors.torch

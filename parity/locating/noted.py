@@ -1,5 +1,5 @@
-"""What a command is at, noted for its parent: the operator that the device runs, or that the CPU runs again. So a side which
-ends the process or hangs is told with it."""
+"""What a command is at, noted for its parent: the operator that the device runs, or that the CPU runs again. So the report
+names it for a side that ends the process or hangs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An operator that parts in a model as a standalone script of plain torch: the very call, with its strides and values."""
+"""An operator that diverges in a model as a standalone script of plain torch: the very call, with its strides and values."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from torch.utils._pytree import tree_map
 from parity.checks.equivalents import on_the_cpu
 from parity.checks.operators import Lain, OperatorCall
 from parity.execution.inputs import Slot
-from parity.locating.located import Parting
+from parity.locating.located import Divergence
 from parity.report.script import Unwritable, base_text, expression, quoted
 from parity.report.script_text import HEAD, NAMED, REAL, TAIL
 
 LARGEST = 1 << 20  # bytes of all operands together
 
 
-def call_script(p: Parting, device_name: str) -> str:
+def call_script(p: Divergence, device_name: str) -> str:
     """The script, which runs the call on the CPU and on a device, also in float64, and judges. Raises Unwritable, with the
     reason, for what is no single call of torch or is too large to be written down."""
     call = p.call

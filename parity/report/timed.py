@@ -63,7 +63,7 @@ class Timed:
         return out
 
     def without_cause(self) -> list[Record]:
-        """The findings that no later part has told with a cause."""
+        """The findings that no later part has reported with a cause."""
         out = {kind: r for r in reversed(self.held) if (kind := r.kind) not in self._kinds}
         return list(reversed(out.values()))
 
@@ -105,8 +105,8 @@ class Timed:
         return f"{said}; {plural(cases, 'case')}"
 
 
-def lacking_lines(items: Sequence[str]) -> list[str]:
-    """Which items lack their pinned cases, and what to do."""
+def unchecked_lines(items: Sequence[str]) -> list[str]:
+    """The items whose pinned cases were not checked, and what to do."""
     return [
         f"  {listed(items, NAMED)}",
         "  give more --time, more workers (-n), or fewer items (--shard, --family); the run file's last row names all of them",

@@ -85,7 +85,7 @@ def compare_training(
         raise UsageError(f"samples is {samples!r}; give a whole number from 2 on")
     place = target(device)
     if place.name == "cpu":
-        raise UsageError("the device is the CPU itself, which cannot part from itself; name another with device=")
+        raise UsageError("the device is the CPU itself, which cannot diverge from itself; name another with device=")
     batches = _batches(data, steps)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ParityWarning)

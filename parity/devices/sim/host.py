@@ -216,7 +216,7 @@ def attention_composed(*args: Any, **kwargs: Any) -> Any:
 
 
 def rms_norm_composed(*args: Any) -> Any:
-    """aten::rms_norm in torch's own pieces, below `_fused_rms_norm`, whose backward MPS lacks, with torch's own check."""
+    """aten::rms_norm in torch's own pieces, below `_fused_rms_norm` (MPS has no backward of it), with torch's own check."""
     x, shape = args[0], tuple(args[1])
     if not shape or tuple(x.shape[-len(shape) :]) != shape:
         raise RuntimeError(f"Given normalized_shape={list(shape)}, expected input with shape [*, ...], not {list(x.shape)}")

@@ -79,7 +79,7 @@ def only(number: int, of: int, effect: Callable[[Call], Any]) -> Callable[[Call]
 
 
 def names(found: parity.Located) -> list[tuple[str, str, str]]:
-    return [(p.operator, p.pass_, p.place.module) for p in found.partings]
+    return [(p.operator, p.pass_, p.place.module) for p in found.divergences]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
@@ -94,7 +94,7 @@ def test_the_struck_layer_is_named_as_with_both_sides_at_hand(dtype: torch.dtype
         found = parity.locate(*made(dtype), against=file)
         both = parity.locate(net, ids, device=resolve("sim", (fault,)))
         assert names(found) == names(both)
-        assert len(found.partings) == 1
+        assert len(found.divergences) == 1
         assert found.first is not None
         assert "test_captures.py:" in found.first.place.line
         assert f"Net {str(dtype)[6:]} on sim (a.capture) diverges from the CPU first in layers." in str(found)
@@ -125,7 +125,7 @@ def test_what_the_cpu_has_no_operator_for_is_judged_as_a_function(tmp_path: Path
     q, fault = torch.randn(1, 2, 6, 4), Fault("mask", ("scaled_dot_product_attention",), larger, level="function")
     parity.capture(attention, q, device=resolve("sim", (fault,)), path=file)
     found = parity.locate(attention, q, against=file)
-    assert [p.operator for p in found.partings] == ["torch.nn.functional.scaled_dot_product_attention"]
+    assert [p.operator for p in found.divergences] == ["torch.nn.functional.scaled_dot_product_attention"]
 
 
 def test_results_that_differ_as_a_whole_and_operators_that_raise_are_told(tmp_path: Path) -> None:
@@ -364,7 +364,7 @@ def test_a_file_names_nothing_that_is_run_but_operators_and_functions_of_torch(t
         found = tried(lambda call, n=name: call.update(kind="function", name=n))  # type: ignore[misc]
         assert f"this torch has no {name}" in found.left
     assert not target.exists()
-    assert not found.partings
+    assert not found.divergences
 
 
 # ------------------------------------------------------------------------------------------------------ the command line
