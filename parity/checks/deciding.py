@@ -1,7 +1,7 @@
 """Which properties of an operator's call decide that it differs, by experiment.
 
 Each kind of property is taken away from the whole call, and the call is run again: what it can lose is gone for good, as in
-delta debugging, so that a special value cannot hide a layout. Of what is left the kind that tells most is named. The answers
+delta debugging, so that a special value cannot hide a layout. Of what is left the most informative kind is named. The answers
 are words for a person and part of a cause's id, so they depend on the call alone: not on its values, sizes or dtype as far as
 those do not matter.
 """
@@ -48,8 +48,8 @@ class Kind:
 def properties(call: OperatorCall, device: Device) -> tuple[str, ...]:
     """The deciding properties of a call that differs on the device, or raises there; empty if it does so however it is called.
 
-    Only those of the first kind of `KINDS` that is needed are told. What else is needed in this call need not matter to another
-    one with the same fault, and would split its findings.
+    Only those of the first kind of `KINDS` that is needed are reported. What else is needed in this call need not matter to
+    another one with the same fault, and would split its findings.
     """
     raises = call.symptom == "raises"
     if not (raises or call.differs):
@@ -282,7 +282,7 @@ def _one(word: str) -> Callable[[OperatorCall, Asked], Iterator[str]]:
     return lambda _call, _asked: iter((word,))
 
 
-# In the order of what they tell.
+# The most informative first.
 KINDS: dict[str, Kind] = {
     "places": Kind(_all_on_the_device, _one(CPU_OPERAND)),
     "sizes": Kind(_filled, _one(EMPTY_OPERAND)),

@@ -122,7 +122,7 @@ class Following(OperatorMode):
         self._seen.operators += 1
         read = Reader(self._device, self._largest)
         try:
-            with torch._C.DisableTorchFunction():  # the caller's modes are told of the caller's calls alone
+            with torch._C.DisableTorchFunction():  # the caller's modes see the caller's calls alone
                 call = OperatorCall(func, tree_map(read, tuple(args)), tree_map(read, dict(kwargs)))
         except Exception:  # what cannot be described is not run again, and the case must go on
             self._seen.missed += 1
@@ -137,7 +137,7 @@ class Following(OperatorMode):
             raise
         try:
             self.finished(call, args, kwargs, result)
-        except Exception:  # whatever the device raises when it is read: the case itself tells it
+        except Exception:  # whatever the device raises when it is read: the case itself reports it
             self._seen.missed += 1
         return result
 

@@ -38,7 +38,7 @@ ATEN_STATISTICS = frozenset(("running_mean", "running_var"))  # arguments that a
 @dataclass(frozen=True, slots=True)
 class Lain:
     """A tensor operand as it lay in the device's memory before the call. base: the whole storage as a flat CPU tensor, before
-    the call; group: operands of the same number share it; on_cpu: whether it lay on the CPU beside operands on the device. The
+    the call; group: operands of the same number share it; on_cpu: whether it lay on the CPU next to operands on the device. The
     strides and the offset are in elements."""
 
     base: Tensor
@@ -261,7 +261,7 @@ def _widened(x: Tensor) -> Tensor:
 
 
 def compared(call: OperatorCall, device: Device, ran: Ran | Exception | None = None) -> OperatorCall:
-    """The call with symptom and ratio: its own outcome on the device, run now unless it is given, beside the CPU's."""
+    """The call with symptom and ratio: its own outcome on the device, run now unless it is given, against the CPU's."""
     ours = _outcome(call, None)
     theirs = _outcome(call, device) if ran is None else ran
     if isinstance(theirs, Exception) and not (ran is None and isinstance(ours, Exception)):
@@ -292,8 +292,8 @@ def _difference(call: OperatorCall, ours: Ran, theirs: Ran, truth: Ran | None) -
         return "values", worst
     # A destination that torch resizes gets another storage; what it holds is among the results.
     kept = [(b, a) for b, a in zip(theirs.bases, ours.bases) if a.shape == b.shape]
-    if kept and (beside := max(error_ratio(b, a) for b, a in kept)) > 1.0:
-        return ("memory" if triples else "values"), beside  # what returns nothing has its results there
+    if kept and (off := max(error_ratio(b, a) for b, a in kept)) > 1.0:
+        return ("memory" if triples else "values"), off  # what returns nothing has its results there
     if len(alike) < len(triples) or (call.operator.is_view and ours.strides != theirs.strides):
         return "metadata", math.inf
     return ("values" if any(_differ(b, a) for b, a, _ in alike) else ""), worst

@@ -47,15 +47,15 @@ ATEN_ASKED = ("dropout_p", "dropout", "training")  # their arguments that ask fo
 class Handed(OperatorMode):
     """Draws every random number inside on the CPU. draws: how many operators drew; left: those that drew by themselves, whose
     numbers no other side has; stream: the state of the CPU's generator when it was left first; drew: whether anything drew,
-    Python and numpy too. told: called at each draw."""
+    Python and numpy too. on_draw: called at each draw."""
 
-    def __init__(self, told: Callable[[], None] | None = None) -> None:
+    def __init__(self, on_draw: Callable[[], None] | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # as torch has it
         self.draws = 0
         self.left: set[str] = set()
         self.stream: Tensor | None = None
         self.drew = False
-        self._told = told
+        self._on_draw = on_draw
         self._unfused = _Unfused()
 
     def __enter__(self) -> Handed:
@@ -79,8 +79,8 @@ class Handed(OperatorMode):
         name = func.name().partition("::")[2].partition(".")[0]
         if name in ATEN_CHOICE:
             return func(*args, **kwargs)
-        if self._told is not None:
-            self._told()
+        if self._on_draw is not None:
+            self._on_draw()
         if kwargs.get("generator") is None and name in ATEN_MASKED:
             self.draws += 1
             return _dropped(*args, **kwargs)

@@ -83,8 +83,8 @@ def _allowed(
 
 
 def _leans(got: Tensor, cpu: Tensor) -> bool:
-    """Whether the errors of all elements have a factor in common, beside that of independent roundings of half an ULP, each
-    relative to its own element. True also where there are too few elements to tell."""
+    """Whether the errors of all elements have a factor in common, besides that of independent roundings of half an ULP, each
+    relative to its own element. True also where there are too few elements to decide."""
     d, c = (_parts(x).to(torch.float64).flatten() for x in (got, cpu))
     usable = d.isfinite() & c.isfinite()
     d, c = d[usable], c[usable]
@@ -107,7 +107,7 @@ class Sums:
         """Which of the results of a call they do not explain, by their places in `pairs`: (number of the result, the device's,
         the CPU's).
 
-        An element may be off by CHAIN sqrt(n) u max(|sum|, 2 sqrt(sum of squares)) beside the rounding of a result. The
+        An element may be off by CHAIN sqrt(n) u max(|sum|, 2 sqrt(sum of squares)) besides the rounding of a result. The
         tables' bound for sums of products has the sum of magnitudes there (Higham and Mary, SIAM J. Sci. Comput. 41 (2019)
         A2815), which is sqrt(n) times as large for terms of both signs: their partial sums stay below twice the root of the
         sum of squares, nearly always.
@@ -216,8 +216,8 @@ def by_movement(
 def moves_by(got: Tensor, cpu: Tensor, moved: Sequence[Tensor]) -> float:
     """How far a result is from the CPU's, at most, in units of what the moved runs explain: for each element the roundings of
     an operator, `OWN_MOVEMENT` times its own movement, and `NEAR_MOVEMENT` times the usual one of its neighbours. Infinite for
-    what cannot be told."""
-    if not _may_be_told(got, cpu, moved):
+    what cannot be decided."""
+    if not _can_be_decided(got, cpu, moved):
         return math.inf
     movement = _movement(cpu, moved)
     usual = _usual(movement) * NEAR_MOVEMENT
@@ -227,7 +227,7 @@ def moves_by(got: Tensor, cpu: Tensor, moved: Sequence[Tensor]) -> float:
 def moves_by_place(got: Tensor, cpu: Tensor, moved: Sequence[Tensor]) -> float:
     """`moves_by` for a result of many operators: its neighbours are those of its row and of its column, if there are enough
     (the gradient of a weight is a sum of products of a factor of each), and no element is granted a rounding of the largest."""
-    if not _may_be_told(got, cpu, moved):
+    if not _can_be_decided(got, cpu, moved):
         return math.inf
     together = _neighbours(cpu.shape)
     if cpu.is_complex() or not together:
@@ -256,7 +256,7 @@ def _by_rows(rows: Sequence[Sequence[Tensor]], columns: Tensor | None) -> float:
     return worst
 
 
-def _may_be_told(got: Tensor, cpu: Tensor, moved: Sequence[Tensor]) -> bool:
+def _can_be_decided(got: Tensor, cpu: Tensor, moved: Sequence[Tensor]) -> bool:
     return (
         bool(moved) and may_move(cpu) and _alike(got, cpu) and all(m.shape == cpu.shape and m.dtype == cpu.dtype for m in moved)
     )

@@ -75,7 +75,7 @@ class MacWheel:
         """Whether the libraries hold this text as it is."""
         return literal.encode() in self.library
 
-    def lacking(self) -> tuple[str, ...]:
+    def missing(self) -> tuple[str, ...]:
         """What of `parity.devices.mps` does not hold in this torch, a sentence each; none where all does."""
         return (*self._texts(), *self._names(), *self._kernels())
 

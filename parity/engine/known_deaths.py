@@ -18,7 +18,7 @@ from parity.store.run_file import encode
 
 def about(row: Json, o: RunOptions) -> Json:
     """Whether a death is known: the entry's id, whether it fails all the same, and the row to store. row: as a worker or the
-    controller tells a death."""
+    controller reports a death."""
     nothing = {"known": "", "fails": False, "sighting": ""}
     if not o.known or row["blame"] in (CPU, OUTSIDE):
         return nothing

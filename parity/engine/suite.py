@@ -44,7 +44,7 @@ class RunProfile:
 
     pinned: number of cases per item that are the same in every run, whatever the seed; baselines use them. often: family ->
     factor for the number of cases, for families in which few ops can combine certain features; otherwise a row's own. poison:
-    fill freed memory of the device before cases, and look for writes beside tensors. sweep: cases of a native item that meet
+    fill freed memory of the device before cases, and look for writes next to tensors. sweep: cases of a native item that meet
     border sizes.
     """
 

@@ -25,7 +25,7 @@ class SeveralMachines:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: WorkerController) -> None:
-        """Tell a worker whether its disk is another one, and if so, what the file of known findings holds."""
+        """Let a worker know whether its disk is another one, and if so, what the file of known findings holds."""
         node.workerinput["parity_far"] = is_far(node)
         if is_far(node) and node.config.option.parity_known:
             node.workerinput["parity_known"] = Path(node.config.option.parity_known).read_text(encoding="utf-8")
@@ -48,5 +48,5 @@ class SeveralMachines:
 
 
 def is_far(node: Any) -> bool:
-    """Whether a worker is on another machine than the controller, as far as its gateway tells."""
+    """Whether a worker is on another machine than the controller, as far as its gateway shows."""
     return not node.gateway.spec.popen

@@ -76,7 +76,7 @@ def new_of(run: Run) -> tuple[tuple[Record, ...], tuple[Death, ...]]:
 
 
 def known_once(entries: Iterable[Entry], r: Record, today: date) -> Sighting | None:
-    """What a finding that never came again is to the known ones; None if it is none of them."""
+    """What a finding that was never reproduced is to the known ones; None if it is none of them."""
     for e in entries:
         if e.status == r.status and e.holds(r.op, r.dtype, r.aspect, r.status):
             late = e.expired(today)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from parity.core.errors import UsageError, near
-from parity.core.results import BOTH_REFUSE, DEATHS, LACKS, OTHER_SIGNATURE, Cause, Status
+from parity.core.results import BOTH_REFUSE, DEATHS, MISSING, OTHER_SIGNATURE, Cause, Status
 from parity.findings.causes import WEIGHTS, Gathered
 from parity.findings.symptoms import skeleton
 from parity.history.drift import Cell, Drift, Shift
@@ -77,7 +77,7 @@ MEANING: dict[Group, str] = {
 }
 ALWAYS_FAIL = frozenset({Group.DYING, Group.REGRESSED, Group.LOST, Group.SIGNATURE, Group.REFUSED})
 # How the reason of a check begins that says nothing now -> the group, if it is not INCOMPARABLE.
-OF_TORCH = {LACKS: Group.LOST, OTHER_SIGNATURE: Group.SIGNATURE, BOTH_REFUSE: Group.REFUSED}
+OF_TORCH = {MISSING: Group.LOST, "this torch lacks": Group.LOST, OTHER_SIGNATURE: Group.SIGNATURE, BOTH_REFUSE: Group.REFUSED}
 
 
 @dataclass(frozen=True, slots=True)

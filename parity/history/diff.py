@@ -311,7 +311,7 @@ def _options(h: Header) -> str:
 
 
 def without_gone(run: Run) -> Run:
-    """The run without findings that did not come again in a fresh process: a difference in what does not count is none."""
+    """The run without findings that were not reproduced in a fresh process: a difference in what does not count is none."""
     gone = {(r.op, r.dtype, r.aspect) for r in run.records if r.gone}
     gone -= {(r.op, r.dtype, r.aspect) for r in run.records if r.counts}
     if not gone:

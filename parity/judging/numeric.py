@@ -136,7 +136,7 @@ class Scale:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A measured result. measure: of the device beside the peer; own: the error ratio of the reference, None without one.
+    """A measured result. measure: of the device next to the peer; own: the error ratio of the reference, None without one.
 
     peer: excuses an error of the device if it has the same one: the reference, or kernels that round once. branched: how many
     elements `_on_another_branch` compares with the reference.

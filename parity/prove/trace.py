@@ -34,13 +34,13 @@ def trace(o: argparse.Namespace) -> int:
     program = ex.program(suite.row(case.op))
     said: list[str] = []
 
-    def tell(call: Call) -> Any:
+    def show(call: Call) -> Any:
         inner = call.op.startswith(ATEN_INSIDE) or call.op.rpartition(".")[2] in ATEN_QUIET
         if call.level != "function" or not inner:
             said.append(_line(call))
         return call.run()
 
-    faults = [Fault(f"trace-{level}", (ANY,), tell, level=level) for level in LEVELS if level != "allocation"]
+    faults = [Fault(f"trace-{level}", (ANY,), show, level=level) for level in LEVELS if level != "allocation"]
     device = resolve(o.device or "sim", tuple(faults))
     inputs = build(case)
     placed: list[ex.Placed] = []

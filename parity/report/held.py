@@ -1,4 +1,4 @@
-"""What an item found, until its cause is told or the run is over."""
+"""What an item found, until its cause is reported or the run is over."""
 
 from __future__ import annotations
 

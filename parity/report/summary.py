@@ -1,4 +1,4 @@
-"""The summary at the end of a run: what was compared, what was found, what the device lacks, what compared nothing."""
+"""The summary at the end of a run: what was compared, what was found, what the device does not have, what compared nothing."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def unwanted(items: Sequence[ItemRow], records: Sequence[Record], fail_on: Seque
 
 
 def compared(item: ItemRow) -> bool:
-    """Whether any result of the item was compared. A call that both sides refuse does not count: a device that lacks the op
+    """Whether any result of the item was compared. A call that both sides refuse does not count: a device without the op
     refuses every call."""
     results = [counts for aspect, counts in item.counts.items() if aspect != Aspect.REFUSAL]
     return any(n for counts in results for status, n in counts.items() if status in COMPARED)
@@ -259,9 +259,7 @@ def _drawn(coverage: Sequence[Coverage], run_file: str) -> list[str]:
     drawn = sum(1 for c in coverage for _ in c.drawn())
     if not drawn:
         return []
-    return [
-        f"drawn      {plural(drawn, 'pair')} of features; those that are lacking: parity prove coverage {shlex.quote(run_file)}"
-    ]
+    return [f"drawn      {plural(drawn, 'pair')} of features; missing ones: parity prove coverage {shlex.quote(run_file)}"]
 
 
 def _aspects(items: Sequence[ItemRow]) -> str:

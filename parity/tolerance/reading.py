@@ -229,7 +229,7 @@ def _check(source: _Source, kind: str, row: Json, head: int, known: Collection[s
             raise source.error(source.line(there, head), fault, "give both or neither")
     for key in needed:
         if key not in row:
-            raise source.error(head, f"[[{kind}]] lacks '{key}'", f"it needs {', '.join(needed)}")
+            raise source.error(head, f"[[{kind}]] has no '{key}'", f"it needs {', '.join(needed)}")
     for key, value in row.items():
         if problem := _problem(key, value, known):
             raise source.error(source.line(key, head), *problem)

@@ -23,8 +23,8 @@ HIGHER = 1.5  # times as far off as what was looked at for nothing, the next has
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """How far off a result of a step is. mean: common factor beside the CPU, over all steps so far; steady: whether that is
-    more than chance and an honest device's lean; suspicious: whether the result deserves a closer look."""
+    """How far off a result of a step is. mean: common factor of the difference to the CPU, over all steps so far; steady:
+    whether that is more than chance and an honest device's lean; suspicious: whether the result deserves a closer look."""
 
     off: Off
     mean: float = 0.0
@@ -60,7 +60,7 @@ class Judge:
         for key, got, own, exact, others, least in _results(t, t.runs):
             past = self._past.setdefault(key, Past())
             o = off(got, own, exact, others, least, past)
-            mean, chance = past.steady(max(-GATE, min(GATE, o.beside)), self._p)
+            mean, chance = past.steady(max(-GATE, min(GATE, o.cpu_lean)), self._p)
             steady = key[0] == "gradient" and abs(mean) > (HALF_LEANING if half else LEANING) + chance
             gate = self._gates.get(key, GATE)
             loud = o.lost or o.ratio > gate or abs(o.lean) > gate

@@ -5,10 +5,10 @@ Two trainings part by themselves: each step makes the roundings of those before 
 device takes it; then the CPU takes it from the device's own state (weights, buffers, gradients, optimizer, scheduler, scaler),
 and so do float64 and a few runs in float64 in which every operator's result is rounded by chance, in the dtype that it had.
 How far those lie from float64 is what rounding explains of loss, gradients and new weights. A step that seems to leave it is
-run `MORE` times more before it is told, also with larger roundings, which shows whether a rounding decides it (a ReLU at zero).
-The step that is told is then searched as by `parity.locate`.
+run `MORE` times more before it is reported, also with larger roundings, which shows whether a rounding decides it (a ReLU at
+zero). The step that is reported is then searched as by `parity.locate`.
 
-Beside that, the trainings run freely, on the device, on the CPU, and on the CPU from start weights and batches moved by a
+Besides, the trainings run freely, on the device, on the CPU, and on the CPU from start weights and batches moved by a
 rounding: their curves show what the differences grow to, and whether roundings alone grow to as much.
 """
 
@@ -50,7 +50,7 @@ SAMPLES = 4  # rounded runs of every step
 FEW = 4  # with larger roundings, which show at once where a rounding decides it
 MORE = 32  # of a step that seems to leave what rounding explains
 FREE = 2  # trainings on the CPU from a start moved by a rounding
-PATIENCE = 120.0  # seconds for locating in the step that is told
+PATIENCE = 120.0  # seconds for locating in the step that is reported
 TOO_OFTEN = 2  # steps in a row that only the device skips
 EAGER = "torch.compile made some of it, and what was compared here is its eager code: parity.assert_parity takes compile="
 
@@ -71,7 +71,7 @@ def compare_training(
     EMA or other object with a state_dict, and last step(batch), the user's own training step, which returns the loss. Without
     it, model(*batch) must return the loss. A make without parameters runs with the device as torch's default. data: batches,
     an iterable or a function that returns one; it starts over where it ends early. samples: rounded runs of each step.
-    locate: search the first step that is told for its operator.
+    locate: search the first step that is reported for its operator.
 
     Random numbers (dropout) are drawn on the CPU and handed to both sides, so that masks agree. The result is true in a test
     (`assert parity.compare_training(...)`) where rounding explains all steps. Raises UsageError if a step does not run on the
@@ -151,7 +151,7 @@ class _Trainings:
         self.notes: list[str] = [EAGER] if self.there.compiled else []
         self.draws, self.skipped = 0, 0
         self.trained = self.stepped = self.narrow = False
-        self.told: tuple[int, State] | None = None
+        self.reported: tuple[int, State] | None = None
         self.began = began
 
     def _same_parts(self, there: Side) -> None:
@@ -178,7 +178,7 @@ class _Trainings:
                 )
                 break
         found = sorted(self.departures.values(), key=lambda d: d.step)
-        located = self._located(title) if self.told is not None and self.locates else None
+        located = self._located(title) if self.reported is not None and self.locates else None
         if not self.curve and not broken:
             raise NothingCompared(f"{title}: no step was compared")
         if not (self.trained or broken):
@@ -216,7 +216,7 @@ class _Trainings:
         if isinstance(theirs, Raised):
             if theirs.type == "UsageError":
                 raise UsageError(theirs.message)
-            self.told = self.told or (number, before)
+            self.reported = self.reported or (number, before)
             if SIDES.search(theirs.message) and (name := self.there.stays()):
                 self.notes.append(f"'{name}' of the step lies on the CPU: let make put it on the device that it gets")
             return f"raises at step {number + 1} of {len(self.batches)} ({theirs.type}: {theirs.message})"
@@ -302,7 +302,7 @@ class _Trainings:
         if cpu.stepped != theirs.stepped:
             self.skipped += 0 if theirs.stepped else 1
             if self.skipped == TOO_OFTEN:
-                self._tell(
+                self._report(
                     [Departure(number + 1, "gradient", "", math.inf, "GradScaler finds NaN or Inf that the CPU has not")],
                     before,
                 )
@@ -339,7 +339,7 @@ class _Trainings:
             runs += self._rounded(before, number, batch, dtypes, keys)
             larger += self._rounded(before, number, batch, dtypes, [k + MORE for k in keys[FEW:]], MARGIN)
             sure = self.judge.again(wanted, replace(step, runs=runs, larger=larger))
-            self._tell([self._departure(number, k, o, how) for k, (o, how) in sure.items()], before)
+            self._report([self._departure(number, k, o, how) for k, (o, how) in sure.items()], before)
         return worst
 
     def _departure(self, number: int, key: tuple[str, str], o: Off, how: str) -> Departure:
@@ -348,7 +348,7 @@ class _Trainings:
             how = "NaN or Inf where the CPU, from the same state, has none"
         return Departure(number + 1, kind, name, o.ratio, how)
 
-    def _tell(self, found: list[Departure], before: State) -> None:
+    def _report(self, found: list[Departure], before: State) -> None:
         order = {n: k for k, n in enumerate(self.near.order)}
         for kind in KINDS:
             some = [d for d in found if d.kind == kind]
@@ -357,8 +357,8 @@ class _Trainings:
                 one = min(some, key=lambda d: order.get(d.name, len(order)))
                 more = f" ({plural(len(some) - 1, 'other')} at this step)" if len(some) > 1 else ""
                 self.departures[kind] = replace(one, how=one.how + more)
-        if self.departures and self.told is None:
-            self.told = self.departures[next(iter(self.departures))].step - 1, before
+        if self.departures and self.reported is None:
+            self.reported = self.departures[next(iter(self.departures))].step - 1, before
 
     def _point(self, number: int, ours: Took, theirs: Took, moved: list[Took], ratio: float) -> Point:
         walked = _distance(ours.tensors, self.start.tensors)
@@ -368,9 +368,9 @@ class _Trainings:
         return Point(number + 1, float(ours.loss), float(theirs.loss), away / by, explained / by, ratio)
 
     def _located(self, title: str) -> Located | None:
-        """The operators that part in the step that is told, from the device's own state before it."""
-        assert self.told is not None
-        number, before = self.told
+        """The operators that diverge in the step that is reported, from the device's own state before it."""
+        assert self.reported is not None
+        number, before = self.reported
 
         def prepared(places: Places) -> Callable[[], Any]:
             side = Side(self.make, self.device)

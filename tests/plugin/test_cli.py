@@ -49,7 +49,7 @@ def told(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]
         (("explain", "sofmax", "float16"), 2, "did you mean 'softmax'"),
         (("explain", "softmax", "float17"), 2, "unknown dtype 'float17'; did you mean 'float16'"),
         (("explain", "softmax"), 2, "needs the dtype as well: parity explain softmax DTYPE, one of float32"),
-        (("explain", "soft*", "float32"), 2, "explain tells of one: name it"),
+        (("explain", "soft*", "float32"), 2, "explain takes one: name it"),
         (("explain", "softmax", "int32"), 2, "parity does not run softmax in int32; allowed: float32"),
         (("explain", "softmax", "float16", "--device", "sim:mpz"), 2, "no device 'sim:mpz'; did you mean 'sim:mps'"),
         (("run", "add", "--device", "sim", "--junit-xml", "."), 2, "it is a folder; name a file with --junit-xml"),

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from parity.core.errors import NothingCompared, UsageError
-from parity.core.results import BOTH_REFUSE, LACKS, OTHER_SIGNATURE, Cause, Fingerprint, Record
+from parity.core.results import BOTH_REFUSE, MISSING, OTHER_SIGNATURE, Cause, Fingerprint, Record
 from parity.history.change import Change, Group
 from parity.history.diff import Diff, compare
 from parity.store.code import Code
@@ -352,7 +352,7 @@ def test_nine_tenths_of_the_cells_are_enough_for_a_verdict() -> None:
 @pytest.mark.parametrize(
     ("reason", "group"),
     [
-        (f"{LACKS} torch.sub", Group.LOST),
+        (f"{MISSING} torch.sub", Group.LOST),
         (f"{OTHER_SIGNATURE}: sub() got", Group.SIGNATURE),
         (f"{BOTH_REFUSE}: no", Group.REFUSED),
     ],

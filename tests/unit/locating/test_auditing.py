@@ -177,7 +177,7 @@ def test_what_to_do_about_a_tensor_left_on_the_cpu(fn: Callable[..., Any], remed
     ("fn", "advice"),
     [
         (lambda x: x.cuda(), "let it compute where its inputs lie"),
-        (lambda x, y: x, "give the inputs that it lacks beside it"),
+        (lambda x, y: x, "give the missing inputs as well"),
         (lambda x: x.view(7), "give inputs that it takes there"),
     ],
     ids=["names a device", "lacks an input", "takes another"],

@@ -174,7 +174,7 @@ def of(**files: str | bytes) -> Callable[[Path], Path]:
         (lambda folder: folder, "it is no ordinary file"),
         (lambda folder: zipped(folder, readme_txt="hello"), "it holds no first.json"),
         (of(first_json="[1]"), "its first.json is damaged"),
-        (of(first_json="{}"), "its first.json does not tell what was done"),
+        (of(first_json="{}"), "its first.json does not say what was done"),
         (of(doctor_json='{"device": "mps"}'), "its doctor.json is damaged"),
         (of(doctor_json=b"\xff"), "can't decode byte 0xff"),
         (of(reported_jsonl="x\n"), "its reported.jsonl is damaged"),

@@ -249,12 +249,12 @@ BAD = {
     ),
     "no reason": (
         EXCEPTION.replace('reason = "cancels"', ""),
-        "10: [[exception]] lacks 'reason'; it needs op, dtype, pass, reason, link",
+        "10: [[exception]] has no 'reason'; it needs op, dtype, pass, reason, link",
     ),
     "empty reason": (EXCEPTION.replace('"cancels"', '" "'), "16: reason is ' '; write a text that says something"),
     "no link": (
         EXCEPTION.replace('link = "https://example.org/1"', ""),
-        "10: [[exception]] lacks 'link'; it needs op, dtype, pass, reason, link",
+        "10: [[exception]] has no 'link'; it needs op, dtype, pass, reason, link",
     ),
     "link": (
         EXCEPTION.replace("https://", "see "),
@@ -268,7 +268,7 @@ BAD = {
     "class": (rule(1, "composit"), "10: unknown class 'composit'; did you mean 'composite' or 'decomposition'?"),
     "source": (
         rule(1).replace('source = "measured"', ""),
-        "9: [[rule]] lacks 'source'; it needs class, dtype, pass, scale, output_ulp, source",
+        "9: [[rule]] has no 'source'; it needs class, dtype, pass, scale, output_ulp, source",
     ),
     "key": (
         rule(1).replace("scale", "scales"),
