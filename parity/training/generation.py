@@ -65,7 +65,7 @@ class GeneratedToken:
 @dataclass(frozen=True, slots=True, repr=False)
 class Generation:
     """What `compare_generation` found. subject: "GPT2 float32 on mps"; steps: all of them, along the CPU's tokens; comparison:
-    the verdicts of logits, cache and whatever the model writes; located: the operators that part by themselves."""
+    the verdicts of logits, cache and whatever the model writes; located: the operators that diverge by themselves."""
 
     subject: str
     steps: tuple[GeneratedToken, ...]

@@ -1,7 +1,7 @@
 """`parity.compare_training`: from which step on, and in which layer, a training on the device is more than rounding away from
 the CPU's.
 
-Two trainings part by themselves: each step makes the roundings of those before it larger. So every step is judged alone. The
+Two trainings diverge by themselves: each step makes the roundings of those before it larger. So every step is judged alone. The
 device takes it; then the CPU takes it from the device's own state (weights, buffers, gradients, optimizer, scheduler, scaler),
 and so do float64 and a few runs in float64 in which every operator's result is rounded by chance, in the dtype that it had.
 How far those lie from float64 is what rounding explains of loss, gradients and new weights. A step that seems to leave it is
