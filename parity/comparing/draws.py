@@ -1,8 +1,8 @@
 """Random numbers that every side of a comparison gets alike: drawn on the CPU in float32, and handed to the side that asks.
 
 No two devices share a stream of random numbers, so that a dropout on the device drops other elements than on the CPU. Inside
-`Handed` every draw comes from the CPU's default generator: with the same seed before, the CPU, the device and float64 get the
-same numbers, in recomputations of checkpoints too, because these restore the state of that generator. Fused kernels of
+`SharedRandom` every draw comes from the CPU's default generator: with the same seed before, the CPU, the device and float64 get
+the same numbers, in recomputations of checkpoints too, because these restore the state of that generator. Fused kernels of
 attention draw inside, where nobody can hand them anything: attention that drops out is computed by its formula, on every side.
 """
 
@@ -44,7 +44,7 @@ ATEN_CHOICE = ("_fused_sdp_choice",)  # tagged as random too, but it only says w
 ATEN_ASKED = ("dropout_p", "dropout", "training")  # their arguments that ask for it
 
 
-class Handed(OperatorMode):
+class SharedRandom(OperatorMode):
     """Draws every random number inside on the CPU. draws: how many operators drew; left: those that drew by themselves, whose
     numbers no other side has; stream: the state of the CPU's generator when it was left first; drew: whether anything drew,
     Python and numpy too. on_draw: called at each draw."""
@@ -58,7 +58,7 @@ class Handed(OperatorMode):
         self._on_draw = on_draw
         self._unfused = _Unfused()
 
-    def __enter__(self) -> Handed:
+    def __enter__(self) -> SharedRandom:
         with contextlib.ExitStack() as entered:
             entered.enter_context(self._unfused)
             super().__enter__()  # type: ignore[no-untyped-call]  # as torch has it

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from parity.checks.operators import OWN_ROUNDINGS, SUM_ROUNDINGS, Lain, OperatorCall, run_on
+from parity.checks.operators import OWN_ROUNDINGS, SUM_ROUNDINGS, OperatorCall, StridedOperand, run_on
 from parity.comparing.meter import Meter
 from parity.comparing.moved_runs import ATEN_SUMS, STEP, Moved, comparable, explained, moved_results
 from parity.comparing.subject import Subject, word
@@ -134,7 +134,9 @@ class Sums:
 
     def _counted(self, call: OperatorCall) -> list[float]:
         """The largest number of terms in an element of each result."""
-        plain = tree_map(lambda x: (x.shape, x.strides, x.offset) if isinstance(x, Lain) else x, (call.args, call.kwargs))
+        plain = tree_map(
+            lambda x: (x.shape, x.strides, x.offset) if isinstance(x, StridedOperand) else x, (call.args, call.kwargs)
+        )
         key = f"{call.name} {plain}"
         if key not in self._terms:
             self._terms[key] = [float(t.max()) if t.numel() else 0.0 for t in _run(call, torch.ones_like)]
@@ -146,7 +148,7 @@ def _run(call: OperatorCall, change: Callable[[Tensor], Tensor]) -> tuple[Tensor
     made: dict[int, Tensor] = {}
 
     def changed(x: object) -> object:
-        if not isinstance(x, Lain) or not (x.base.is_floating_point() or x.base.is_complex()):
+        if not isinstance(x, StridedOperand) or not (x.base.is_floating_point() or x.base.is_complex()):
             return x
         if x.group not in made:
             wide = x.base.abs() if x.base.is_complex() else x.base

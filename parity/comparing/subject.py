@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 from torch.utils._pytree import TreeSpec, keystr, tree_unflatten
 
-from parity.comparing.draws import Handed, streams
+from parity.comparing.draws import SharedRandom, streams
 from parity.comparing.leaves import OWN, attributes, flattened, held, is_array, is_number, kind, leaves, loose
 from parity.core import compiler
 from parity.core.dtypes import FACTS
@@ -244,7 +244,7 @@ class ForwardRun:
     bare: tuple[tuple[str, str], ...]
     written: Named
     leaves: Named
-    handed: Handed | None = None
+    handed: SharedRandom | None = None
 
 
 def forward(
@@ -290,7 +290,7 @@ def forward(
         function = getattr(module, s.method) if s.method else module
     function = function if wrap is None else wrap(function)
     args, kwargs = tree_unflatten(copies, s.tree)
-    handed = Handed(drawn) if s.draws else None
+    handed = SharedRandom(drawn) if s.draws else None
     with streams() if s.draws else nullcontext():
         if s.draws:
             torch.default_generator.manual_seed(SEED)

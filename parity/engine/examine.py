@@ -14,7 +14,7 @@ from parity.core import notation
 from parity.core.case import Case
 from parity.core.results import Json, Record
 from parity.devices.fallbacks import listening
-from parity.engine.alone import Alone
+from parity.engine.alone import IsolatedRunner
 from parity.engine.cases import alike, drawn, valid
 from parity.engine.checking import checked_here, end_unless_able, leaks_of
 from parity.engine.findings import Finding, Looks, by_kind, how_far, may_report_now, record_of
@@ -57,7 +57,7 @@ def examine(
     journal: CaseJournal,
     dead: frozenset[int] = frozenset(),
     part: Part | None = None,
-    alone: Alone | None = None,
+    alone: IsolatedRunner | None = None,
     hung: Sequence[Case] = (),
 ) -> Examined:
     """Check every case of an item, or of a part of it; exploration ends when the time is over. dead: ordinals of cases that

@@ -17,7 +17,7 @@ from parity.core import machine, notation, processes
 from parity.core.errors import OutputError
 from parity.core.results import SILENT, Json, Record
 from parity.engine import known_deaths, memory
-from parity.engine.alone import Alone
+from parity.engine.alone import IsolatedRunner
 from parity.engine.examine import Examined, examine, explain
 from parity.engine.findings import Finding
 from parity.engine.journal import LOCATING, REPLAYING, SHRINKING, CaseJournal, Journal, NoJournal, deaths
@@ -66,7 +66,7 @@ class Checker:
         hung = [notation.parse(text) for text in self._hung().values()]
         if len(own) < ALONE_AFTER:
             return examine(item, self._plan, self._journal, dead, part, hung=hung)
-        alone = Alone(item, part, self._plan.options, self._plan.power, self._request.node.nodeid, own)
+        alone = IsolatedRunner(item, part, self._plan.options, self._plan.power, self._request.node.nodeid, own)
         try:
             return examine(item, self._plan, self._journal, dead, part, alone, hung)
         finally:

@@ -36,7 +36,7 @@ from parity.core.errors import CaptureError, NothingCompared, ParityError, Usage
 from parity.core.results import Fingerprint, Status, Verdict
 from parity.devices.fingerprint import fingerprint
 from parity.locating.calls import MOST, Search, called_with, chooses
-from parity.locating.capture_file import Capture, Ran, Ref, read, refs
+from parity.locating.capture_file import Capture, RecordedCall, Ref, read, refs
 from parity.locating.capturing import elements, flat, given, runs_on_the_cpu, storages
 from parity.locating.located import PASSES, SHOWN, Located, plural
 from parity.locating.noted import NEITHER
@@ -161,7 +161,7 @@ class _Replay(Search):
         self.capture, self.backward = capture, backward
         self.known: dict[str, Tensor] = dict(capture.store.whole)
         self.computed: dict[str, Tensor] = {}
-        self.made: dict[str, tuple[OperatorCall, Ran]] = {}
+        self.made: dict[str, tuple[OperatorCall, RecordedCall]] = {}
         self.spoiled: set[str] = set()
         self.notes: list[str] = []
         self.joined = self.sketched = 0  # calls that were judged with those before them; calls with results that are sketches
@@ -190,7 +190,7 @@ class _Replay(Search):
         """The recorded pass and place."""
         return self._at
 
-    def replay(self, calls: Iterable[Ran]) -> None:
+    def replay(self, calls: Iterable[RecordedCall]) -> None:
         """Judge these calls."""
         for ran in calls:
             if not self.backward and (ran.pass_ or ran.named is not None):
@@ -208,7 +208,7 @@ class _Replay(Search):
 
     # ---------------------------------------------------------------------------------------------------- operators
 
-    def _operator(self, ran: Ran) -> None:
+    def _operator(self, ran: RecordedCall) -> None:
         given_ = refs((ran.args, ran.kwargs))
         if any(r.storage in self.spoiled for r in given_):
             self.left[BEHIND] += 1
@@ -246,7 +246,7 @@ class _Replay(Search):
     def _base(self, key: str) -> Tensor:
         return self.known[key] if key in self.known else self.computed[key]
 
-    def _spoil(self, ran: Ran) -> None:
+    def _spoil(self, ran: RecordedCall) -> None:
         self.spoiled |= {k for k in (*(r.storage for r in ran.results), *ran.after.values()) if k not in self.known}
         self.spoiled -= set(self.computed)
 
@@ -267,7 +267,7 @@ class _Replay(Search):
         self.compared += 1
         self._diverges(call, Verdict(Status.UNSUPPORTED if error[2] else Status.ERROR, f"{error[0]}: {error[1]}"))
 
-    def _stretch(self, call: OperatorCall, ran: Ran, theirs: Sequence[Tensor], ours: Sequence[Tensor]) -> None:
+    def _stretch(self, call: OperatorCall, ran: RecordedCall, theirs: Sequence[Tensor], ours: Sequence[Tensor]) -> None:
         """Judge a call together with those that compute its operands, from tensors that are known. What as many roundings as
         there are calls explain needs no truth."""
         run = _Stretch(ran, self.known, self.made)
@@ -288,7 +288,7 @@ class _Replay(Search):
                     "are not kept whole: an upper bound of its own error"
                 )
 
-    def _sums(self, call: OperatorCall, ran: Ran, ours: Sequence[Tensor], own: bool) -> None:
+    def _sums(self, call: OperatorCall, ran: RecordedCall, ours: Sequence[Tensor], own: bool) -> None:
         """Judge the sums of results that are sketches, which show what lies between the elements that were kept."""
         if call.base_name in ATEN_NOT_UNIQUE or chooses(call.base_name):
             return
@@ -314,7 +314,7 @@ class _Replay(Search):
 
     # ---------------------------------------------------------------------------------------------------- functions
 
-    def _function(self, ran: Ran) -> None:
+    def _function(self, ran: RecordedCall) -> None:
         func = _functions().get(ran.name)
         keys = [r.storage for r in refs((ran.args, ran.kwargs))]
         if func is None or any(k not in self.known for k in keys):
@@ -351,10 +351,12 @@ class _Stretch:
     """A function of known storages: the results of a recorded call, and of all calls between. sources: the storages; calls: the
     numbers of the calls that run."""
 
-    def __init__(self, ran: Ran, known_: Mapping[str, Tensor], made: Mapping[str, tuple[OperatorCall, Ran]]) -> None:
+    def __init__(
+        self, ran: RecordedCall, known_: Mapping[str, Tensor], made: Mapping[str, tuple[OperatorCall, RecordedCall]]
+    ) -> None:
         self._ran, self._made = ran, made
         keys: dict[str, None] = {}
-        self.calls: dict[int, Ran] = {}
+        self.calls: dict[int, RecordedCall] = {}
         left = [ran]
         while left:
             one = left.pop()
@@ -393,7 +395,7 @@ class _Stretch:
                 bases.setdefault(key, base)
 
 
-def _run(ran: Ran, bases: Mapping[str, Tensor]) -> tuple[tuple[Tensor, ...], Mapping[int, Tensor]]:
+def _run(ran: RecordedCall, bases: Mapping[str, Tensor]) -> tuple[tuple[Tensor, ...], Mapping[int, Tensor]]:
     """The results of a recorded call on these storages, and those that it wrote, by group."""
     copies = {r.group: bases[r.storage].clone() for r in refs((ran.args, ran.kwargs))}
 
@@ -405,7 +407,9 @@ def _run(ran: Ran, bases: Mapping[str, Tensor]) -> tuple[tuple[Tensor, ...], Map
     return tuple(t for t in tree_leaves(got) if isinstance(t, Tensor)), copies
 
 
-def _bases(ran: Ran, results: Sequence[Tensor], after: Mapping[int, Tensor] | Sequence[Tensor]) -> list[tuple[str, Tensor]]:
+def _bases(
+    ran: RecordedCall, results: Sequence[Tensor], after: Mapping[int, Tensor] | Sequence[Tensor]
+) -> list[tuple[str, Tensor]]:
     """The storages that a call made or wrote, with their digests."""
     made = [(key, after[group]) for group, key in ran.after.items()]
     return made + [(r.storage, _laid(r, t, None)) for r, t in zip(ran.results, results)]
@@ -423,7 +427,7 @@ def _laid(r: Ref, t: Tensor, sketch: Sketch | None) -> Tensor:
     return made
 
 
-def _call(ran: Ran, base: Callable[[str], Tensor]) -> OperatorCall:
+def _call(ran: RecordedCall, base: Callable[[str], Tensor]) -> OperatorCall:
     """The operator with its operands. Raises ValueError for one that is not run, or that would make more than was recorded."""
     # Copies, because some operators write operands although their schemas do not say so (`native_batch_norm`).
     copies = {r.group: base(r.storage).clone() for r in refs((ran.args, ran.kwargs))}

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflat
 
 from parity.checks.equivalents import EQUIVALENTS, on_the_cpu
 from parity.checks.following import ATEN_UNWRITTEN, CLEAR, Followed, Following, is_unwritten
-from parity.checks.operators import ATEN_NOT_UNIQUE, Lain, OperatorCall, Reader, error_ratio, run_on
+from parity.checks.operators import ATEN_NOT_UNIQUE, OperatorCall, Reader, StridedOperand, error_ratio, run_on
 from parity.comparing.comparison import Comparison
 from parity.comparing.function import compared
 from parity.comparing.pair import compare
@@ -392,7 +392,7 @@ def called_with(call: OperatorCall, tensors: Sequence[Tensor]) -> Any:
     place = torch.device("cpu")
 
     def realised(leaf: Any) -> Any:
-        if isinstance(leaf, Lain):
+        if isinstance(leaf, StridedOperand):
             return next(following)
         return place if isinstance(leaf, torch.device) else leaf
 

@@ -19,7 +19,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
-from parity.comparing.draws import Handed
+from parity.comparing.draws import SharedRandom
 from parity.comparing.rounded_runs import by_chance, in_double, unit_roundoff
 from parity.comparing.subject import SEED, Subject, forward, gradients, tracked_outputs
 from parity.comparing.truth import seeded
@@ -181,7 +181,7 @@ def _run(
     """A run, forward and backward, that hands on its modules' tensors."""
     if device is not None:
         device.seed(SEED)
-    with seeded(), around, Handed(), _hooked(seen):
+    with seeded(), around, SharedRandom(), _hooked(seen):
         run = forward(s, put, bool(cotangents), stay=torch.clone)
         fed = [put(c) for c in cotangents]
         grads = gradients(run, tracked_outputs(run), fed) if fed else ()

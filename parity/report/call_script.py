@@ -8,7 +8,7 @@ from torch._ops import OpOverload, OpOverloadPacket
 from torch.utils._pytree import tree_map
 
 from parity.checks.equivalents import on_the_cpu
-from parity.checks.operators import Lain, OperatorCall
+from parity.checks.operators import OperatorCall, StridedOperand
 from parity.execution.inputs import Slot
 from parity.locating.located import Divergence
 from parity.report.script import Unwritable, base_text, expression, quoted
@@ -57,7 +57,7 @@ def _lines(call: OperatorCall, operator: str) -> list[str]:
         view = f"{view}.conj()" if x.conj else view
         lines.append(f"t{k} = torch._neg_view({view})" if x.neg else f"t{k} = {view}")
     number = itertools.count()
-    args, kwargs = tree_map(lambda x: Slot(next(number)) if isinstance(x, Lain) else x, (call.args, call.kwargs))
+    args, kwargs = tree_map(lambda x: Slot(next(number)) if isinstance(x, StridedOperand) else x, (call.args, call.kwargs))
     given = ", ".join([*map(expression, args), *(f"{n}={expression(v)}" for n, v in kwargs.items())])
     kept = "".join(f', "operand[{k}]": t{k}' for k in sorted(call.written | call.statistics))
     lines += [f"outputs = tensors(torch.ops.{operator}({given}))"]

@@ -31,7 +31,7 @@ from parity.comparing.comparison import ParityWarning
 from parity.comparing.draws import ATEN_INTO, ATEN_MADE
 from parity.comparing.function import attempted, raised_at, target
 from parity.comparing.places import Places
-from parity.comparing.rounded_runs import Off, by_chance, in_double, unit_roundoff
+from parity.comparing.rounded_runs import RoundingDistance, by_chance, in_double, unit_roundoff
 from parity.core.dtypes import HALF
 from parity.core.errors import NothingCompared, ParityError, UsageError
 from parity.core.results import Raised
@@ -43,7 +43,7 @@ from parity.locating.search import locate_run
 from parity.oracle.roundoffs import perturbed
 from parity.oracle.step_dtypes import Recorded
 from parity.training.judge import MARGIN, Judge, StepRuns
-from parity.training.side import Side, State, Took, widened
+from parity.training.side import Side, State, StepResult, widened
 from parity.training.trained import KINDS, Departure, Point, Training
 
 SAMPLES = 4  # rounded runs of every step
@@ -228,17 +228,17 @@ class _Trainings:
 
     def _on_the_cpu(
         self, side: Side, number: int, batch: Any, timed: bool = False, change: Any = None, around: Any = None
-    ) -> Took:
+    ) -> StepResult:
         given = side.batch(batch, change)
         began = time.perf_counter()
         got, cause = attempted(lambda: side.take(given, number, around), "run")
         if isinstance(got, Raised):
             raise UsageError(f"step {number + 1} raises on the CPU: {got.type}: {got.message}{raised_at(cause)}") from cause
         self.plain += (time.perf_counter() - began) if timed else 0.0
-        took: Took = got
+        took: StepResult = got
         return took
 
-    def _random(self, cpu: Took, theirs: Took, number: int) -> None:
+    def _random(self, cpu: StepResult, theirs: StepResult, number: int) -> None:
         self.draws += cpu.draws
         if own := sorted(n for n in cpu.left | theirs.left if n in (*ATEN_INTO, *ATEN_MADE)):
             raise UsageError(
@@ -256,7 +256,7 @@ class _Trainings:
                 "so that they cannot be handed over; set dropout to 0"
             )
 
-    def _alive(self, number: int, before: State, cpu: Took) -> None:
+    def _alive(self, number: int, before: State, cpu: StepResult) -> None:
         """Whether there is something to judge in a step."""
         changed = any(
             not torch.equal(t, before.tensors[n]) for n, t in cpu.tensors.items() if before.tensors[n].shape == t.shape
@@ -267,15 +267,15 @@ class _Trainings:
         if not math.isfinite(float(cpu.loss)) and not any(n.endswith(note) for n in self.notes):
             self.notes.append(f"from step {number + 1} on the loss {note}")
 
-    def _wide(self, before: State, number: int, batch: Any, around: Any, change: Any = None) -> Took | Raised:
+    def _wide(self, before: State, number: int, batch: Any, around: Any, change: Any = None) -> StepResult | Raised:
         self.wide.load(before)
         given = self.wide.batch(batch, change)
-        got: Took | Raised = ex.attempt(lambda: self.wide.take(given, number, around), "run")
+        got: StepResult | Raised = ex.attempt(lambda: self.wide.take(given, number, around), "run")
         return got
 
     def _rounded(
         self, before: State, number: int, batch: Any, dtypes: Any, keys: Iterable[int], times: float = 1.0
-    ) -> list[Took]:
+    ) -> list[StepResult]:
         """The step in float64, rounded by chance; where it does not run in float64, on the CPU from a state and with a batch
         that are moved by a rounding."""
         got = []
@@ -286,17 +286,17 @@ class _Trainings:
             around = by_chance(dtypes, self.near.dtype, key, times)
             change = functools.partial(perturbed, u=times * self.u, key=key)
             one = self._wide(before, number, batch, around, change)
-            got += [one] if isinstance(one, Took) else []
+            got += [one] if isinstance(one, StepResult) else []
         return got
 
-    def _shaken(self, before: State, number: int, batch: Any, key: int, times: float) -> Took:
+    def _shaken(self, before: State, number: int, batch: Any, key: int, times: float) -> StepResult:
         u = times * self.u
         tensors = {n: _moved(t, u, 1000 * key + i) for i, (n, t) in enumerate(before.tensors.items())}
         self.near.load(replace(before, tensors=tensors))
         return self._on_the_cpu(self.near, number, batch, change=functools.partial(_moved, u=u, key=key))
 
     def _compared(
-        self, number: int, batch: Any, before: State, cpu: Took, theirs: Took, dtypes: Mapping[str, list[str]]
+        self, number: int, batch: Any, before: State, cpu: StepResult, theirs: StepResult, dtypes: Mapping[str, list[str]]
     ) -> float:
         """Judge a step; the largest error in units of what rounding explains."""
         if cpu.stepped != theirs.stepped:
@@ -342,7 +342,7 @@ class _Trainings:
             self._report([self._departure(number, k, o, how) for k, (o, how) in sure.items()], before)
         return worst
 
-    def _departure(self, number: int, key: tuple[str, str], o: Off, how: str) -> Departure:
+    def _departure(self, number: int, key: tuple[str, str], o: RoundingDistance, how: str) -> Departure:
         kind, name = key
         if o.lost:
             how = "NaN or Inf where the CPU, from the same state, has none"
@@ -360,7 +360,7 @@ class _Trainings:
         if self.departures and self.reported is None:
             self.reported = self.departures[next(iter(self.departures))].step - 1, before
 
-    def _point(self, number: int, ours: Took, theirs: Took, moved: list[Took], ratio: float) -> Point:
+    def _point(self, number: int, ours: StepResult, theirs: StepResult, moved: list[StepResult], ratio: float) -> Point:
         walked = _distance(ours.tensors, self.start.tensors)
         away = _distance(theirs.tensors, ours.tensors)
         explained = max(_distance(m.tensors, ours.tensors) for m in moved)
