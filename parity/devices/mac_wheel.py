@@ -47,7 +47,7 @@ class MacWheel:
         self.torch = version[1]
 
     def _broken(self, why: str) -> WheelError:
-        return WheelError(f"{self.path} is no sound wheel of torch: {printable(why)}; download it again")
+        return WheelError(f"{self.path} is not a sound wheel of torch: {printable(why)}; download it again")
 
     def _content(self, name: str, limit: int) -> bytes:
         try:

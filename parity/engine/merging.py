@@ -65,7 +65,7 @@ def _numbered(parts: Sequence[Part]) -> list[Part]:
     """The shards by their number, all of one division."""
     for path, run in parts:
         if not run.header.shard:
-            raise UsageError(f"{path} is no shard: it holds a whole run; merge what parity run --shard K/N wrote")
+            raise UsageError(f"{path} is not a shard: it holds a whole run; merge what parity run --shard K/N wrote")
     first_path, first = parts[0]
     _, count = suite.shard_numbers(first.header.shard)
     by_number: dict[int, Part] = {}

@@ -186,7 +186,7 @@ def shard_numbers(which: str) -> tuple[int, int]:
     """(number, count) of a shard in words, from "3/7". Raises UsageError."""
     number, _, count = which.partition("/")
     if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count) <= MOST_SHARDS):
-        raise UsageError(f"'{which}' is no shard; name one of at most {MOST_SHARDS}, such as 3/7: the third of seven")
+        raise UsageError(f"'{which}' is not a shard; name one of at most {MOST_SHARDS}, such as 3/7: the third of seven")
     return int(number), int(count)
 
 

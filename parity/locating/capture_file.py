@@ -235,7 +235,7 @@ def read(path: Path) -> Capture:
             f"there is no capture {path} ({e.strerror}); make one: parity locate FILE.py --capture {path}"
         ) from None
     if not stat.S_ISREG(status.st_mode) or status.st_size > LARGEST:
-        raise CaptureError(f"{path} is no capture: no ordinary file, or larger than {LARGEST >> 30} GiB")
+        raise CaptureError(f"{path} is not a capture: not an ordinary file, or larger than {LARGEST >> 30} GiB")
     try:
         with opened(str(path), "pt") as f:
             said = f.metadata() or {}
@@ -247,7 +247,7 @@ def read(path: Path) -> Capture:
         raise CaptureError(f"cannot read {path}: {e.strerror or e}") from None
     except Exception as e:  # safetensors' own errors, and whatever a made-up description runs into
         what = printable(f"{type(e).__name__}: {(str(e).splitlines() or [''])[0]}")[:160]
-        raise CaptureError(f"{path} is no sound capture, it may be truncated or edited ({what}); {REMEDY}") from None
+        raise CaptureError(f"{path} is not a sound capture, it may be truncated or edited ({what}); {REMEDY}") from None
 
 
 def _checked_body(path: Path, said: Mapping[str, str]) -> Json:

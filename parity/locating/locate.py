@@ -48,7 +48,7 @@ def locate(
     `assert_parity`, to find which code is wrong, eager or compiled (`Located.compiled`); the device may then be the CPU.
     Raises UsageError for a function that does not run on the CPU, and for another model, or other weights that the capture
     does not hold; NothingCompared if no operator ran on the device; DeviceError for a device that is not available;
-    CaptureError for a file that is no sound capture.
+    CaptureError for a file that is not a sound capture.
     """
     near = (keep_on_cpu,) if isinstance(keep_on_cpu, str) else tuple(keep_on_cpu)
     q = Request(fn, inputs, kwargs, "auto" if device is None else device, backward, keep_on_cpu=near, effort=effort)

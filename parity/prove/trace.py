@@ -29,7 +29,7 @@ def trace(o: argparse.Namespace) -> int:
     """Print the calls of a case, forward and backward, in their order. Raises CaseError, and what
     `resolve` raises."""
     if "(" not in o.case:
-        raise CaseError(f"'{o.case}' is no case; one looks like max_pool2d(float32[1, 3, 8, 8], 3)")
+        raise CaseError(f"'{o.case}' is not a case; one looks like max_pool2d(float32[1, 3, 8, 8], 3)")
     case = notation.parse(o.case)
     program = ex.program(suite.row(case.op))
     said: list[str] = []

@@ -191,7 +191,7 @@ class _Held:
 
     def error(self, why: str) -> ArchiveError:
         """Why it cannot be used."""
-        return ArchiveError(f"{self._path} is no archive of parity doctor --archive: {untrusted.printable(why)}")
+        return ArchiveError(f"{self._path} is not an archive of parity doctor --archive: {untrusted.printable(why)}")
 
     def text(self, name: str) -> str:
         """One of its files."""

@@ -23,7 +23,7 @@ def call_script(p: Divergence, device_name: str) -> str:
     call = p.call
     operator = None if call is None else on_the_cpu(call.operator)
     if call is None or not isinstance(operator, (OpOverload, OpOverloadPacket)):
-        raise Unwritable(f"{p.operator} is no operator that the CPU has, too; parity run tests it")
+        raise Unwritable(f"{p.operator} is not an operator that the CPU has, too; parity run tests it")
     bases = {x.group: x.base for x in call.operands}
     size = sum(b.numel() * b.element_size() for b in bases.values())
     if size > LARGEST:

@@ -149,7 +149,7 @@ class Side:
             raise UsageError(f"make returns no step, and model(*batch) raises TypeError: {e}; {RETURNS}") from e
         loss = getattr(out, "loss", out)
         if not isinstance(loss, Tensor) or loss.numel() != 1:
-            raise UsageError(f"the model returns {type(out).__name__}, which is no loss; {RETURNS}")
+            raise UsageError(f"the model returns {type(out).__name__}, which is not a loss; {RETURNS}")
         for o in self.optimizers:
             o.zero_grad()
         torch.autograd.backward(loss)

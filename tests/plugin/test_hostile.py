@@ -182,7 +182,7 @@ def test_only_ordinary_files_are_read(tmp_path: Path, what: str) -> None:
         path = Path("/dev/zero")
     done = command(tmp_path, "diff", str(path), str(path), seconds=30)
     assert done.returncode == 2
-    assert "no ordinary file" in done.stderr
+    assert "not an ordinary file" in done.stderr
 
 
 # ------------------------------------------------------------------------------------------------------------------- deaths

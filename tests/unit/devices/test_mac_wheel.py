@@ -115,7 +115,7 @@ def without(name: str) -> Callable[[Path], Path]:
     ("make", "why"),
     [
         (lambda f: f / "none.whl", "cannot read .*none.whl: No such file"),
-        (lambda f: f, "no ordinary file"),
+        (lambda f: f, "not an ordinary file"),
         (not_a_zip, "no sound zip archive"),
         (damaged, "no sound zip archive"),
         (without("numpy-2.0.dist-info/METADATA"), "no METADATA of torch"),

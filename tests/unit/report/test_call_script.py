@@ -76,7 +76,7 @@ def test_what_cannot_be_written_is_said(monkeypatch: pytest.MonkeyPatch) -> None
     faulty = resolve("sim", (Fault("off", ("_lstm_mps",), larger),))
     lstm = parity.locate(nn.LSTM(2, 3), torch.randn(4, 1, 2), device=faulty).first
     assert lstm is not None
-    with pytest.raises(Unwritable, match=r"torch.lstm is no operator that the CPU has, too; parity run tests it"):
+    with pytest.raises(Unwritable, match=r"torch.lstm is not an operator that the CPU has, too; parity run tests it"):
         call_script(lstm, "sim")
     monkeypatch.setattr(module, "LARGEST", 8)
     with pytest.raises(Unwritable, match="the operands of aten::gelu take 0 KiB, and a script holds 0; try a smaller model"):
