@@ -1,4 +1,4 @@
-"""What a death is to the known findings of its run."""
+"""Matches a death with the known findings of its run."""
 
 from __future__ import annotations
 

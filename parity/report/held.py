@@ -1,4 +1,4 @@
-"""What an item found, until its cause is reported or the run is over."""
+"""Findings of an item whose cause is not reported yet."""
 
 from __future__ import annotations
 

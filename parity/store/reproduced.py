@@ -1,4 +1,4 @@
-"""What trying findings again in fresh processes made of a run's records and items."""
+"""Updates a run's records and items by what was reproduced in fresh processes."""
 
 from __future__ import annotations
 
