@@ -148,8 +148,8 @@ class Checker:
         """Write the scripts of findings: (their records, the texts of those that fail, what the controller is to write on its
         own disk)."""
         options, device = self._plan.options, self._plan.device
-        far = getattr(self._request.config, "workerinput", {}).get("parity_far")
-        folder = Path(self._request.config.option.parity_rundir if far else options.findings)
+        remote = getattr(self._request.config, "workerinput", {}).get("parity_remote")
+        folder = Path(self._request.config.option.parity_rundir if remote else options.findings)
         records, texts, scripts = list(stored), list[str](), dict[str, str]()
         for k, f in enumerate(findings):
             script: Path | OutputError | None
@@ -157,7 +157,7 @@ class Checker:
                 script = write_script(f, device, folder)
             except OutputError as e:  # a full disk must not cost the finding
                 script = e
-            if far and isinstance(script, Path):
+            if remote and isinstance(script, Path):
                 scripts[script.name] = script.read_text(encoding="utf-8")
                 script = Path(options.findings) / script.name
             if isinstance(script, Path):

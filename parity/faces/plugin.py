@@ -47,7 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "parity: compares a device with the CPU")
     settle(config)
     worker: dict[str, Any] = getattr(config, "workerinput", {})
-    if worker.get("parity_far"):  # the controller's folders are on another disk
+    if worker.get("parity_remote"):  # the controller's folders are on another disk
         worker["parity_rundir"] = config.option.parity_rundir = _own_folder()
         if "parity_known" in worker:
             config.option.parity_known = str(Path(worker["parity_rundir"]) / "known.toml")
@@ -100,7 +100,7 @@ def _prepare_controller(config: pytest.Config) -> None:
         config.pluginmanager.register(Survival(config, rounds), "parity-survival")
         config.pluginmanager.register(Starting(config), "parity-starting")
         if several and not getattr(config.option, "numprocesses", None):
-            from parity.faces.far import SeveralMachines
+            from parity.faces.remote import SeveralMachines
 
             config.pluginmanager.register(SeveralMachines(), "parity-machines")
 

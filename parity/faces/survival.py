@@ -22,7 +22,7 @@ from parity.engine import inquest, memory
 from parity.engine.journal import FULL
 from parity.engine.options import RunOptions
 from parity.engine.rounds import CUT, GRACE_SECONDS, part_of
-from parity.faces.far import is_far
+from parity.faces.remote import is_remote
 from parity.report.words import plural
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class Survival:
         end the run where two end at the same time: the controller hears of its end next, and gives its tests to others."""
         node.sendcommand = _without_the_ended(node.sendcommand)
         node.workerinput["parity_rundir"] = str(self.folder)
-        if not is_far(node):
+        if not is_remote(node):
             node.workerinput["parity_share"] = memory.share(int(self.config.option.numprocesses or 1))
         node.workerinput["parity_parent"] = os.getpid()
         self._nodes[node.gateway.id] = node
@@ -126,7 +126,7 @@ class Survival:
                 with suppress(NotImplementedError):  # loadscope and similar schedulers put it back themselves
                     sched.mark_test_pending(item)
             return
-        if not error or journal.read(self.folder / f"journal-{node.gateway.id}") is not None or is_far(node):
+        if not error or journal.read(self.folder / f"journal-{node.gateway.id}") is not None or is_remote(node):
             return
         self._stillborn += 1
         if self._stillborn >= STILLBORN and self._session is not None:
@@ -172,8 +172,8 @@ class Survival:
         self._nodes.pop(worker, None)
         entry = journal.read(self.folder / f"journal-{worker}")
         code = _exit_code(report.node)
-        if entry is None and is_far(report.node):
-            self._far_death(crashitem, report, sched)
+        if entry is None and is_remote(report.node):
+            self._remote_death(crashitem, report, sched)
             return
         if entry is not None and entry.pid in self._cut:
             report.user_properties = [("parity", json.dumps({"cut": CUT, "case": entry.case}))]
@@ -215,7 +215,7 @@ class Survival:
             _fill(report, row)
             self.config.hook.pytest_runtest_logreport(report=report)
 
-    def _far_death(self, crashitem: str, report: Any, sched: Any) -> None:
+    def _remote_death(self, crashitem: str, report: Any, sched: Any) -> None:
         """A worker on another machine died: its journal is there, so nobody knows the case. The item is examined again, and
         given up after several deaths; only the first one may have been the machine's."""
         from parity.store.rows import OUTSIDE, UNKNOWN
