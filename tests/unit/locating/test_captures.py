@@ -314,7 +314,7 @@ def test_a_file_that_is_no_sound_capture_gets_one_sentence(tmp_path: Path) -> No
         assert len(str(caught.value).splitlines()) == 1
 
     for cut in (0, 5, 1000, len(raw) // 2, len(raw) - 1):
-        refused(raw[:cut], "no sound capture, it may be truncated or edited")
+        refused(raw[:cut], "not a sound capture, it may be truncated or edited")
     refused(raw[:-8] + b"\x01" * 8, "not what was written")
     refused(raw.replace(b"native_layer_norm", b"native_layer_narm", 1), "its description is not what was written")
     with pytest.raises(OutputError, match="is a folder; name a file for the capture"):
