@@ -116,8 +116,8 @@ def without(name: str) -> Callable[[Path], Path]:
     [
         (lambda f: f / "none.whl", "cannot read .*none.whl: No such file"),
         (lambda f: f, "not an ordinary file"),
-        (not_a_zip, "no sound zip archive"),
-        (damaged, "no sound zip archive"),
+        (not_a_zip, "not a sound zip archive"),
+        (damaged, "not a sound zip archive"),
         (without("numpy-2.0.dist-info/METADATA"), "no METADATA of torch"),
         (without("torch-2.13.0.dist-info/METADATA"), "holds no torchgen/packaged"),
         (lambda f: wheel(f, METADATA=b"Version: \x1b[31m"), "names no version"),

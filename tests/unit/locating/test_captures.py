@@ -319,7 +319,7 @@ def test_a_file_that_is_no_sound_capture_gets_one_sentence(tmp_path: Path) -> No
     refused(raw.replace(b"native_layer_norm", b"native_layer_narm", 1), "its description is not what was written")
     with pytest.raises(OutputError, match="is a folder; name a file for the capture"):
         parity.capture(net, ids, device="sim", path=tmp_path)
-    refused(pickle.dumps([print]), "no sound capture")
+    refused(pickle.dumps([print]), "not a sound capture")
     refused(safetensors.torch.save({"a": torch.ones(2)}), "a file of safetensors, but no capture")
     refused(
         raw.replace(b"parity capture 1", b"parity capture 9", 1), "has format 9 of captures, and this parity reads format 1"
@@ -335,7 +335,7 @@ def test_a_file_that_is_no_sound_capture_gets_one_sentence(tmp_path: Path) -> No
     ):
         file.write_bytes(raw)
         rewritten(file, change)
-        with pytest.raises(CaptureError, match="no sound capture"):
+        with pytest.raises(CaptureError, match="not a sound capture"):
             parity.locate(net, ids, against=file)
 
 
