@@ -90,7 +90,7 @@ def add(*rows: Row) -> None:
     """Add rows of a file outside of the package. Raises UsageError for a name that is taken, or that no case could hold."""
     for r in rows:
         if r.name in ROWS or not NAME.fullmatch(r.name) or source_of(r.name) != "native":
-            why = "is taken" if r.name in ROWS else "is no name of an op"
+            why = "is taken" if r.name in ROWS else "is not a valid op name"
             raise UsageError(f"a row cannot be called '{r.name}': it {why}; call it like 'mine.{r.name.strip() or 'op'}'")
         ROWS[r.name] = r
         extensions.note("row", r.name)

@@ -399,7 +399,7 @@ def _tried(key: str, sample: Sample) -> tuple[bool, bool, bool]:
         warnings.simplefilter("ignore")
         try:
             result = _run(key, replace(sample, args=args, kwargs=kwargs))
-        except Exception:  # the CPU lacks the dtype
+        except Exception:  # the CPU does not have the dtype
             return False, False, False
         updates = any(bool(((a != b) & ((a == a) | (b == b))).any()) for a, b in zip(before, tensors_of(tree)))
         outs = [t for t in tensors_of(result) if t.requires_grad]

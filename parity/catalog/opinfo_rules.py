@@ -10,7 +10,7 @@ from parity.core.case import OpClass
 
 _CUDA = "its kernels exist on CUDA only"
 _SPARSE = "takes or gives a sparse tensor, which parity does not compare"
-_TIES = "no relation tells a tie under a mask from a wrong index"
+_TIES = "no relation distinguishes a tie under a mask from a wrong index"
 OUT_OF_REACH: dict[str, str] = {
     "to": "its samples name devices, pinned memory and other layouts; the native row `to` covers it",
     "jiterator_unary": _CUDA,

@@ -38,7 +38,7 @@ STEPS = 3
 LATE = {"RAdam": 7, "RAdam:foreach": 7, "RAdam:differentiable": 7}
 # Iterations of a step that calls its closure; once it has converged, the next ones are made of roundings.
 ITERATIONS = 2
-# Beside torch's option sets: each option that they leave out, all that go together, and numbers that are tensors. The values
+# Besides torch's option sets: each option that they leave out, all that go together, and numbers that are tensors. The values
 # are exact in half types, and so far from the defaults that a kernel which ignores them shows.
 OPTIONS: dict[str, Any] = (
     {"lr": 0.0625, "weight_decay": 0.25, "momentum": 0.5, "dampening": 0.25, "nesterov": True, "maximize": True}
@@ -257,7 +257,7 @@ def _runs(sample: Sample, through: bool = False) -> bool:
             if through:
                 leaves = [t for t in tensors_of(args) if t.requires_grad]
                 torch.autograd.grad([t.abs().sum() for t in outs], leaves, allow_unused=True)
-        except Exception:  # a dtype that the CPU lacks, or an option that torch has for other devices
+        except Exception:  # a dtype that the CPU does not have, or an option that torch has for other devices
             return False
     return not through or bool(outs)
 

@@ -33,7 +33,7 @@ from parity.checks.trial import (
 from parity.core import processes, state
 from parity.core.case import Case
 from parity.core.errors import CaseError
-from parity.core.results import LACKS, OTHER_SIGNATURE, Aspect, Computed, Measure, Outcome, Raised, Status, Verdict
+from parity.core.results import MISSING, OTHER_SIGNATURE, Aspect, Computed, Measure, Outcome, Raised, Status, Verdict
 from parity.devices.base import Device
 from parity.execution import execute as ex
 from parity.execution.execute import Live, Named, Placed
@@ -116,7 +116,8 @@ def _accuse(t: Trial, verdict: Verdict) -> None:
 
 
 def _unmet(t: Trial) -> list[Result]:
-    """The aspects of a case that were due and silently fell out. Nothing falls out silently where something else was told."""
+    """The aspects of a case that were due and silently fell out. Nothing falls out silently where something else was
+    reported."""
     if any(r.verdict.status is not Status.AGREE for r in t.results):
         return []
     missing = t.due - {r.aspect for r in t.results}
@@ -192,8 +193,8 @@ def _aspects(t: Trial) -> None:
 
 
 def _refused(reference: Raised) -> str:
-    """Why neither the reference nor the oracle ran: another torch may lack what the call needs, or take other arguments."""
-    words = {"AttributeError": LACKS, "TypeError": OTHER_SIGNATURE}.get(reference.type, "the reference refuses")
+    """Why neither the reference nor the oracle ran: another torch may not have what the call needs, or take other arguments."""
+    words = {"AttributeError": MISSING, "TypeError": OTHER_SIGNATURE}.get(reference.type, "the reference refuses")
     return f"{words}: {reference.message}"
 
 

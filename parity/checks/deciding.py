@@ -1,7 +1,7 @@
 """Which properties of an operator's call decide that it differs, by experiment.
 
 Each kind of property is taken away from the whole call, and the call is run again: what it can lose is gone for good, as in
-delta debugging, so that a special value cannot hide a layout. Of what is left the kind that tells most is named. The answers
+delta debugging, so that a special value cannot hide a layout. Of what is left the most informative kind is named. The answers
 are words for a person and part of a cause's id, so they depend on the call alone: not on its values, sizes or dtype as far as
 those do not matter.
 """
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from parity.checks.operators import Lain, OperatorCall, compared
+from parity.checks.operators import OperatorCall, StridedOperand, compared
 from parity.core.layout import dense
 from parity.core.results import (
     CPU_OPERAND,
@@ -32,7 +32,7 @@ from parity.core.results import (
 )
 from parity.devices.base import Device
 
-Change = Callable[[Lain], Lain]
+Change = Callable[[StridedOperand], StridedOperand]
 Asked = Callable[[OperatorCall], bool]
 
 
@@ -48,8 +48,8 @@ class Kind:
 def properties(call: OperatorCall, device: Device) -> tuple[str, ...]:
     """The deciding properties of a call that differs on the device, or raises there; empty if it does so however it is called.
 
-    Only those of the first kind of `KINDS` that is needed are told. What else is needed in this call need not matter to another
-    one with the same fault, and would split its findings.
+    Only those of the first kind of `KINDS` that is needed are reported. What else is needed in this call need not matter to
+    another one with the same fault, and would split its findings.
     """
     raises = call.symptom == "raises"
     if not (raises or call.differs):
@@ -100,7 +100,7 @@ def _layouts(call: OperatorCall, asked: Asked) -> Iterator[str]:
             yield f"{strides_word(x)} operand" if k not in call.written else STRIDED_DESTINATION
 
 
-def strides_word(x: Lain) -> str:
+def strides_word(x: StridedOperand) -> str:
     """What is unusual about where an operand lies, or "". All kinds of strides are one word, since most kernels that misread
     one kind misread another."""
     pairs = [(n, s) for n, s in zip(x.shape, x.strides) if n > 1]
@@ -109,19 +109,19 @@ def strides_word(x: Lain) -> str:
     return "offset" if x.offset else ""
 
 
-def dense_copy(x: Lain) -> Lain:
+def dense_copy(x: StridedOperand) -> StridedOperand:
     """The operand with the same values, contiguous, in a storage of its own."""
     return _of_values(x, x.values)
 
 
-def dense_with_bits(x: Lain) -> Lain:
+def dense_with_bits(x: StridedOperand) -> StridedOperand:
     """The operand with the same values and lazy bits, contiguous."""
     stored = x.values.conj_physical() if x.conj else x.values
     return replace(_of_values(x, -stored if x.neg else stored), conj=x.conj, neg=x.neg)
 
 
-def _of_values(x: Lain, values: Tensor) -> Lain:
-    return Lain(values.reshape(-1).clone(), x.shape, dense(x.shape), 0, False, False, -1, x.on_cpu)
+def _of_values(x: StridedOperand, values: Tensor) -> StridedOperand:
+    return StridedOperand(values.reshape(-1).clone(), x.shape, dense(x.shape), 0, False, False, -1, x.on_cpu)
 
 
 # ----------------------------------------------------------------------------------------------------- places and sizes
@@ -139,16 +139,16 @@ def _filled(call: OperatorCall) -> OperatorCall | None:
     return _changed(call, dict.fromkeys(empty, _one_element)) if empty else None
 
 
-def _one_element(x: Lain) -> Lain:
+def _one_element(x: StridedOperand) -> StridedOperand:
     shape = tuple(max(n, 1) for n in x.shape)
     values = torch.full(shape, 0.5 if x.base.is_floating_point() else 0, dtype=x.base.dtype)
-    return Lain(values.reshape(-1), shape, dense(shape), 0, False, False, -1, x.on_cpu)
+    return StridedOperand(values.reshape(-1), shape, dense(shape), 0, False, False, -1, x.on_cpu)
 
 
 # -------------------------------------------------------------------------------------------------------------- values
 
 
-def _tamed(x: Lain, which: Callable[[Tensor], Tensor]) -> Lain:
+def _tamed(x: StridedOperand, which: Callable[[Tensor], Tensor]) -> StridedOperand:
     """The operand with its own other numbers in place of some of its elements, in the same layout: those lie in the domain of
     the operator. If there are no others, with numbers around 0.5."""
     chosen = which(x.base)
@@ -216,7 +216,7 @@ def _recast(call: OperatorCall, dtype: torch.dtype) -> OperatorCall:
     wider = WIDER[dtype]
 
     def recast(leaf: Any) -> Any:
-        if isinstance(leaf, Lain) and leaf.base.dtype == dtype:
+        if isinstance(leaf, StridedOperand) and leaf.base.dtype == dtype:
             base = (leaf.base.real if leaf.base.is_complex() else leaf.base).to(wider)
             return replace(leaf, base=base, conj=False, neg=leaf.neg and not leaf.base.is_complex())
         return wider if isinstance(leaf, torch.dtype) and leaf == dtype else leaf
@@ -282,7 +282,7 @@ def _one(word: str) -> Callable[[OperatorCall, Asked], Iterator[str]]:
     return lambda _call, _asked: iter((word,))
 
 
-# In the order of what they tell.
+# The most informative first.
 KINDS: dict[str, Kind] = {
     "places": Kind(_all_on_the_device, _one(CPU_OPERAND)),
     "sizes": Kind(_filled, _one(EMPTY_OPERAND)),
@@ -302,7 +302,7 @@ def _changed(call: OperatorCall, changes: dict[int, Change]) -> OperatorCall:
     fresh = iter(range(1000, 2000))
 
     def change(leaf: Any) -> Any:
-        if not isinstance(leaf, Lain):
+        if not isinstance(leaf, StridedOperand):
             return leaf
         made = changes.get(next(count), _same)(leaf)
         return replace(made, group=next(fresh)) if made.group == -1 else made
@@ -311,5 +311,5 @@ def _changed(call: OperatorCall, changes: dict[int, Change]) -> OperatorCall:
     return OperatorCall(call.operator, args, tree_map(change, call.kwargs))
 
 
-def _same(x: Lain) -> Lain:
+def _same(x: StridedOperand) -> StridedOperand:
     return x

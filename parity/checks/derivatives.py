@@ -31,7 +31,7 @@ from parity.oracle.oracle import CaseOracle
 make_dual: Callable[[Tensor, Tensor], Tensor] = forward_ad.make_dual
 unpack_dual: Callable[[Tensor], Any] = forward_ad.unpack_dual
 LARGEST = 2048  # elements of a factored matrix: derivatives cost ten times as much as the factors, and their truth more
-# torch's messages if a backend's kernel has no derivative beyond the first: it lacks the op in that aspect.
+# torch's messages if a backend's kernel has no derivative beyond the first: it does not have the op in that aspect.
 UNDERIVED = (
     "not infinitely differentiable",
     "Trying to use forward AD with",
@@ -224,7 +224,7 @@ def _double_backward(t: Trial, s: Sides, tracked: Named) -> None:
             raise RuntimeError("other gradients require a gradient than on the reference")
         return ex.backward(theirs, [_cut(c, t.device) for c in vectors])
 
-    outcome = outcome_of(t, _lacking(ex.attempt(run, "backward")))
+    outcome = outcome_of(t, _missing(ex.attempt(run, "backward")))
     t.mark("compare")
     reference = Computed(tuple((n, x.detach()) for n, x in got))
     row = s.bench.row
@@ -304,7 +304,7 @@ def _tangents(t: Trial, s: Sides) -> None:
         not_derived(t, Aspect.TANGENT)
         return
     t.mark("device")
-    outcome = outcome_of(t, _lacking(ex.attempt(lambda: run(ex.place(inputs, t.device)), "run")))
+    outcome = outcome_of(t, _missing(ex.attempt(lambda: run(ex.place(inputs, t.device)), "run")))
     t.mark("compare")
     reference = Computed(tuple((n, x.detach()) for n, x in got))
     if agreed := agrees(t, Aspect.TANGENT, reference.tensors, outcome):
@@ -359,8 +359,8 @@ def _finite(named: Sequence[tuple[str, Tensor]], dtypes: set[torch.dtype] | None
     return True
 
 
-def _lacking(raw: Named | Raised) -> Named | Raised:
-    """A missing derivative as a refusal: the device lacks the op in this aspect."""
+def _missing(raw: Named | Raised) -> Named | Raised:
+    """A missing derivative as a refusal: the device does not have the op in this aspect."""
     if isinstance(raw, Raised) and any(text in raw.message for text in UNDERIVED):
         return replace(raw, kind="refused")
     return raw

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode, resolve_name
 from torch.utils._pytree import tree_leaves, tree_map
 
-from parity.checks.operators import ATEN_NOT_UNIQUE, LARGEST, OperatorCall, Ran, Reader, compared
+from parity.checks.operators import ATEN_NOT_UNIQUE, LARGEST, CallResult, OperatorCall, Reader, compared
 from parity.core.modes import OperatorMode, has_number
 from parity.devices.base import Device
 
@@ -122,7 +122,7 @@ class Following(OperatorMode):
         self._seen.operators += 1
         read = Reader(self._device, self._largest)
         try:
-            with torch._C.DisableTorchFunction():  # the caller's modes are told of the caller's calls alone
+            with torch._C.DisableTorchFunction():  # the caller's modes see the caller's calls alone
                 call = OperatorCall(func, tree_map(read, tuple(args)), tree_map(read, dict(kwargs)))
         except Exception:  # what cannot be described is not run again, and the case must go on
             self._seen.missed += 1
@@ -137,7 +137,7 @@ class Following(OperatorMode):
             raise
         try:
             self.finished(call, args, kwargs, result)
-        except Exception:  # whatever the device raises when it is read: the case itself tells it
+        except Exception:  # whatever the device raises when it is read: the case itself reports it
             self._seen.missed += 1
         return result
 
@@ -169,13 +169,13 @@ class Following(OperatorMode):
         elif call.symptom:
             self._seen.calls.append(call)
 
-    def _ran(self, args: Any, kwargs: Any, result: Any) -> Ran:
+    def _ran(self, args: Any, kwargs: Any, result: Any) -> CallResult:
         """What this very call left, so that a fault that does not come twice is seen."""
         read = Reader(self._device, self._largest)
         tree_map(read, (tuple(args), dict(kwargs)))
         tensors = [t for t in tree_leaves(result) if isinstance(t, Tensor)]
         results = tuple(self._device.download(t.detach()) if not t.is_cpu else t.detach().clone() for t in tensors)
-        return Ran(results, read.bases, tuple(t.stride() for t in tensors))
+        return CallResult(results, read.bases, tuple(t.stride() for t in tensors))
 
 
 def _for_numbers(func: Any, args: Any, kwargs: Any) -> Any:

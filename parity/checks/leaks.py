@@ -23,7 +23,7 @@ REPEATS = 4  # calls that must all leave memory behind to count as a leak
 def leaked(device: Device, call: Callable[[], object]) -> int:
     """Bytes that every repeat of a call leaves on the device; 0 where one of them leaves none, where the call raises, and where
     the device does not say."""
-    with suppress(Exception):  # another check tells of a call that raises
+    with suppress(Exception):  # another check reports a call that raises
         call()
         device.synchronize()
         before = device.used()  # a figure may cost as much as many calls

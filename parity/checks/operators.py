@@ -36,9 +36,9 @@ ATEN_STATISTICS = frozenset(("running_mean", "running_var"))  # arguments that a
 
 
 @dataclass(frozen=True, slots=True)
-class Lain:
+class StridedOperand:
     """A tensor operand as it lay in the device's memory before the call. base: the whole storage as a flat CPU tensor, before
-    the call; group: operands of the same number share it; on_cpu: whether it lay on the CPU beside operands on the device. The
+    the call; group: operands of the same number share it; on_cpu: whether it lay on the CPU next to operands on the device. The
     strides and the offset are in elements."""
 
     base: Tensor
@@ -64,9 +64,9 @@ class Lain:
 
 @dataclass(frozen=True, slots=True)
 class OperatorCall:
-    """A call of an operator that can be run again. args, kwargs: with `Lain` in place of tensors. symptom: how the device's
-    outcome differs, "" if it has the same bits; ratio: how many times as much as roundings explain. unknown: whether the CPU
-    cannot run it (`_cudnn_rnn`), so that nothing is known."""
+    """A call of an operator that can be run again. args, kwargs: with `StridedOperand` in place of tensors. symptom: how the
+    device's outcome differs, "" if it has the same bits; ratio: how many times as much as roundings explain. unknown: whether
+    the CPU cannot run it (`_cudnn_rnn`), so that nothing is known."""
 
     operator: Any
     args: tuple[Any, ...]
@@ -91,7 +91,7 @@ class OperatorCall:
         """The same call with its floating-point operands in float32."""
 
         def widened(x: Any) -> Any:
-            if not isinstance(x, Lain) or not x.base.is_floating_point():
+            if not isinstance(x, StridedOperand) or not x.base.is_floating_point():
                 return x
             return replace(x, base=x.base.to(torch.float32))
 
@@ -127,13 +127,13 @@ class OperatorCall:
         if not names:
             return frozenset()
         given = [*zip((a.name for a in self.operator._schema.arguments), self.args), *self.kwargs.items()]
-        flat = [name for name, value in given for leaf in tree_leaves(value) if isinstance(leaf, Lain)]
+        flat = [name for name, value in given for leaf in tree_leaves(value) if isinstance(leaf, StridedOperand)]
         return frozenset(k for k, name in enumerate(flat) if name in names)
 
     @property
-    def operands(self) -> list[Lain]:
+    def operands(self) -> list[StridedOperand]:
         """The operands in the order of the call."""
-        return [x for x in tree_leaves((self.args, self.kwargs)) if isinstance(x, Lain)]
+        return [x for x in tree_leaves((self.args, self.kwargs)) if isinstance(x, StridedOperand)]
 
 
 @functools.cache
@@ -152,7 +152,7 @@ def _statistics_names(operator: Any) -> frozenset[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class CallResult:
     """What a call left on one side. results: the tensors that it returned, on the CPU; bases: all storages of its operands
     after it."""
 
@@ -177,7 +177,7 @@ class Reader:
         return tuple(b for _, b in self._bases.values())
 
     def __call__(self, leaf: Any) -> Any:
-        """The operand as `Lain`; anything else as it is. Raises ValueError for what cannot be described."""
+        """The operand as `StridedOperand`; anything else as it is. Raises ValueError for what cannot be described."""
         if not isinstance(leaf, Tensor):
             return leaf
         if leaf.layout is not torch.strided or leaf._is_zerotensor() or leaf.dtype not in KNOWN:
@@ -196,13 +196,15 @@ class Reader:
             flat = plain.as_strided((n,), (1,), 0)
             self._bases[key] = len(self._bases), self._device.download(flat) if not plain.is_cpu else flat.clone()
         group, base = self._bases[key]
-        return Lain(base, tuple(plain.shape), plain.stride(), int(plain.storage_offset()), conj, neg, group, plain.is_cpu)
+        return StridedOperand(
+            base, tuple(plain.shape), plain.stride(), int(plain.storage_offset()), conj, neg, group, plain.is_cpu
+        )
 
 
 KNOWN = frozenset(getattr(torch, name) for name in FACTS if hasattr(torch, name))
 
 
-def run_on(call: OperatorCall, device: Device | None, wide: bool = False, bases: bool = True) -> Ran:
+def run_on(call: OperatorCall, device: Device | None, wide: bool = False, bases: bool = True) -> CallResult:
     """Run a call on a device, or on the CPU for None. wide: in float64 and complex128; bases: whether they are asked for.
 
     On the CPU destinations are written dense and then copied into their place, because its own kernels are wrong for some
@@ -214,7 +216,7 @@ def run_on(call: OperatorCall, device: Device | None, wide: bool = False, bases:
     written = call.written if device is None and writes else frozenset[int]()
     count = itertools.count()
 
-    def copied(x: Lain) -> Tensor:
+    def copied(x: StridedOperand) -> Tensor:
         if x.group not in copies:
             base = _widened(x.base) if wide else x.base.clone() if writes or device is not None else x.base
             copies[x.group] = base if device is None or x.on_cpu else device.upload(base)
@@ -223,7 +225,7 @@ def run_on(call: OperatorCall, device: Device | None, wide: bool = False, bases:
     place = torch.device("cpu") if device is None else device.torch_device
 
     def realised(leaf: Any) -> Any:
-        if isinstance(leaf, Lain):
+        if isinstance(leaf, StridedOperand):
             view = leaf.on(copied(leaf))
             if next(count) not in written or view.is_contiguous():
                 return view
@@ -248,7 +250,7 @@ def run_on(call: OperatorCall, device: Device | None, wide: bool = False, bases:
 
     results = tuple(fetch(t.detach()).resolve_conj().resolve_neg() for t in tensors)
     after = tuple(fetch(b) for b in copies.values()) if bases else ()
-    return Ran(results, after, tuple(t.stride() for t in tensors))
+    return CallResult(results, after, tuple(t.stride() for t in tensors))
 
 
 def _widened(x: Tensor) -> Tensor:
@@ -260,8 +262,8 @@ def _widened(x: Tensor) -> Tensor:
 # --------------------------------------------------------------------------------------------------------- the comparison
 
 
-def compared(call: OperatorCall, device: Device, ran: Ran | Exception | None = None) -> OperatorCall:
-    """The call with symptom and ratio: its own outcome on the device, run now unless it is given, beside the CPU's."""
+def compared(call: OperatorCall, device: Device, ran: CallResult | Exception | None = None) -> OperatorCall:
+    """The call with symptom and ratio: its own outcome on the device, run now unless it is given, against the CPU's."""
     ours = _outcome(call, None)
     theirs = _outcome(call, device) if ran is None else ran
     if isinstance(theirs, Exception) and not (ran is None and isinstance(ours, Exception)):
@@ -269,19 +271,19 @@ def compared(call: OperatorCall, device: Device, ran: Ran | Exception | None = N
     if isinstance(ours, Exception) or isinstance(theirs, Exception):
         return replace(call, symptom="", ratio=0.0, unknown=True)
     wide = _outcome(call, None, wide=True) if not call.written else None
-    truth = wide if isinstance(wide, Ran) and len(wide.results) == len(ours.results) else None
+    truth = wide if isinstance(wide, CallResult) and len(wide.results) == len(ours.results) else None
     symptom, ratio = _difference(call, ours, theirs, truth)
     return replace(call, symptom=symptom, ratio=ratio, unknown=False)
 
 
-def _outcome(call: OperatorCall, device: Device | None, wide: bool = False) -> Ran | Exception:
+def _outcome(call: OperatorCall, device: Device | None, wide: bool = False) -> CallResult | Exception:
     try:
         return run_on(call, device, wide)
     except Exception as e:  # whatever an operator raises is an outcome
         return e
 
 
-def _difference(call: OperatorCall, ours: Ran, theirs: Ran, truth: Ran | None) -> tuple[str, float]:
+def _difference(call: OperatorCall, ours: CallResult, theirs: CallResult, truth: CallResult | None) -> tuple[str, float]:
     if len(ours.results) != len(theirs.results):
         return "metadata", math.inf
     truths = (None,) * len(ours.results) if truth is None else truth.results
@@ -292,8 +294,8 @@ def _difference(call: OperatorCall, ours: Ran, theirs: Ran, truth: Ran | None) -
         return "values", worst
     # A destination that torch resizes gets another storage; what it holds is among the results.
     kept = [(b, a) for b, a in zip(theirs.bases, ours.bases) if a.shape == b.shape]
-    if kept and (beside := max(error_ratio(b, a) for b, a in kept)) > 1.0:
-        return ("memory" if triples else "values"), beside  # what returns nothing has its results there
+    if kept and (off := max(error_ratio(b, a) for b, a in kept)) > 1.0:
+        return ("memory" if triples else "values"), off  # what returns nothing has its results there
     if len(alike) < len(triples) or (call.operator.is_view and ours.strides != theirs.strides):
         return "metadata", math.inf
     return ("values" if any(_differ(b, a) for b, a, _ in alike) else ""), worst

@@ -1,4 +1,4 @@
-"""What a call does not write, and what it writes beside its tensors, shows.
+"""Detects unwritten outputs and out-of-bounds writes.
 
 Before a call, freed memory of the device is filled with NaN or with large numbers: a kernel that leaves an element of its
 result unwritten hands that on, and not by chance the right number of an earlier call. And the case's calls run once more on
@@ -31,7 +31,7 @@ PROBLEM = "beside"
 
 def fill_freed_memory(t: Trial, reference: Outcome, byte: int) -> None:
     """Leave blocks of the sizes of the operands and the results on the device, filled and freed. A device that cannot make them
-    is left as it is: the call itself shows what it lacks."""
+    is left as it is: the call itself shows what it cannot do."""
     made = [x for _, x in reference.tensors] if isinstance(reference, Computed) else []
     sizes = {x.numel() * x.element_size() for x in (*made, *(o.base for o in t.inputs.operands))}
     with contextlib.suppress(Exception):
@@ -110,7 +110,7 @@ def check_guards(t: Trial, s: Sides) -> None:
         if isinstance(found, Raised) or not found:
             continue
         k = places[0]
-        text = f"the call wrote beside what it was given: {found[0]}"
+        text = f"the call wrote outside of what it was given: {found[0]}"
         t.results[k] = Result(aspect, Verdict(Status.WRONG, text, Measure(_name(t.results[k]), problem=PROBLEM), EXACT))
 
 

@@ -17,9 +17,9 @@ from parity.execution import execute as ex
 # Backends where an index or a chance out of range stops the kernel by an assertion; every further call fails then.
 ASSERTS = ("cuda", "xpu")
 ASSERTED = ("index", "chance")
-# The CPU's message if only its own kernel lacks a dtype, so that a device may compute it. ("not implemented for" comes on every
-# backend for dtypes without a meaning for the op, and stays a refusal.)
-LACKS = re.compile(r"\bon (the )?CPU does not support \w+ (inputs?|dtypes?|tensors?)", re.IGNORECASE)
+# The CPU's message if only its own kernel has no such dtype, so that a device may compute it. ("not implemented for" comes on
+# every backend for dtypes without a meaning for the op, and stays a refusal.)
+NO_KERNEL = re.compile(r"\bon (the )?CPU does not support \w+ (inputs?|dtypes?|tensors?)", re.IGNORECASE)
 BY_ZERO = "ZeroDivisionError"  # of integers: an asynchronous kernel cannot raise it
 ONE_DEVICE = "Expected all tensors to be on the same device"
 
@@ -57,8 +57,8 @@ def check(t: Trial) -> None:
     if isinstance(outcome, Computed) and BY_ZERO in here.message:
         t.results.append(Result(Aspect.REFUSAL, Verdict(Status.VOID, "only the CPU can raise at a division by zero")))
         return
-    if isinstance(outcome, Computed) and t.case.refused == "dtype" and LACKS.search(here.message):
-        t.results.append(Result(Aspect.REFUSAL, Verdict(Status.VOID, f"the CPU alone lacks a kernel: {here.message[:80]}")))
+    if isinstance(outcome, Computed) and t.case.refused == "dtype" and NO_KERNEL.search(here.message):
+        t.results.append(Result(Aspect.REFUSAL, Verdict(Status.VOID, f"the CPU alone has no kernel: {here.message[:80]}")))
         return
     t.results.append(judged(Aspect.REFUSAL, here, outcome, t.case.refused))
 

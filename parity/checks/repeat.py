@@ -41,20 +41,20 @@ _held: WeakKeyDictionary[Device, deque[Held]] = WeakKeyDictionary()
 def check(t: Trial, s: Sides, again_here: Again, parts: dict[str, Part] | None) -> None:
     """Compare a second call with the same operands in the same grad mode.
 
-    UNSTABLE if the bits differ and one of the results is a finding, or if torch was told to be deterministic.
+    UNSTABLE if the bits differ and one of the results is a finding, or if torch was asked to be deterministic.
     """
     t.mark("device")
     raw = ex.attempt(lambda: ex.forward(t.program, t.case, t.inputs, s.there, s.grad), "run")
     again: Outcome = raw if isinstance(raw, Raised) else ex.computed(raw.outputs, t.device)
     t.notes.clear()
     t.mark("compare")
-    t.due.discard(Aspect.REPEAT)  # told only where the two differ
+    t.due.discard(Aspect.REPEAT)  # reported only where the two differ
     if isinstance(s.outcome, Computed) and isinstance(again, Computed):
         if all(same_values(a, b) for (_, a), (_, b) in zip(s.outcome.tensors, again.tensors)):
             return
         second = compare(t, s.bench, Aspect.REPEAT, s.reference, again, "forward", again_here, parts)
         if t.case.under == "deterministic":
-            text = "two equal calls differ, though torch was told to use deterministic algorithms"
+            text = "two equal calls differ, though torch was asked to use deterministic algorithms"
             verdict = Verdict(Status.UNSTABLE, text, second.verdict.measure, second.verdict.tolerance)
             t.results.append(Result(Aspect.REPEAT, verdict, second.measures))
         elif second.verdict.status.is_finding or t.results[0].verdict.status.is_finding:

@@ -21,7 +21,7 @@ REFUSED_DTYPE = re.compile(r"(?:doesn't|does not) support (float64|complex128)")
 CASTS = {"float64": "float32", "complex128": "complex64"}
 ON_THE_CPU = f"{mps.FALLBACK_VARIABLE}=1 in the environment runs it on the CPU (slower)"
 ABSENT = re.compile(r"not compiled with CUDA|NVIDIA driver|not linked with support for|not a .*supported device", re.IGNORECASE)
-LACKS = re.compile(r"missing \d+ required (positional|keyword-only) argument")  # Python's words
+MISSING = re.compile(r"missing \d+ required (positional|keyword-only) argument")  # Python's words
 SPENT = "backward through the graph a second time"
 
 
@@ -94,8 +94,8 @@ def cast(dtype: str) -> str:
 
 def raised_on_the_cpu(message: str) -> str:
     """What to do about an exception on the CPU."""
-    if LACKS.search(message):
-        return "give the inputs that it lacks beside it"
+    if MISSING.search(message):
+        return "give the missing inputs as well"
     if SIDES.search(message) or ABSENT.search(message):
         return "let it compute where its inputs lie (x.device) instead of naming a device"
     return "give inputs that it takes there"

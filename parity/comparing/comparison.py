@@ -15,7 +15,7 @@ from parity.comparing.difference import EQUAL, Difference, largest
 from parity.core.results import Status, Verdict, left_unjudged
 from parity.judging.limits import Limits, detectable_error
 
-SHOWN = 8  # findings that are told in full; the others are named
+SHOWN = 8  # findings that are shown in full; the others are named
 LISTED = 400  # most characters of their names
 PACKAGE = str(Path(__file__).parents[1]) + os.sep
 
@@ -89,7 +89,7 @@ class Comparison:
 
     subject: "Net on mps". notes: what was not compared or was judged less strictly, and operators that ran on the CPU. next:
     after a finding, the command that tests the ops that the function called on the device. limits: with `detail`, how large an
-    error of each tensor would have been reported. parts: where the device diverges, in words.
+    error of each tensor would have been reported. where: where the device diverges, in words.
     differences: how far tensors that agree are from the CPU's. wrong_side: with `compile`, which
     code is wrong on the device: "eager", "compiled", "both", or "" for none. brief: the operator and the line
     that are wrong, in a few words.
@@ -102,7 +102,7 @@ class Comparison:
     limits: Mapping[str, Limits] = field(default_factory=dict)
     dtype: str = ""
     device: str = ""
-    parts: str = ""
+    where: str = ""
     differences: Mapping[str, Difference] = field(default_factory=dict)
     wrong_side: str = ""
     brief: str = ""
@@ -146,7 +146,7 @@ class Comparison:
         agreed = [(n, v) for n, v in self.verdicts if v.status is Status.AGREE]
         findings = self.findings
         shown = findings if len(findings) <= SHOWN + 1 else findings[:SHOWN]
-        lines = [f"{self.subject} {self.parts}"] if self.parts else []
+        lines = [f"{self.subject} {self.where}"] if self.where else []
         lines += [line for n, v in shown for line in _finding_lines(self.subject, n, v)]
         if len(shown) < len(findings):
             lines.append(

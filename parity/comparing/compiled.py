@@ -1,4 +1,4 @@
-"""A function compiled by `torch.compile` as the third side of a comparison, beside the CPU and eager code on the device.
+"""A function compiled by `torch.compile` as the third side of a comparison, next to the CPU and eager code on the device.
 
 The CPU runs eager code, and so does the float64 truth. Both sides on the device are judged against that, so that it shows
 whose error it is: the device's, whose operators eager code calls, or the compiler's.
@@ -29,7 +29,7 @@ from parity.core.results import Status, Verdict
 from parity.devices import Device
 
 Backend = str | Callable[..., Any]
-SHOWN = 3  # results of compiled code that are told
+SHOWN = 3  # results of compiled code that are shown
 PATIENCE = 60.0  # seconds for the search of the module that the compiler gets wrong
 NO_GRAPH = "torch.compile makes no graph of it, so that it runs as it is"
 SIDES = ("", "eager", "compiled", "both")
@@ -179,7 +179,7 @@ def with_compiled(comparison: Comparison, side: CompiledSide) -> Comparison:
         comparison,
         verdicts=(*comparison.verdicts, *named),
         notes=(*comparison.notes, *((f"the function {side.text}",) if clean else ())),
-        parts="" if clean else side.text,
+        where="" if clean else side.text,
         wrong_side=side.wrong_side,
     )
 

@@ -1,8 +1,8 @@
 """Random numbers that every side of a comparison gets alike: drawn on the CPU in float32, and handed to the side that asks.
 
 No two devices share a stream of random numbers, so that a dropout on the device drops other elements than on the CPU. Inside
-`Handed` every draw comes from the CPU's default generator: with the same seed before, the CPU, the device and float64 get the
-same numbers, in recomputations of checkpoints too, because these restore the state of that generator. Fused kernels of
+`SharedRandom` every draw comes from the CPU's default generator: with the same seed before, the CPU, the device and float64 get
+the same numbers, in recomputations of checkpoints too, because these restore the state of that generator. Fused kernels of
 attention draw inside, where nobody can hand them anything: attention that drops out is computed by its formula, on every side.
 """
 
@@ -44,21 +44,21 @@ ATEN_CHOICE = ("_fused_sdp_choice",)  # tagged as random too, but it only says w
 ATEN_ASKED = ("dropout_p", "dropout", "training")  # their arguments that ask for it
 
 
-class Handed(OperatorMode):
+class SharedRandom(OperatorMode):
     """Draws every random number inside on the CPU. draws: how many operators drew; left: those that drew by themselves, whose
     numbers no other side has; stream: the state of the CPU's generator when it was left first; drew: whether anything drew,
-    Python and numpy too. told: called at each draw."""
+    Python and numpy too. on_draw: called at each draw."""
 
-    def __init__(self, told: Callable[[], None] | None = None) -> None:
+    def __init__(self, on_draw: Callable[[], None] | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # as torch has it
         self.draws = 0
         self.left: set[str] = set()
         self.stream: Tensor | None = None
         self.drew = False
-        self._told = told
+        self._on_draw = on_draw
         self._unfused = _Unfused()
 
-    def __enter__(self) -> Handed:
+    def __enter__(self) -> SharedRandom:
         with contextlib.ExitStack() as entered:
             entered.enter_context(self._unfused)
             super().__enter__()  # type: ignore[no-untyped-call]  # as torch has it
@@ -79,8 +79,8 @@ class Handed(OperatorMode):
         name = func.name().partition("::")[2].partition(".")[0]
         if name in ATEN_CHOICE:
             return func(*args, **kwargs)
-        if self._told is not None:
-            self._told()
+        if self._on_draw is not None:
+            self._on_draw()
         if kwargs.get("generator") is None and name in ATEN_MASKED:
             self.draws += 1
             return _dropped(*args, **kwargs)

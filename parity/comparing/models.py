@@ -124,8 +124,8 @@ def main() -> None:
     fail_on = tuple(map(Status, asked["fail_on"]))
     for name, make in made.items():
         if name not in asked["done"]:
-            for word_, told in _compared(name, make, device, fail_on):
-                _say(word_, told)
+            for word_, sent in _compared(name, make, device, fail_on):
+                _say(word_, sent)
     _say(own.DONE, {})
 
 
@@ -161,8 +161,8 @@ def _compared(name: str, make: Callable[[], Made], device: Any, fail_on: tuple[S
     yield own.ROWS, {"name": name, "rows": [*map(encode, records), encode(item)]}
 
 
-def _say(kind: str, told: Mapping[str, Any]) -> None:
-    print(f"{own.MARK}{kind} {json.dumps(told)}", flush=True)
+def _say(kind: str, sent: Mapping[str, Any]) -> None:
+    print(f"{own.MARK}{kind} {json.dumps(sent)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What two runs compare of a user's function beside its verdicts: how exact its results are, how long the device takes and how
+"""What two runs compare of a user's function besides its verdicts: how exact its results are, how long the device takes and how
 much memory it holds (`parity.history.own_change`)."""
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from parity.comparing.comparison import Comparison, Notes
 from parity.comparing.difference import EQUAL as SAME
 from parity.comparing.difference import differences
 from parity.comparing.function import tables_of
-from parity.comparing.subject import Subject, forward, known, outputs_of, subject, told_dtype, word
+from parity.comparing.subject import Subject, forward, known, outputs_of, shown_dtype, subject, word
 from parity.comparing.truth import FunctionTruth
 from parity.comparing.verdicts import ROW, Verdicts, bare, described, judged, settled, verdicts
 from parity.core.dtypes import FACTS
@@ -184,5 +184,5 @@ def _equal(name: str, own: torch.dtype, total: int, *kinds: torch.dtype | type) 
     if any(k not in NUMBERS for k in kinds if not isinstance(k, torch.dtype)):
         return None
     return Comparison(
-        f"{name} {told_dtype(dtypes)} on cpu", (("out", agreed((("out", total),))[0]),), (EQUAL,), differences={"out": SAME}
+        f"{name} {shown_dtype(dtypes)} on cpu", (("out", agreed((("out", total),))[0]),), (EQUAL,), differences={"out": SAME}
     )

@@ -1,6 +1,6 @@
 """Where in a user's program an operator was called: the module, the public function, and the line, forward and backward.
 
-Hooks of torch tell which module runs, a function mode which public function is called from which line. Each node that autograd
+Hooks of torch show which module runs, a function mode which public function is called from which line. Each node that autograd
 makes for a call gets the call's place, so that the operators of the backward pass have it, too.
 """
 
@@ -44,7 +44,7 @@ class Place:
 
 
 class Places:
-    """Which module and function is being run. called: is told of every public function on the device's tensors, with its
+    """Which module and function is being run. called: called with every public function on the device's tensors, with its
     arguments and its result."""
 
     def __init__(self, kind: str) -> None:

@@ -2,8 +2,8 @@
 
 The function runs again on the CPU in its own dtypes, with every result of a kernel moved by a roundoff or two. A device whose
 result is about as far from the CPU's as these runs are differs from it by rounding. That costs a few plain runs, where the
-float64 truth and its samples cost up to a hundred. It is told of whole tensors: an error that is small beside the tensor's
-largest roundings is not seen, whatever it is beside its own element.
+float64 truth and its samples cost up to a hundred. It speaks of whole tensors: an error that is small next to the tensor's
+largest roundings is not seen, however large it is next to its own element.
 """
 
 from __future__ import annotations

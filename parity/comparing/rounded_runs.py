@@ -1,6 +1,6 @@
 """What rounding explains: a program in float64, and the same with every step rounded by chance, as often as is asked.
 
-The spread of the rounded runs around the exact one is the yardstick of a device's error: `Spread` tells how many times as far
+The spread of the rounded runs around the exact one is the yardstick of a device's error: `Spread` says how many times as far
 off as a typical rounded run a result is, and how far it leans to one side.
 """
 
@@ -40,7 +40,7 @@ def in_double(coarsest: torch.dtype) -> Iterator[None]:
 @contextlib.contextmanager
 def by_chance(dtypes: Mapping[str, list[str]], coarsest: torch.dtype, key: int, times: float = 1.0) -> Iterator[None]:
     """Everything inside is computed in float64, with each step rounded by chance in the dtype that it has in `dtypes` (as
-    `Recorded` tells). key: another one for every run; times: by so many roundings."""
+    `Recorded` has it). key: another one for every run; times: by so many roundings."""
     u = times * unit_roundoff(coarsest, least=True)
     steps = Steps(dtypes)
 
@@ -69,14 +69,15 @@ def student(p: float, freedom: int) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Off:
+class RoundingDistance:
     """How far a result is off. ratio: its error's norm in units of a typical rounded run's; lean: the factor that all its
-    elements have in common, in the same units, with its sign; beside: that of its difference to the CPU's result; lost: it has
-    NaN or Inf where the CPU has none. error: norm of the error beside the truth's; explained: that of a typical rounded run."""
+    elements have in common, in the same units, with its sign; cpu_lean: that of its difference to the CPU's result; lost: it
+    has NaN or Inf where the CPU has none. error: norm of the error over the truth's; explained: that of a typical rounded
+    run."""
 
     ratio: float
     lean: float = 0.0
-    beside: float = 0.0
+    cpu_lean: float = 0.0
     lost: bool = False
     error: float = 0.0
     explained: float = 0.0
@@ -86,8 +87,10 @@ def _flat(t: Tensor) -> Tensor:
     return (torch.view_as_real(t) if t.is_complex() else t).detach().to(torch.float64).flatten()
 
 
-def off(got: Tensor, cpu: Tensor, truth: Tensor, runs: Sequence[Tensor], least: float, past: Past | None = None) -> Off:
-    """How far `got` is off, beside the rounded runs and the CPU's own result. All are of the same shape and on the CPU.
+def off(
+    got: Tensor, cpu: Tensor, truth: Tensor, runs: Sequence[Tensor], least: float, past: ErrorHistory | None = None
+) -> RoundingDistance:
+    """How far `got` is off, compared with the rounded runs and the CPU's own result. All are of the same shape and on the CPU.
 
     least: the smallest norm of an error that rounding explains. past: the errors that were typical in steps before. Elements
     that are not finite on the CPU are left out.
@@ -95,13 +98,13 @@ def off(got: Tensor, cpu: Tensor, truth: Tensor, runs: Sequence[Tensor], least: 
     d, c, t = _flat(got), _flat(cpu), _flat(truth)
     usable = c.isfinite() & t.isfinite()
     if bool((usable & ~d.isfinite()).any()):
-        return Off(math.inf, lost=True)
+        return RoundingDistance(math.inf, lost=True)
     others = [_flat(r) for r in runs if r.shape == truth.shape]
     for r in others:
         usable = usable & r.isfinite()
     d, c, t = d[usable], c[usable], t[usable]
     if not d.numel():
-        return Off(0.0)
+        return RoundingDistance(0.0)
     errors = torch.stack([c - t, *(r[usable] - t for r in others)])
     size = float(t.norm())
     typical = float(errors.square().sum(1).mean().sqrt())
@@ -115,11 +118,11 @@ def off(got: Tensor, cpu: Tensor, truth: Tensor, runs: Sequence[Tensor], least: 
     common_typical = max(common_typical, least / scale / d.numel() ** 0.5)
     ratio = error / typical if typical else (math.inf if error else 0.0)
     by = scale**2 * common_typical
-    lean, beside = (float((d - x) @ t) / by if by else 0.0 for x in (t, c))
-    return Off(ratio, lean, beside, False, error / scale, typical / scale)
+    lean, cpu_lean = (float((d - x) @ t) / by if by else 0.0 for x in (t, c))
+    return RoundingDistance(ratio, lean, cpu_lean, False, error / scale, typical / scale)
 
 
-class Past:
+class ErrorHistory:
     """The typical errors of one tensor in the steps before, relative to its size: a step whose few rounded runs happen to lie
     close together borrows their width."""
 
@@ -142,10 +145,10 @@ class Past:
             del kept[: -self.KEPT]
         return found[0] * size, found[1]
 
-    def steady(self, beside: float, p: float) -> tuple[float, float]:
-        """(mean of `Off.beside` over the last steps with this one, what its size exceeds with probability p by chance alone).
-        Of the last `FEWEST` steps, twice as many, and so on, those in which it stands out most."""
-        self._leans.append(beside)
+    def steady(self, cpu_lean: float, p: float) -> tuple[float, float]:
+        """(mean of `RoundingDistance.cpu_lean` over the last steps with this one, what its size exceeds with probability p by
+        chance alone). Of the last `FEWEST` steps, twice as many, and so on, those in which it stands out most."""
+        self._leans.append(cpu_lean)
         found = statistics.fmean(self._leans), math.inf
         n = self.FEWEST
         while n <= len(self._leans):

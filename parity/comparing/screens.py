@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from parity.checks.operators import OWN_ROUNDINGS, SUM_ROUNDINGS, Lain, OperatorCall, run_on
+from parity.checks.operators import OWN_ROUNDINGS, SUM_ROUNDINGS, OperatorCall, StridedOperand, run_on
 from parity.comparing.meter import Meter
 from parity.comparing.moved_runs import ATEN_SUMS, STEP, Moved, comparable, explained, moved_results
 from parity.comparing.subject import Subject, word
@@ -83,8 +83,8 @@ def _allowed(
 
 
 def _leans(got: Tensor, cpu: Tensor) -> bool:
-    """Whether the errors of all elements have a factor in common, beside that of independent roundings of half an ULP, each
-    relative to its own element. True also where there are too few elements to tell."""
+    """Whether the errors of all elements have a factor in common, besides that of independent roundings of half an ULP, each
+    relative to its own element. True also where there are too few elements to decide."""
     d, c = (_parts(x).to(torch.float64).flatten() for x in (got, cpu))
     usable = d.isfinite() & c.isfinite()
     d, c = d[usable], c[usable]
@@ -107,7 +107,7 @@ class Sums:
         """Which of the results of a call they do not explain, by their places in `pairs`: (number of the result, the device's,
         the CPU's).
 
-        An element may be off by CHAIN sqrt(n) u max(|sum|, 2 sqrt(sum of squares)) beside the rounding of a result. The
+        An element may be off by CHAIN sqrt(n) u max(|sum|, 2 sqrt(sum of squares)) besides the rounding of a result. The
         tables' bound for sums of products has the sum of magnitudes there (Higham and Mary, SIAM J. Sci. Comput. 41 (2019)
         A2815), which is sqrt(n) times as large for terms of both signs: their partial sums stay below twice the root of the
         sum of squares, nearly always.
@@ -134,7 +134,9 @@ class Sums:
 
     def _counted(self, call: OperatorCall) -> list[float]:
         """The largest number of terms in an element of each result."""
-        plain = tree_map(lambda x: (x.shape, x.strides, x.offset) if isinstance(x, Lain) else x, (call.args, call.kwargs))
+        plain = tree_map(
+            lambda x: (x.shape, x.strides, x.offset) if isinstance(x, StridedOperand) else x, (call.args, call.kwargs)
+        )
         key = f"{call.name} {plain}"
         if key not in self._terms:
             self._terms[key] = [float(t.max()) if t.numel() else 0.0 for t in _run(call, torch.ones_like)]
@@ -146,7 +148,7 @@ def _run(call: OperatorCall, change: Callable[[Tensor], Tensor]) -> tuple[Tensor
     made: dict[int, Tensor] = {}
 
     def changed(x: object) -> object:
-        if not isinstance(x, Lain) or not (x.base.is_floating_point() or x.base.is_complex()):
+        if not isinstance(x, StridedOperand) or not (x.base.is_floating_point() or x.base.is_complex()):
             return x
         if x.group not in made:
             wide = x.base.abs() if x.base.is_complex() else x.base
@@ -216,8 +218,8 @@ def by_movement(
 def moves_by(got: Tensor, cpu: Tensor, moved: Sequence[Tensor]) -> float:
     """How far a result is from the CPU's, at most, in units of what the moved runs explain: for each element the roundings of
     an operator, `OWN_MOVEMENT` times its own movement, and `NEAR_MOVEMENT` times the usual one of its neighbours. Infinite for
-    what cannot be told."""
-    if not _may_be_told(got, cpu, moved):
+    what cannot be decided."""
+    if not _can_be_decided(got, cpu, moved):
         return math.inf
     movement = _movement(cpu, moved)
     usual = _usual(movement) * NEAR_MOVEMENT
@@ -227,7 +229,7 @@ def moves_by(got: Tensor, cpu: Tensor, moved: Sequence[Tensor]) -> float:
 def moves_by_place(got: Tensor, cpu: Tensor, moved: Sequence[Tensor]) -> float:
     """`moves_by` for a result of many operators: its neighbours are those of its row and of its column, if there are enough
     (the gradient of a weight is a sum of products of a factor of each), and no element is granted a rounding of the largest."""
-    if not _may_be_told(got, cpu, moved):
+    if not _can_be_decided(got, cpu, moved):
         return math.inf
     together = _neighbours(cpu.shape)
     if cpu.is_complex() or not together:
@@ -256,7 +258,7 @@ def _by_rows(rows: Sequence[Sequence[Tensor]], columns: Tensor | None) -> float:
     return worst
 
 
-def _may_be_told(got: Tensor, cpu: Tensor, moved: Sequence[Tensor]) -> bool:
+def _can_be_decided(got: Tensor, cpu: Tensor, moved: Sequence[Tensor]) -> bool:
     return (
         bool(moved) and may_move(cpu) and _alike(got, cpu) and all(m.shape == cpu.shape and m.dtype == cpu.dtype for m in moved)
     )

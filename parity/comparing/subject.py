@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 from torch.utils._pytree import TreeSpec, keystr, tree_unflatten
 
-from parity.comparing.draws import Handed, streams
+from parity.comparing.draws import SharedRandom, streams
 from parity.comparing.leaves import OWN, attributes, flattened, held, is_array, is_number, kind, leaves, loose
 from parity.core import compiler
 from parity.core.dtypes import FACTS
@@ -79,7 +79,7 @@ class Subject:
     @property
     def dtype(self) -> str:
         """The dtype in messages and commands."""
-        return told_dtype([x.dtype for _, x in self.tensors if known(x)])
+        return shown_dtype([x.dtype for _, x in self.tensors if known(x)])
 
     @property
     def odd(self) -> str:
@@ -145,7 +145,7 @@ def uncompiled() -> AbstractContextManager[Any]:
     return torch.compiler.set_stance("force_eager") if compiler.is_imported() else nullcontext()
 
 
-def told_dtype(dtypes: Sequence[torch.dtype]) -> str:
+def shown_dtype(dtypes: Sequence[torch.dtype]) -> str:
     """The dtype that stands for those of some tensors: the coarsest floating one; where none is, the first."""
     plain = bool(dtypes) and not any(d.is_floating_point or d.is_complex for d in dtypes)
     return word(dtypes[0] if plain else coarsest(dtypes))
@@ -236,7 +236,7 @@ class ForwardRun:
     """A forward call: its outputs, what it may have written (buffers, inputs), and the leaves that require a gradient.
 
     computed: names of the outputs that were Python or numpy numbers, which have no device. bare: (path, type) of the outputs
-    that hold no number. handed: what drew the random numbers of a subject that draws some.
+    that hold no numbers. handed: what drew the random numbers of a subject that draws some.
     """
 
     outputs: Named
@@ -244,7 +244,7 @@ class ForwardRun:
     bare: tuple[tuple[str, str], ...]
     written: Named
     leaves: Named
-    handed: Handed | None = None
+    handed: SharedRandom | None = None
 
 
 def forward(
@@ -290,7 +290,7 @@ def forward(
         function = getattr(module, s.method) if s.method else module
     function = function if wrap is None else wrap(function)
     args, kwargs = tree_unflatten(copies, s.tree)
-    handed = Handed(drawn) if s.draws else None
+    handed = SharedRandom(drawn) if s.draws else None
     with streams() if s.draws else nullcontext():
         if s.draws:
             torch.default_generator.manual_seed(SEED)

@@ -84,7 +84,7 @@ def settled(results: Verdicts, fail_on: Sequence[str], notes: Notes) -> Verdicts
 
 
 def bare(named: Sequence[tuple[str, str]], notes: Notes) -> None:
-    """Note the parts of a result that hold no number."""
+    """Note the parts of a result that hold no numbers."""
     if named:
         listed = ", ".join(f"{n} ({t})" for n, t in named[:MANY])
         more = f" and {len(named) - MANY} more" if len(named) > MANY else ""

@@ -64,7 +64,7 @@ class PlacementWatch:
             raise self.error
 
     def calling(self) -> None:
-        """A public function is called. Its operators cannot tell: autocast is off inside the kernels that cast."""
+        """A public function is called. Its operators cannot see it: autocast is off inside the kernels that cast."""
         self._autocast = torch.is_autocast_enabled(self.kind)
 
     @property

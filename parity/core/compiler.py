@@ -13,7 +13,7 @@ from typing import Any
 
 TORCH = "torch"
 NAME, CODE_GENERATOR = f"{TORCH}._dynamo", f"{TORCH}._inductor"
-KEPT_AWAY = "__dynamo_disable"  # the attribute in which torch keeps a function that the compiler was told to leave alone
+KEPT_AWAY = "__dynamo_disable"  # the attribute in which torch keeps a function that the compiler was asked to leave alone
 
 
 def is_imported() -> bool:
@@ -25,8 +25,8 @@ def keep_out() -> None:
     """Let torch's own functions that are never compiled run as they are, until the program imports the compiler itself.
 
     `torch._compile` asks such a function for `KEPT_AWAY` at each call, and imports the compiler where there is none. It finds
-    `getattr` among the names of its module first, and is told there that the function itself is what it asks for. A torch that
-    asks otherwise imports the compiler as before. For parity's own processes; a user's has `kept_out`.
+    `getattr` among the names of its module first, and the answer there is that the function itself is what it asks for. A torch
+    that asks otherwise imports the compiler as before. For parity's own processes; a user's has `kept_out`.
     """
     import torch._compile
 
@@ -53,7 +53,7 @@ def _asked(function: Any, name: str, *default: Any) -> Any:
 
 
 def set_deterministic(mode: bool, warn_only: bool = False) -> None:
-    """`torch.use_deterministic_algorithms`, which also tells the code generator; one that is not imported is not told."""
+    """`torch.use_deterministic_algorithms`, which also informs the code generator, if that is imported."""
     import torch
 
     if CODE_GENERATOR in sys.modules:

@@ -58,7 +58,7 @@ def asked(*command: str) -> str:
 
 
 def resident_memory() -> int:
-    """Bytes of memory that this process occupies; where the system tells only the most that it ever occupied, that."""
+    """Bytes of memory that this process occupies; where the system reports only the most that it ever occupied, that."""
     if figures := _text("/proc/self/statm").split():
         return int(figures[1]) * os.sysconf("SC_PAGE_SIZE")
     try:

@@ -136,15 +136,17 @@ def _main_dtype(args: tuple[Arg, ...], kwargs: tuple[tuple[str, Arg], ...]) -> s
 def parse(text: str) -> Case:
     """The case that a text describes. Raises CaseError that names the part that does not parse."""
     if len(text) > LONGEST:
-        raise CaseError(f"this is no case id: it has {len(text):,} characters, and may have {LONGEST:,}")
+        raise CaseError(f"this is not a case id: it has {len(text):,} characters, and may have {LONGEST:,}")
     if untrusted.depth_of_brackets(text) > DEEPEST:
-        raise CaseError(f"this is no case id: its brackets are deeper than {DEEPEST}; copy it whole and quote it for the shell")
+        raise CaseError(
+            f"this is not a case id: its brackets are deeper than {DEEPEST}; copy it whole and quote it for the shell"
+        )
     try:
         return _parsed(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as e:
         why = str(e.args[0]) if e.args and not isinstance(e, (RecursionError, MemoryError)) else "it is too deep"
         part = untrusted.printable(text[:200]) + (" ..." if len(text) > 200 else "")
-        raise CaseError(f"this is no case id: '{part}' ({why}); copy it whole and quote it for the shell") from None
+        raise CaseError(f"this is not a case id: '{part}' ({why}); copy it whole and quote it for the shell") from None
 
 
 def _parsed(text: str) -> Case:

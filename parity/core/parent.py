@@ -68,7 +68,7 @@ def guarded_folder() -> Iterator[Path]:
     before = tempfile.tempdir, os.environ.get("TMPDIR")
     sentinel: subprocess.Popen[str] | None = None
     try:
-        with contextlib.suppress(OSError):  # no process can be started here: the run will tell
+        with contextlib.suppress(OSError):  # no process can be started here: the run will show it
             sentinel = subprocess.Popen(command, stdin=subprocess.PIPE, text=True, start_new_session=True, **quiet)  # type: ignore[call-overload]
         tempfile.tempdir = os.environ["TMPDIR"] = str(folder)
         yield folder

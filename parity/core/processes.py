@@ -89,7 +89,7 @@ PLUGINS = ("-p", "xdist.plugin", "-p", "parity.faces.plugin")
 
 @contextmanager
 def only_our_plugins() -> Iterator[None]:
-    """While active, pytest loads no plugin but those that it is told of (`PLUGINS`), in its workers, too, and takes no options
+    """While active, pytest loads no plugin but those named to it (`PLUGINS`), in its workers, too, and takes no options
     from the environment."""
     with restored(OPTIONS, MORE_PLUGINS, AUTOLOAD):
         for name in (OPTIONS, MORE_PLUGINS):

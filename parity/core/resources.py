@@ -22,5 +22,5 @@ def folder(name: Literal["tolerances", "conformance"], package: Path = PACKAGE) 
             return candidate
     raise ParityError(
         f"this installation of parity has no folder '{name}' (looked for parity/_data/{name} and "
-        f"{IN_CHECKOUT[name]} beside the package); reinstall it: pip install --force-reinstall torch-parity"
+        f"{IN_CHECKOUT[name]} next to the package); reinstall it: pip install --force-reinstall torch-parity"
     )

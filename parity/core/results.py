@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 # How the reason of a check begins that says nothing because of this torch, and not of the device.
-LACKS = "this torch lacks"
+MISSING = "this torch does not have"
 OTHER_SIGNATURE = "this torch takes other arguments"
 BOTH_REFUSE = "reference and device both refuse"
 
@@ -214,7 +214,7 @@ UNSEARCHED = "no cause looked for"
 # The symptoms of causes, and what each says of the subject.
 SYMPTOMS = {
     "values": "gives wrong values",
-    "memory": "writes beside its destination, or not at all",
+    "memory": "writes outside its destination, or not at all",
     "metadata": "gives a wrong shape, dtype, stride or aliasing",
     "accepts": "computes what must be refused",
     "operands": "changes operands that it must only read",
@@ -234,7 +234,7 @@ SYMPTOMS = {
 class Record:
     """The stored result of one aspect of one case. shrunk: the least case; script: the file that shows the finding, in the
     folder of the run's scripts; cause: of a finding; count: cases of its op and dtype that showed it; others: some of those as
-    they were drawn; gone: whether it was near its budget and did not come again in a fresh process, so that it does not count;
+    they were drawn; gone: whether it was near its budget and was not reproduced in a fresh process, so that it does not count;
     also: further drawn cases that showed it and that the least case does not stand for (`parity.findings.recognition`); known:
     the entry of the file of known findings that it belongs to; by_chance: whether the least case agreed when it was run again;
     extent: at which values it shows, and how large the error is there (`parity.findings.extent`)."""

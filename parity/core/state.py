@@ -50,7 +50,7 @@ def _autocast() -> tuple[str, ...]:
 
 
 def _autocast_nesting() -> int:
-    """How many regions of autocast are entered; torch tells it only when it changes."""
+    """How many regions of autocast are entered; torch reports it only when it changes."""
     return torch.autocast_increment_nesting() + 0 * torch.autocast_decrement_nesting() - 1
 
 
@@ -134,7 +134,7 @@ def _pair(name: str) -> Piece:
 
 
 def _precision() -> str:
-    """torch refuses to tell it where its backends differ."""
+    """torch refuses to give it where its backends differ."""
     try:
         return str(_C._get_float32_matmul_precision())
     except RuntimeError:

@@ -47,7 +47,7 @@ class Status(StrEnum):
     DRIFT = "drift", "D", 6, Says.FINDING | Says.COMPARED | Says.DIFFERS, "precision worse than the budget allows"
     WRONG = (
         *("wrong", "W", 10, Says.FINDING | Says.COMPARED | Says.DIFFERS),
-        "no rounding explains it; NaN or Inf where there is none; a write missing or beside its target",
+        "no rounding explains it; NaN or Inf where there is none; a write missing or outside its target",
     )
     MALFORMED = (
         *("malformed", "M", 9, Says.FINDING | Says.COMPARED | Says.DIFFERS),

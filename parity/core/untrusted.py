@@ -27,10 +27,10 @@ _FORM = re.compile(r'\\[^"\\/]|[^ -~]')  # in JSON: an escape that may stand for
 
 
 def content(path: Path, limit: int) -> bytes:
-    """The bytes of a file. Raises OSError; ValueError if it is no ordinary file (a pipe, a device, a folder) or has more than
-    `limit` bytes."""
+    """The bytes of a file. Raises OSError; ValueError if it is not an ordinary file (a pipe, a device, a folder) or has more
+    than `limit` bytes."""
     if not stat.S_ISREG(path.stat().st_mode):
-        raise ValueError("it is no ordinary file")
+        raise ValueError("it is not an ordinary file")
     with path.open("rb") as f:
         raw = f.read(limit + 1)
     if len(raw) > limit:
@@ -43,12 +43,12 @@ class Archive:
 
     def __init__(self, path: Path, limit: int = PACKED, members: int = 0) -> None:
         """Reads the archive's directory. members: the most files that it may hold, `MEMBERS` by default. Raises OSError, and
-        ValueError for what is no sound zip archive, for more than `limit` bytes, and for more files."""
+        ValueError for what is not a sound zip archive, for more than `limit` bytes, and for more files."""
         members = members or MEMBERS
         self._path = path
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
-            raise ValueError("it is no ordinary file")
+            raise ValueError("it is not an ordinary file")
         if status.st_size > limit:
             raise ValueError(f"it is larger than {limit >> 20} MiB")
         with self._sound(), path.open("rb") as f:
@@ -77,7 +77,7 @@ class Archive:
         try:
             yield
         except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, KeyError, RuntimeError, struct.error) as e:
-            raise ValueError(f"it is no sound zip archive ({type(e).__name__}: {printable(str(e))[:100]})") from None
+            raise ValueError(f"it is not a sound zip archive ({type(e).__name__}: {printable(str(e))[:100]})") from None
 
 
 def printable(text: str) -> str:

@@ -18,7 +18,7 @@ class Device(ABC):
 
     name: as a person writes it ("cpu", "mps", "cuda:0", "sim:mps"). torch_device: the device of tensors on it (always with an
     index if torch gives one). simulated: whether the results say nothing about real hardware. shares_memory: whether what it
-    reserves is the machine's own memory, beside what the process occupies. keeps_graphs: whether it compiles and keeps a graph
+    reserves is the machine's own memory, besides what the process occupies. keeps_graphs: whether it compiles and keeps a graph
     for every new combination of shapes, dtypes and scalars.
     """
 
@@ -58,7 +58,7 @@ class Device(ABC):
 
     def answers(self) -> bool:
         """Whether the device still computes. After some errors every further call fails until the process is restarted; one
-        that lacks memory is asked once more without its caches. What the sum leaves in torch's state is put back, so that a
+        that is out of memory is asked once more without its caches. What the sum leaves in torch's state is put back, so that a
         case with the same operator is accused of it."""
         if deadly():  # the examination uses no operator where one of them ends the process
             return self.takes(torch.float32)

@@ -87,4 +87,4 @@ def guarded(device: Device, notes: Path | None = None) -> Iterator[None]:
 
 def reasons() -> tuple[str, ...]:
     """What is wrong with a device whose operators have ended an examination."""
-    return tuple(f"{name}: ended the process that examined the device; its own findings tell more" for name in sorted(deadly()))
+    return tuple(f"{name}: ended the process that examined the device; its own findings say more" for name in sorted(deadly()))

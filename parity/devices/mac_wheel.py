@@ -47,7 +47,7 @@ class MacWheel:
         self.torch = version[1]
 
     def _broken(self, why: str) -> WheelError:
-        return WheelError(f"{self.path} is no sound wheel of torch: {printable(why)}; download it again")
+        return WheelError(f"{self.path} is not a sound wheel of torch: {printable(why)}; download it again")
 
     def _content(self, name: str, limit: int) -> bytes:
         try:
@@ -75,7 +75,7 @@ class MacWheel:
         """Whether the libraries hold this text as it is."""
         return literal.encode() in self.library
 
-    def lacking(self) -> tuple[str, ...]:
+    def missing(self) -> tuple[str, ...]:
         """What of `parity.devices.mps` does not hold in this torch, a sentence each; none where all does."""
         return (*self._texts(), *self._names(), *self._kernels())
 

@@ -1,4 +1,4 @@
-"""What MPS makes of a call of an operator: it has a kernel, composes it, leaves it to the CPU, lacks it, or refuses the dtype.
+"""What MPS makes of a call of an operator: it has a kernel, composes it, leaves it to the CPU, has none, or refuses the dtype.
 
 Which operators have a kernel stands in torch's operator table, of the installed torch or of another one. What a kernel refuses
 stands in its own words (`parity.devices.mps`), each with the versions of torch that have them; here stands at which calls.
@@ -37,7 +37,7 @@ class Answer(StrEnum):
     UNKNOWN = "unknown"
 
 
-LACKING = (Answer.MISSING, Answer.REFUSED)
+NOT_ON_MPS = (Answer.MISSING, Answer.REFUSED)
 
 
 def answer(qualified: str, table: Table) -> Answer:

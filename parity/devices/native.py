@@ -125,7 +125,7 @@ class MpsDevice(NativeDevice):
 
 
 def _call(module: Any, name: str, *args: Any) -> Any:
-    """The answer of a backend's function, or None where the backend lacks it or cannot say."""
+    """The answer of a backend's function, or None where the backend does not have it or cannot say."""
     function: Callable[..., Any] | None = getattr(module, name, None)
     if function is None:
         return None

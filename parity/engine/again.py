@@ -1,12 +1,12 @@
 """Findings are tried once more in fresh processes. Those that are known early are tried while some workers of the run have
 nothing left to do (`Early`), the others at its end.
 
-What does not come again by itself is tried after the cases that came before it in its worker: 1, 2, 4, 8 ... of them, each time
+What is not reproduced by itself is tried after the cases that came before it in its worker: 1, 2, 4, 8 ... of them, each time
 in another process. If it comes then, it is a finding with a history. What never comes is not reproduced, and fails; only drift
 near its budget is dropped.
 
 `parity.engine.trying` is the process: it checks one finding after another and writes a line before and after each. If it ends
-or hangs, the finding that it was at has come again, and another process goes on with the rest.
+or hangs, the finding that it was at is reproduced, and another process goes on with the rest.
 """
 
 from __future__ import annotations

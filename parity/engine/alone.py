@@ -80,7 +80,7 @@ class Ended:
     before: tuple[int, ...]
 
 
-class Alone:
+class IsolatedRunner:
     """The results of an item's cases, asked for in their order. deaths: what ended or hung a process, as rows for the
     controller (`Survival`); left_out: why no further case is run, empty if they are."""
 

@@ -14,10 +14,10 @@ from parity.core import notation
 from parity.core.case import Case
 from parity.core.results import Json, Record
 from parity.devices.fallbacks import listening
-from parity.engine.alone import Alone
+from parity.engine.alone import IsolatedRunner
 from parity.engine.cases import alike, drawn, valid
 from parity.engine.checking import checked_here, end_unless_able, leaks_of
-from parity.engine.findings import Finding, Looks, by_kind, how_far, may_tell_now, record_of
+from parity.engine.findings import Finding, Looks, by_kind, how_far, may_report_now, record_of
 from parity.engine.journal import CaseJournal
 from parity.engine.known_cases import recognition, replay_known, take_out_known
 from parity.engine.planning import BASE_SECONDS, RunPlan
@@ -57,7 +57,7 @@ def examine(
     journal: CaseJournal,
     dead: frozenset[int] = frozenset(),
     part: Part | None = None,
-    alone: Alone | None = None,
+    alone: IsolatedRunner | None = None,
     hung: Sequence[Case] = (),
 ) -> Examined:
     """Check every case of an item, or of a part of it; exploration ends when the time is over. dead: ordinals of cases that
@@ -118,7 +118,7 @@ def examine(
             alone.close()
         looks = how_far(o, dead)
         accepted = take_out_known(item, plan, tally, known, notes, journal)
-        now = not plan.later if part is None or plan.limit is None else may_tell_now(part, plan.limit, tally)
+        now = not plan.later if part is None or plan.limit is None else may_report_now(part, plan.limit, tally)
         began = time.monotonic()
         looks = Looks(looks.kinds if now else 0, looks.locate and now, not now and not o.no_shrink)
         findings = tuple(by_kind(item, plan, tally, known, notes, journal, looks))
@@ -126,7 +126,7 @@ def examine(
             plan.limit.causes += time.monotonic() - began
     records = (*tally.records, *accepted, *map(record_of, findings))
     summary = replace(tally.summary(time.monotonic() - started), round=0 if part is None else max(0, part.round))
-    summary = plan.study.told(replace(summary, leaks=leaks))
+    summary = plan.study.noted(replace(summary, leaks=leaks))
     more = tuple(tally.features), tuple(tally.power()), (tally.packed(not o.no_screens),)
     unknown = known.without_known(summary, o.fail_on_statuses)
     deaths = () if alone is None else tuple(alone.deaths)

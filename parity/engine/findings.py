@@ -34,8 +34,8 @@ KINDS_SHRUNK = 3  # kinds of findings of one item whose sizes are shrunk; the re
 SHRINK_SECONDS = 6.0  # per kind
 PLAIN_SECONDS = 2.0  # and after that, for what the shrinker leaves
 OTHERS = 4  # further cases of a finding that are kept, for trying it again
-CAUSE_SECONDS = 20.0  # of an item; its findings after that are told by op
-AGAIN = 6  # how often a finding must come again, one time after the other, to count as none of chance
+CAUSE_SECONDS = 20.0  # of an item; its findings after that are reported by op
+AGAIN = 6  # how often a finding must be reproduced, one time after the other, to count as none of chance
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Finding:
 
 class Looks(NamedTuple):
     """How closely findings are looked at. kinds: of how many the sizes are shrunk; locate: whether experiments look for their
-    causes; later: whether another part of the item will tell them."""
+    causes; later: whether another part of the item will report them."""
 
     kinds: int
     locate: bool
@@ -205,14 +205,14 @@ def record_of(f: Finding) -> Record:
     )
 
 
-def may_tell_now(part: Part, limit: TimeLimit, tally: ItemTally) -> bool:
-    """Whether findings may be shrunk now, and their causes looked for; else a later part tells them. What this process has
-    told of the item before is not told again."""
-    told = limit.told.setdefault(part.item.id, set())
-    for key in told & tally.failing.keys():
+def may_report_now(part: Part, limit: TimeLimit, tally: ItemTally) -> bool:
+    """Whether findings may be shrunk now, and their causes looked for; else a later part reports them. What this process
+    has reported of the item before is not reported again."""
+    reported = limit.reported.setdefault(part.item.id, set())
+    for key in reported & tally.failing.keys():
         del tally.failing[key]
     now = limit.may_look_for_causes(part)
-    told.update(tally.failing if now else ())
+    reported.update(tally.failing if now else ())
     return now
 
 

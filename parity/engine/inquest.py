@@ -172,7 +172,7 @@ def held(
     if device:
         less = f", on the CPU alone {len(cpu)} of {TRIES} times" if cpu else ", and never on the CPU alone"
         return DEVICE, f"it comes with the device {len(device)} of {TRIES} times ({device[0]}){less}"
-    return UNKNOWN, f"it did not come again in {TRIES} tries with the device, nor in {TRIES} on the CPU alone"
+    return UNKNOWN, f"it was not reproduced in {TRIES} tries with the device, nor in {TRIES} on the CPU alone"
 
 
 class Inquests:
@@ -184,7 +184,7 @@ class Inquests:
         self._begun: deque[tuple[Json, Future[tuple[str, str]]]] = deque()
 
     def begin(self, row: Json, how: How, allowed: float) -> None:
-        """Find out who caused a death. row: as `Survival` tells it; allowed: seconds that its case may take."""
+        """Find out who caused a death. row: as `Survival` has it; allowed: seconds that its case may take."""
         asked = row["case"], how, allowed, HANG if row["how"] == HANG else row["signal"], surroundings(), self._over
         self._begun.append((row, self._pool.submit(held, *asked)))
 

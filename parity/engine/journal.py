@@ -31,14 +31,14 @@ READS = 20  # tries to read an entry between two changes; the rest are those of 
 IDLE, RUNNING = 0, 1
 LOST = 86  # exit code of a worker whose device no longer computes
 DEATHS = "deaths.jsonl"
-FULL = ".full"  # of a file beside the journal: the worker ended itself between two items, because of its memory
+FULL = ".full"  # of a file next to the journal: the worker ended itself between two items, because of its memory
 NOTES = "PARITY_NOTES"  # variable of the environment: the path of the journal of a command that runs in a process of its own
-ALLOWED = "PARITY_ALLOWED"  # and beside it: the seconds that one operator may take on the device
+ALLOWED = "PARITY_ALLOWED"  # and with it: the seconds that one operator may take on the device
 STAGES = ("build", "reference", "device", "compare")
 # Ordinals of no drawn case:
 REPLAYING = 1 << 29  # the ordinal of the first known case that is replayed
 SHRINKING = 1 << 30  # the ordinal of all cases tried in shrinking: if one ends the process, the item is not shrunk
-LOCATING = SHRINKING + 1  # and of those tried for causes: if one ends the process, causes are told without experiments
+LOCATING = SHRINKING + 1  # and of those tried for causes: if one ends the process, causes are reported without experiments
 CALLS = 64  # cases before one of which a journal knows the texts
 COMPARING = 5  # times as long as another stage: it is the CPU's, which runs a call dozens of times to judge its result
 

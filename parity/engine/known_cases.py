@@ -43,7 +43,7 @@ def replay_known(
             known.nothing(entry, text, "the time was over")
         elif entry.dies:
             _replay_deadly(plan, known, entry, text, case)
-        elif k in dead:  # the controller tells this death
+        elif k in dead:  # the controller reports this death
             known.nothing(entry, text, "it ends the process now")
         else:
             journal.begin(k, item.id, notation.case_text(case), plan.patience(case))

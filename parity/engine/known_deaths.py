@@ -1,4 +1,4 @@
-"""What a death is to the known findings of its run."""
+"""Matches a death with the known findings of its run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from parity.store.run_file import encode
 
 def about(row: Json, o: RunOptions) -> Json:
     """Whether a death is known: the entry's id, whether it fails all the same, and the row to store. row: as a worker or the
-    controller tells a death."""
+    controller reports a death."""
     nothing = {"known": "", "fails": False, "sighting": ""}
     if not o.known or row["blame"] in (CPU, OUTSIDE):
         return nothing

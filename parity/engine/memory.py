@@ -42,7 +42,7 @@ def default_workers() -> int:
 
 
 def room(workers: int) -> int:
-    """How many processes fit under the ceiling beside so many workers."""
+    """How many processes fit under the ceiling besides so many workers."""
     return max(0, ceiling() // NEED - workers) if ceiling() else workers
 
 

@@ -25,7 +25,7 @@ STOPPED = "merged without all of its shards"  # `End.stopped` of what --accept p
 def merged(parts: Sequence[Part], mixed: bool = False, partial: bool = False) -> Run:
     """The run whose shards these are: all rows, in the order of the catalog; sums where a row counts over all items.
 
-    mixed: take shards whose fingerprints differ, and note the differences; partial: take a run that lacks shards, as one that
+    mixed: take shards whose fingerprints differ, and note the differences; partial: take a run with missing shards, as one that
     was stopped. Raises UsageError, which names the files, for what does not belong together: no shard, shards of other
     numbers, seeds, options, code or machines, the same shard twice, and a missing one.
     """
@@ -65,7 +65,7 @@ def _numbered(parts: Sequence[Part]) -> list[Part]:
     """The shards by their number, all of one division."""
     for path, run in parts:
         if not run.header.shard:
-            raise UsageError(f"{path} is no shard: it holds a whole run; merge what parity run --shard K/N wrote")
+            raise UsageError(f"{path} is not a shard: it holds a whole run; merge what parity run --shard K/N wrote")
     first_path, first = parts[0]
     _, count = suite.shard_numbers(first.header.shard)
     by_number: dict[int, Part] = {}

@@ -45,16 +45,16 @@ def compared(places: Sequence[str], how: How, fail_on: Sequence[str] = ()) -> It
         process, said = _started(places, how, fail_on, done)
         began = time.monotonic()
         try:
-            for kind, told in _heard(process, said):
+            for kind, sent in _heard(process, said):
                 if kind == DONE:
                     whole = True
                 elif kind == BEGIN:
-                    at, began = (told["name"], told["dtype"]), time.monotonic()
+                    at, began = (sent["name"], sent["dtype"]), time.monotonic()
                 elif kind == FAILED and at is None:
-                    raise UsageError(told["why"])
+                    raise UsageError(sent["why"])
                 else:
-                    yield from (run_file.decode(line) for line in told["rows"]) if kind == ROWS else [told["why"]]
-                    done.append(told["name"])
+                    yield from (run_file.decode(line) for line in sent["rows"]) if kind == ROWS else [sent["why"]]
+                    done.append(sent["name"])
                     at = None
             hung = process.poll() is None
         finally:

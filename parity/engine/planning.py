@@ -40,7 +40,7 @@ class RunPlan:
     """What all items of a run share. profile: the sizes and numbers that `options.profile` names; power: the fraction of cases
     that are judged once more with errors put in; takes: the dtypes that the device accepted at the start; limit: of time, if
     the run has one; known: the file of known findings; later: whether a part of its own looks for the causes of what an item
-    found; study: what the run does otherwise, or notes beside."""
+    found; study: what the run does otherwise, or notes besides."""
 
     device: Device
     cpu: Device

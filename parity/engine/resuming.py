@@ -25,8 +25,8 @@ from parity.store.figures import Figures
 from parity.store.rows import Death, Header, ItemRow, Power, Row, Sighting, is_own
 
 CODE = ("faults", "setup", "known")
-# Options that may be given beside --resume; the file says all others.
-BESIDE = (*CODE, "resume", "workers", "findings", "verbose")
+# Options that may be given with --resume; the file says all others.
+WITH_RESUME = (*CODE, "resume", "workers", "findings", "verbose")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,18 +57,18 @@ def kept(path: Path) -> Kept:
         again |= isinstance(row, Record) and row.unexplained  # it is there once more, with its cause
         if isinstance(row, of_items) and (row.op, row.dtype) in whole and not again:
             parts[row.op, row.dtype].append(row)
-    lacking = [k for k, rows in parts.items() if not any(isinstance(r, DrawnFeatures) for r in rows)]
-    if lacking:
+    old = [k for k, rows in parts.items() if not any(isinstance(r, DrawnFeatures) for r in rows)]
+    if old:
         raise RunFileError(f"{path} was written by a parity that could not resume: run it again")
     return Kept(path, run.header, {k: tuple(rows) for k, rows in parts.items()})
 
 
 def options(header: Header, given: RunOptions) -> RunOptions:
-    """The options of the run, with those that were given beside --resume. Raises UsageError for what would make it another
+    """The options of the run, with those that were given with --resume. Raises UsageError for what would make it another
     run."""
     path = given.resume
     for o in OPTIONS:
-        if o.name not in BESIDE and getattr(given, o.name) != o.default:
+        if o.name not in WITH_RESUME and getattr(given, o.name) != o.default:
             why = "and writes into it" if o.name == "output" else "and runs the rest alike"
             raise UsageError(f"--resume takes the options of {path} {why}; leave {o.flag} out")
     then = dict(_said(header))
@@ -103,7 +103,7 @@ def _check_code(option: str, path: str, then: Code, given: str | None) -> None:
 
 
 def _said(header: Header) -> Iterator[tuple[str, Any]]:
-    """The options that a header tells, by name."""
+    """The options that a header holds, by name."""
     yield from {"device": header.fingerprint.device, "seed": header.seed, "profile": header.profile}.items()
     yield "shard", header.shard or None
     try:
@@ -125,7 +125,7 @@ def _said(header: Header) -> Iterator[tuple[str, Any]]:
 
 
 def as_part(rows: tuple[Row, ...]) -> Json:
-    """The rows of an item as its worker told them."""
+    """The rows of an item as its worker sent them."""
     found = [r for r in rows if isinstance(r, Record) and r.shrunk and not r.known]
     features = next(r for r in rows if isinstance(r, DrawnFeatures))
     lines = [run_file.encode(r) for r in rows if not isinstance(r, (Death, DrawnFeatures))]

@@ -112,12 +112,12 @@ def _bounds() -> Iterator[tuple[float, float]]:
 
 @dataclass(slots=True)
 class TimeLimit:
-    """What a worker knows of the time that is left. deadline: on its monotonic clock; told: item -> kinds of findings that it
-    has told already, which need no second report; causes: seconds that went into them."""
+    """What a worker knows of the time that is left. deadline: on its monotonic clock; reported: item -> kinds of findings
+    that it has reported already; causes: seconds that went into them."""
 
     deadline: float
     began: float = field(default_factory=time.monotonic)
-    told: dict[str, set[tuple[str, ...]]] = field(default_factory=dict)
+    reported: dict[str, set[tuple[str, ...]]] = field(default_factory=dict)
     causes: float = 0.0
 
     @property

@@ -63,7 +63,7 @@ def _more(travels: bool, moves: bool, twice: bool, ordinal: int) -> frozenset[As
 
 
 def settings_of_run(item: Item, plan: RunPlan, ordinal: int, pinned: bool) -> Settings:
-    """`settings` with what a run asks for beside: errors put in, filled memory, strides that must be the CPU's, its study."""
+    """`settings` plus what the whole run asks for: errors put in, filled memory, strides that must be the CPU's, its study."""
     how = settings(item, plan, ordinal, pinned)
     how = replace(how, power=True) if _sampled(item, plan, ordinal) else how
     how = _poisoned(how, plan, ordinal)

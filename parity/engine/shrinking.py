@@ -81,7 +81,7 @@ def _one(d: Death, how: How, run: Limit, hang_after: float | None) -> Shrunk:
     try:
         aspect = next((a for a in ASPECTS if tried.dies(case, a)), None)
         if aspect is None and not tried.dies(case, ""):
-            return Shrunk(d, tried.tries, tried.died, "it did not come again")
+            return Shrunk(d, tried.tries, tried.died, "it was not reproduced")
         tried.patience = min(tried.patience, HUNG) if d.how == "hang" else tried.patience
         best = [case]
 
@@ -144,7 +144,7 @@ class Attempts:
         signal = "ended by parity" if hung else word(code)
         if self._death.how == "hang" or hung:
             return hung and self._death.how == "hang" and allowed >= min(self.patience, HUNG)
-        known = " computes nothing any more " in self._death.signal  # told by parity, not by the system
+        known = " computes nothing any more " in self._death.signal  # parity's words, not the system's
         return (code == 0 and known) or death_words(replace(self._death, how=how, signal=signal)) == self._words
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What a run does otherwise than to look for findings, or notes beside it. `parity prove` names a study; every other run has
+"""What a run does otherwise than to look for findings, or notes besides. `parity prove` names a study; every other run has
 the plain one, and loads none."""
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Study:
         """Whether the item needs no further case. counts: aspect -> status -> records so far."""
         return False
 
-    def told(self, row: ItemRow) -> ItemRow:
+    def noted(self, row: ItemRow) -> ItemRow:
         """The row of an item that is through, with what was noted of it."""
         return row
 

@@ -44,7 +44,7 @@ class RunProfile:
 
     pinned: number of cases per item that are the same in every run, whatever the seed; baselines use them. often: family ->
     factor for the number of cases, for families in which few ops can combine certain features; otherwise a row's own. poison:
-    fill freed memory of the device before cases, and look for writes beside tensors. sweep: cases of a native item that meet
+    fill freed memory of the device before cases, and look for writes next to tensors. sweep: cases of a native item that meet
     border sizes.
     """
 
@@ -186,7 +186,7 @@ def shard_numbers(which: str) -> tuple[int, int]:
     """(number, count) of a shard in words, from "3/7". Raises UsageError."""
     number, _, count = which.partition("/")
     if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count) <= MOST_SHARDS):
-        raise UsageError(f"'{which}' is no shard; name one of at most {MOST_SHARDS}, such as 3/7: the third of seven")
+        raise UsageError(f"'{which}' is not a shard; name one of at most {MOST_SHARDS}, such as 3/7: the third of seven")
     return int(number), int(count)
 
 

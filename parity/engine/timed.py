@@ -61,7 +61,7 @@ class Timed:
         return out
 
     def without_cause(self) -> list[Record]:
-        """The findings that no later part has told with a cause."""
+        """The findings that no later part has reported with a cause."""
         out = {kind: r for r in reversed(self.held) if (kind := r.kind) not in self._kinds}
         return list(reversed(out.values()))
 

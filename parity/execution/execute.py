@@ -27,7 +27,7 @@ from parity.core.compiler import set_deterministic
 from parity.core.dtypes import FACTS
 from parity.core.errors import CaseError
 from parity.core.processes import asked_to_stop
-from parity.core.results import LACKS, Computed, Outcome, Raised
+from parity.core.results import MISSING, Computed, Outcome, Raised
 from parity.devices.base import Device
 from parity.devices.refusals import classify, words
 from parity.execution.inputs import Inputs, apply, cut, fill_like, realise, torch_word
@@ -104,7 +104,7 @@ def attribute(path: str) -> Any:
         except AttributeError:
             break
         return value
-    raise CaseError(f"{LACKS} {path}, which a row of the catalog calls")
+    raise CaseError(f"{MISSING} {path}, which a row of the catalog calls")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ class Program:
 
 @functools.lru_cache(maxsize=2048)
 def program(row: Row) -> Program:
-    """The callables of a row. Raises CaseError if torch lacks one."""
+    """The callables of a row. Raises CaseError if torch does not have one."""
     if row.family == "opinfo":
         function, inplace, out = opinfo.callables(row.name)
         return Program(row, function, inplace, out)

@@ -1,4 +1,4 @@
-"""`parity doctor --archive`: the most telling checks on a device that nobody has tried yet, within minutes, in one archive.
+"""`parity doctor --archive`: the most revealing checks on a device that nobody has tried yet, within minutes, in one archive.
 
 Each step (the examination, the reported cases, a run, its reach) is a process of its own; whatever becomes of one, the next
 begins, and the archive is written in the end, after Ctrl-C too.
@@ -61,7 +61,7 @@ def written(asked: Asked, hear: Callable[[str], None]) -> int:
     """Take every step that the time allows, and write the archive; the exit code: 0 where all ran, 1 where a step died or the
     device differs, 4 where there is no such device, 130 where it was interrupted.
 
-    hear: is told each step. Raises OutputError where the archive cannot be written.
+    hear: called with each step. Raises OutputError where the archive cannot be written.
     """
     steps: list[Step] = []
     stopped = False
@@ -175,7 +175,7 @@ def _last(path: Path) -> dict[str, Any]:
 def _ran(name: str, command: Sequence[str], log: Path, seconds: float) -> Step:
     """One process, which is asked to stop when its time is over, or when the person wants to stop."""
     kept = {k for k, v in environment(os.environ) if not k.startswith(archive.KEPT)}
-    variables = {k: v for k, v in os.environ.items() if k not in kept}  # what a run file would tell of them
+    variables = {k: v for k, v in os.environ.items() if k not in kept}  # what a run file would say of them
     started = time.monotonic()
     with log.open("a", encoding="utf-8") as out, processes.isolated():
         variables |= {k: os.environ[k] for k in (processes.SAFE, processes.PATH) if k in os.environ}

@@ -1,4 +1,4 @@
-"""What a user's model needs that MPS lacks, for `parity audit FILE.py:function`, and a test of it for pytest."""
+"""What a user's model needs that MPS does not have, for `parity audit FILE.py:function`, and a test of it for pytest."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from parity.findings import causes
 from parity.history.environments import operator_table
 from parity.locating.auditing import audit
 from parity.locating.needs import Needs
-from parity.report import needs as told
+from parity.report import needs as needs_report
 from parity.report.last_line import last_line
 from parity.report.words import listed
 from parity.store import run_file
@@ -27,7 +27,7 @@ from parity.zoo import BUGS
 
 ANSWERED = ("unsupported_op", "fallback")  # kinds of bugs that say no more than the operator table of a torch
 TEST = '''\
-"""{models} needs no operator and no dtype that MPS lacks: asked on the CPU, so that it runs on any machine.
+"""{models} needs no operator and no dtype that MPS does not have: asked on the CPU, so that it runs on any machine.
 
 Written by: {command}
 """
@@ -55,7 +55,7 @@ def test_runs_on_mps(make):
 
 
 def run(o: argparse.Namespace) -> int:
-    """Print the answers: 0 where MPS has all, 1 where it lacks something or a run's findings of class A concern it, 2 where a
+    """Print the answers: 0 where MPS has all, 1 where something is missing or a run's findings of class A concern it, 2 where a
     function cannot be run, 3 where not all was seen. Raises UsageError for a file without such functions."""
     as_json = o.format == "json"
     if o.test:
@@ -79,26 +79,26 @@ def run(o: argparse.Namespace) -> int:
             print(f"{name}: not audited: {str(e).removeprefix(name).lstrip(': ')}", file=sys.stderr, flush=True)
             code = max(code, e.exit_code)
             continue
-        concerns = [c for _, some in gathered for c in told.concerns(some, found)]
+        concerns = [c for _, some in gathered for c in needs_report.concerns(some, found)]
         answers.append((name, found, concerns))
         if not as_json:
-            print(told.render(name, found, bugs, concerns, ", ".join(path for path, _ in runs), o.verbose), flush=True)
-        code = max(code, 1 if _is_lacking(found, concerns) else NothingCompared.exit_code if found.broken else 0)
+            print(needs_report.render(name, found, bugs, concerns, ", ".join(path for path, _ in runs), o.verbose), flush=True)
+        code = max(code, 1 if _is_missing(found, concerns) else NothingCompared.exit_code if found.broken else 0)
     if as_json:
-        print(told.as_json(answers, bugs))
+        print(needs_report.as_json(answers, bugs))
     else:
-        lacking = [name for name, found, concerns in answers if _is_lacking(found, concerns)]
-        said = f"MPS {'lacks what' if lacking else 'has all that'} {listed(lacking or [n for n, _, _ in answers])} needs"
-        said = "not every function was seen to its end" if code and not lacking else said
-        print(last_line(Conclusion.FAIL if lacking else Conclusion.of(code), said, time.monotonic() - began), flush=True)
+        missing = [name for name, found, concerns in answers if _is_missing(found, concerns)]
+        said = f"MPS {'is missing what' if missing else 'has all that'} {listed(missing or [n for n, _, _ in answers])} needs"
+        said = "not every function was seen to its end" if code and not missing else said
+        print(last_line(Conclusion.FAIL if missing else Conclusion.of(code), said, time.monotonic() - began), flush=True)
     if o.output:
-        _write(o.output, told.as_json(answers, bugs) + "\n")
+        _write(o.output, needs_report.as_json(answers, bugs) + "\n")
     return code
 
 
-def _is_lacking(found: Needs, concerns: Sequence[told.Concern]) -> bool:
-    """Whether MPS lacks something that the function needs, or computes it wrongly in ordinary calls."""
-    return bool(found.lacking or found.held or found.mixed) or any(c.weight == told.ORDINARY for c in concerns)
+def _is_missing(found: Needs, concerns: Sequence[needs_report.Concern]) -> bool:
+    """Whether something that the function needs is missing on MPS, or computed wrongly in ordinary calls."""
+    return bool(found.missing or found.held or found.mixed) or any(c.weight == needs_report.ORDINARY for c in concerns)
 
 
 def _write_test(o: argparse.Namespace) -> int:

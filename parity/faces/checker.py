@@ -1,4 +1,4 @@
-"""What the test of the suite calls to examine its item, and how it tells the controller what came of it."""
+"""Examines one item inside of pytest and sends its rows to the controller."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from parity.core import machine, notation, processes
 from parity.core.errors import OutputError
 from parity.core.results import SILENT, Json, Record
 from parity.engine import known_deaths, memory
-from parity.engine.alone import Alone
+from parity.engine.alone import IsolatedRunner
 from parity.engine.examine import Examined, examine, explain
 from parity.engine.findings import Finding
 from parity.engine.journal import LOCATING, REPLAYING, SHRINKING, CaseJournal, Journal, NoJournal, deaths
@@ -40,7 +40,7 @@ class Checker:
     """What the suite's test calls: examine an item, add the result to the report, and fail or skip the test."""
 
     def __init__(self, request: pytest.FixtureRequest, plan: RunPlan, journal: CaseJournal, deaths: list[Json]) -> None:
-        """deaths: of the item before, as the controller told them."""
+        """deaths: of the item before, as the controller reported them."""
         self._request, self._plan, self._journal, self._deaths = request, plan, journal, deaths
         self.is_full = False  # whether this worker has passed its share of the memory, so that another one is to take its place
 
@@ -66,7 +66,7 @@ class Checker:
         hung = [notation.parse(text) for text in self._hung().values()]
         if len(own) < ALONE_AFTER:
             return examine(item, self._plan, self._journal, dead, part, hung=hung)
-        alone = Alone(item, part, self._plan.options, self._plan.power, self._request.node.nodeid, own)
+        alone = IsolatedRunner(item, part, self._plan.options, self._plan.power, self._request.node.nodeid, own)
         try:
             return examine(item, self._plan, self._journal, dead, part, alone, hung)
         finally:
@@ -92,19 +92,19 @@ class Checker:
             raise RuntimeError(f"an operator of {item.id} raised KeyboardInterrupt outside of its cases") from None
         self._plan.device.release()
         first = len(done.records) - len(done.findings)  # the records of the findings come last, in their order
-        told_records, texts, scripts = self._told(done.findings, done.records[first:])
-        records = [*done.records[:first], *told_records]
+        failed, texts, scripts = self._written(done.findings, done.records[first:])
+        records = [*done.records[:first], *failed]
         later = done.held is not None and self._keeps(item, done.held)
         texts += [known.failure(s, self._entry(s.id)) for s in done.known if s.fails]
         rest: list[Row] = [*done.power, *done.figures, *done.known, done.summary]
         features = pack(done.features)
         if part is not None and part.round == CAUSES:  # round 0 has reported the cases
             records, rest, features = records[first:], [*done.known], pack(())
-        told: dict[str, Any] = {"rows": [encode(row) for row in (*records, *rest)], "findings": texts, "features": features}
+        answer: dict[str, Any] = {"rows": [encode(row) for row in (*records, *rest)], "findings": texts, "features": features}
         deaths = [row | known_deaths.about(row, options) for row in done.deaths]
-        told |= {"scripts": scripts, "explained": done.explained, "deaths": deaths}
-        told["before"] = {notation.case_text(f.first): f.before for f in done.findings if f.before and f.known is None}
-        self._tell(told | {"later": later}, before)
+        answer |= {"scripts": scripts, "explained": done.explained, "deaths": deaths}
+        answer["before"] = {notation.case_text(f.first): f.before for f in done.findings if f.before and f.known is None}
+        self._send(answer | {"later": later}, before)
         texts += [
             f"{row['how']} ({row['signal']}) at stage {row['stage']}: {row['case']}"
             for row in deaths
@@ -136,20 +136,20 @@ class Checker:
         assert self._plan.known is not None
         return self._plan.known.entry(id)
 
-    def _tell(self, told: dict[str, Any], before: int) -> None:
+    def _send(self, answer: dict[str, Any], before: int) -> None:
         """Add what came of the item to the report of its test. before: bytes that this worker occupied."""
         worker: dict[str, Any] = getattr(self._request.config, "workerinput", {})
         device = self._plan.device
         self.is_full = "parity_share" in worker and memory.has_passed(device, worker["parity_share"], worker["workercount"])
-        told["memory"] = {"before": before, "after": memory.occupied(device), "full": self.is_full}
-        self._request.node.user_properties.append(("parity", json.dumps(told)))
+        answer["memory"] = {"before": before, "after": memory.occupied(device), "full": self.is_full}
+        self._request.node.user_properties.append(("parity", json.dumps(answer)))
 
-    def _told(self, findings: Sequence[Finding], stored: Sequence[Record]) -> tuple[list[Record], list[str], dict[str, str]]:
+    def _written(self, findings: Sequence[Finding], stored: Sequence[Record]) -> tuple[list[Record], list[str], dict[str, str]]:
         """Write the scripts of findings: (their records, the texts of those that fail, what the controller is to write on its
         own disk)."""
         options, device = self._plan.options, self._plan.device
-        far = getattr(self._request.config, "workerinput", {}).get("parity_far")
-        folder = Path(self._request.config.option.parity_rundir if far else options.findings)
+        remote = getattr(self._request.config, "workerinput", {}).get("parity_remote")
+        folder = Path(self._request.config.option.parity_rundir if remote else options.findings)
         records, texts, scripts = list(stored), list[str](), dict[str, str]()
         for k, f in enumerate(findings):
             script: Path | OutputError | None
@@ -157,7 +157,7 @@ class Checker:
                 script = write_script(f, device, folder)
             except OutputError as e:  # a full disk must not cost the finding
                 script = e
-            if far and isinstance(script, Path):
+            if remote and isinstance(script, Path):
                 scripts[script.name] = script.read_text(encoding="utf-8")
                 script = Path(options.findings) / script.name
             if isinstance(script, Path):
@@ -188,10 +188,10 @@ class Checker:
         held = Held.unpacked(self._path_of_held(item).read_bytes())
         findings, found, sightings = explain(item, self._plan, self._journal, held, self._dead()[0])
         self._plan.device.release()
-        records, texts, scripts = self._told(findings, found)
+        records, texts, scripts = self._written(findings, found)
         rows: list[Row] = [*records, *sightings]
-        told: dict[str, Any] = {"rows": [encode(row) for row in rows], "findings": texts, "scripts": scripts}
-        self._tell(told | {"causes": item.id, "features": {}}, before)
+        answer: dict[str, Any] = {"rows": [encode(row) for row in rows], "findings": texts, "scripts": scripts}
+        self._send(answer | {"causes": item.id, "features": {}}, before)
         if texts:
             pytest.fail("\n\n".join(texts), pytrace=False)
 

@@ -1,4 +1,4 @@
-"""What the controller of the suite says at the end of a run, and how that ends it."""
+"""The end-of-run summary and the exit status, on the controller of the suite."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ MOST_AHEAD = 8  # tests that a worker is given while many are left, so that it n
 
 class Explaining:
     """A plugin of the controller that hands out the items, and then the parts that explain what they found. causes: whether
-    there are such parts; idle: is told how many workers there are, and how many of them have nothing left to do."""
+    there are such parts; idle: called with how many workers there are, and how many of them have nothing left to do."""
 
     def __init__(self, causes: bool, idle: Callable[[int, int], None] | None = None) -> None:
         self.causes, self.idle = causes, idle
@@ -37,7 +37,7 @@ class Explaining:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: WorkerController) -> None:
-        """Tell a new worker whether the causes come later."""
+        """Let a new worker know whether the causes come later."""
         node.workerinput["parity_later"] = self.causes
 
     @pytest.hookimpl(optionalhook=True)

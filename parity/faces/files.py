@@ -17,7 +17,7 @@ WRITTEN, READ = (
     ("output", "junit_xml", "capture"),
     ("before", "after", "runs", "run", "subject", "asked", "against"),
 )  # of commands
-HEAD = 1 << 16  # bytes that tell what a file is
+HEAD = 1 << 16  # bytes that show what a file is
 # How everything begins that parity writes, and pytest's XML.
 OURS = re.compile(
     b"|".join(
@@ -55,7 +55,7 @@ def _each(given: argparse.Namespace, name: str) -> list[Path | str]:
 
 
 def check_output(path: Path, option: str, others: Iterable[Path | str] = ()) -> None:
-    """`check_outputs` of one file. others: what the command reads and writes beside it."""
+    """`check_outputs` of one file. others: what the command reads and writes besides."""
     writable(path.absolute().parent, option)
     if path.is_dir():
         raise OutputError(f"cannot write {path}: it is a folder; name a file with {option}")

@@ -1,4 +1,4 @@
-"""A command in a process of its own, because a device may end it or hang: which operator it was at is told.
+"""A command in a process of its own, because a device may end it or hang: its operator is then reported.
 
 MPS ends the whole process where an assertion of Metal fails. The process notes each operator before the device runs it, or the
 CPU runs it again, and is ended where one takes too long.

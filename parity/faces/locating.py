@@ -1,5 +1,5 @@
-"""The first module and operator of a user's model that part from the CPU, here or in a capture, for `parity locate`, which also
-makes one; and the first step of a training, for `parity train`."""
+"""The first module and operator of a user's model that diverge from the CPU, here or in a capture, for `parity locate`, which
+also makes one; and the first step of a training, for `parity train`."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from parity.locating.located import plural
 from parity.report.last_line import last_line
 from parity.training.train import compare_training
 
-ITSELF = "the device is the CPU itself, which cannot part from itself; name another with --device"
+ITSELF = "the device is the CPU itself, which cannot diverge from itself; name another with --device"
 
 
 def run(o: argparse.Namespace) -> int:
-    """Print what was located in each function: 0 if nothing parts, 1 if something does, 2 if a function cannot be run. Raises
-    UsageError for a file without such functions, and for --against with more than one."""
+    """Print what was located in each function: 0 if nothing diverges, 1 if something does, 2 if a function cannot be run.
+    Raises UsageError for a file without such functions, and for --against with more than one."""
     effort = effort_of(o.effort or "default")
     device = _device(o, o.device or ("cpu" if o.against else "auto"))
     if device.name == "cpu" and not o.against and not o.compile:
@@ -54,7 +54,7 @@ def run(o: argparse.Namespace) -> int:
 
 
 def _write_script(path: Path, found: Mapping[str, Any], device: str) -> None:
-    """The call of the first operator that parts as a script, or a line that says why there is none."""
+    """The call of the first operator that diverges as a script, or a line that says why there is none."""
     from parity.report.call_script import call_script
     from parity.report.script import Unwritable
 
@@ -81,7 +81,7 @@ def record(o: argparse.Namespace) -> int:
 
 
 def train(o: argparse.Namespace) -> int:
-    """Print where each training parts; the exit codes are those of `run`."""
+    """Print where each training diverges; the exit codes are those of `run`."""
     device = _device(o, o.device)
     if device.name == "cpu":
         raise UsageError(ITSELF)

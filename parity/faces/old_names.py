@@ -1,4 +1,4 @@
-"""Names that commands and options had in the version before. They work in this one, with a warning that tells the new name."""
+"""Names that commands and options had in the version before. They work in this one, with a warning that gives the new name."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def _variable(option: str, argv: list[str]) -> list[str]:
 
 
 def _models(option: str, argv: list[str]) -> list[str]:
-    """Patterns; beside none they were compared with all ops."""
+    """Patterns; without one they were compared with all ops."""
     from parity.faces import commandline  # pytest imports this module, and needs no command
     from parity.faces.commands import run
 

@@ -47,7 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "parity: compares a device with the CPU")
     settle(config)
     worker: dict[str, Any] = getattr(config, "workerinput", {})
-    if worker.get("parity_far"):  # the controller's folders are on another disk
+    if worker.get("parity_remote"):  # the controller's folders are on another disk
         worker["parity_rundir"] = config.option.parity_rundir = _own_folder()
         if "parity_known" in worker:
             config.option.parity_known = str(Path(worker["parity_rundir"]) / "known.toml")
@@ -72,7 +72,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _prepare_controller(config: pytest.Config) -> None:
-    """Register what a run of the suite needs beside its workers, and at its end."""
+    """Register what a run of the suite needs besides its workers, and at its end."""
     if not config.option.collectonly:
         from parity.faces.closing import Compared
 
@@ -88,10 +88,10 @@ def _prepare_controller(config: pytest.Config) -> None:
         if config.option.parity_time:
             from parity.faces.scheduling import Rounds  # it imports xdist
 
-            told: dict[str, float] = next(
+            yields: dict[str, float] = next(
                 (p.timed.yields for p in config.pluginmanager.get_plugins() if getattr(p, "timed", None)), {}
             )
-            rounds = Rounds(config.option.parity_time, told)
+            rounds = Rounds(config.option.parity_time, yields)
             config.pluginmanager.register(rounds, "parity-rounds")
         elif reporter := next((p for p in config.pluginmanager.get_plugins() if hasattr(p, "explains_later")), None):
             from parity.faces.explaining import Explaining  # it imports xdist
@@ -100,7 +100,7 @@ def _prepare_controller(config: pytest.Config) -> None:
         config.pluginmanager.register(Survival(config, rounds), "parity-survival")
         config.pluginmanager.register(Starting(config), "parity-starting")
         if several and not getattr(config.option, "numprocesses", None):
-            from parity.faces.far import SeveralMachines
+            from parity.faces.remote import SeveralMachines
 
             config.pluginmanager.register(SeveralMachines(), "parity-machines")
 
@@ -202,7 +202,7 @@ def _plan(options: RunOptions, power: float, left: float | None, later: bool) ->
     try:
         from parity.engine.planning import run_plan
 
-        importlib.import_module("parity.faces.checker")  # before the plan tells the collector to leave alone what is loaded
+        importlib.import_module("parity.faces.checker")  # before the plan makes the collector leave alone what is loaded
         return run_plan(options, power, left, later)
     finally:
         gc.enable()

@@ -1,4 +1,4 @@
-"""`pytest --parity-output FILE`: what a project's own tests compare, as a run file, so that `parity diff` tells what an upgrade
+"""`pytest --parity-output FILE`: what a project's own tests compare, as a run file, so that `parity diff` shows what an upgrade
 changes in them. An item is a test, whether it uses the `parity` fixture or calls `assert_parity` itself."""
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ def recorded(item: pytest.Item, entries: Sequence[Entry] = ()) -> Iterator[None]
             row, records = rows(item.nodeid, heard, time.monotonic() - began)
             seen = [*own.sightings(entries, row, records, date.today())]
             devices = sorted({c.device for c in heard})
-            told_rows: list[Row] = [*own.accepted(records, seen), *seen, row]
-            told = {"devices": devices, "rows": [*map(encode, told_rows)]}
-            item.user_properties.append((ROWS, json.dumps(told)))
+            stored: list[Row] = [*own.accepted(records, seen), *seen, row]
+            report = {"devices": devices, "rows": [*map(encode, stored)]}
+            item.user_properties.append((ROWS, json.dumps(report)))
 
 
 class Recording:
@@ -63,9 +63,9 @@ class Recording:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Take in the rows of a test."""
         for value in (str(v) for name, v in report.user_properties if name == ROWS):
-            told = json.loads(value)
-            self._lines[report.nodeid] = told["rows"]
-            self._devices.update(told["devices"])
+            stored = json.loads(value)
+            self._lines[report.nodeid] = stored["rows"]
+            self._devices.update(stored["devices"])
         if report.failed and report.nodeid not in self._lines:
             self._silent[report.nodeid] = (str(report.longrepr).strip().splitlines() or [""])[-1][:200]
 

@@ -191,7 +191,7 @@ def fresh(name: str) -> Path:
 
 
 def _sendable(o: RunOptions) -> None:
-    """Refuse paths that workers cannot be told of: they are sent as UTF-8."""
+    """Refuse paths that cannot be sent to workers: they are sent as UTF-8."""
     paths = {"--findings": o.findings, "--setup": o.setup, "--setup of faults": o.faults, "--known": o.known}
     try:
         paths |= {"the current folder": os.getcwd(), "the folder of temporary files": tempfile.gettempdir()}
@@ -206,7 +206,7 @@ def _sendable(o: RunOptions) -> None:
         except UnicodeEncodeError:
             shown = os.fsencode(path or "").decode("utf-8", "backslashreplace")
             remedy = "take a path that is" if utf8 else f"this locale has {sys.getfilesystemencoding()} only: set PYTHONUTF8=1"
-            raise UsageError(f"{what} '{shown}' is no UTF-8, so that no worker can be told of it; {remedy}") from None
+            raise UsageError(f"{what} '{shown}' is not UTF-8, so that it cannot be sent to a worker; {remedy}") from None
 
 
 def _room(o: RunOptions) -> str:
@@ -321,7 +321,7 @@ def _pytest(o: RunOptions, workers: int, reporter: Any, done: Collection[str] = 
         args = [
             str(folder), "-c", str(folder / "pytest.ini"), "--rootdir", str(folder),
             *processes.PLUGINS, "-p", "no:terminal", "-p", "no:cacheprovider",
-            "-p", "no:faulthandler",  # a death is told by the report, not by a dump of its threads
+            "-p", "no:faulthandler",  # a death is reported by parity, not by a dump of its threads
             "--dist", "worksteal", f"--parity-rundir={scratch}", *here.pytest_arguments(),
         ]  # fmt: skip
         # The suite is copied to machines that are elsewhere; parity itself is installed there.

@@ -35,7 +35,7 @@ class Rounds:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: WorkerController) -> None:
-        """Tell a new worker how much time is left."""
+        """Let a new worker know how much time is left."""
         node.workerinput["parity_left"] = self.left
 
     @pytest.hookimpl(optionalhook=True)

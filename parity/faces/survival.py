@@ -22,7 +22,7 @@ from parity.engine import inquest, memory
 from parity.engine.journal import FULL
 from parity.engine.options import RunOptions
 from parity.engine.rounds import CUT, GRACE_SECONDS, part_of
-from parity.faces.far import is_far
+from parity.faces.remote import is_remote
 from parity.report.words import plural
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ UNABLE = "unable-"  # prefix of the file with a reason why a run cannot begin; t
 class Survival:
     """In the controller: reads the journals, kills a worker whose case is overdue, and gives the item of a dead worker to
     another one, without the case that killed it. After several deaths the item's cases run in processes of their own. A death
-    that needs an inquest is told when that has ended; the item does not wait for it."""
+    that needs an inquest is reported when that has ended; the item does not wait for it."""
 
     again_from_nothing = True  # whether an item is run again whose worker died before its first case
 
@@ -59,7 +59,7 @@ class Survival:
         self._nodes: dict[str, Any] = {}
         self._killed: dict[int, Any] = {}
         self._inquests = inquest.Inquests()
-        self._untold: dict[int, Any] = {}  # id of a row that is looked into -> its report
+        self._pending: dict[int, Any] = {}  # id of a row that is looked into -> its report
         self._asked = self._stillborn = 0
         self._session: pytest.Session | None = None
         self._over = threading.Event()
@@ -73,31 +73,31 @@ class Survival:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self) -> Generator[None, object, object]:
-        """Tell the deaths whose inquests are left when all tests are done: they count for the exit code."""
+        """Report the deaths whose inquests are left when all tests are done: they count for the exit code."""
         done = yield
-        self._tell(self._inquests.done())
+        self._report(self._inquests.done())
         seconds = INQUEST_SECONDS if self._rounds is None else max(0.0, self._rounds.left)
         if left := self._inquests.left:
             text = f"finding out whether the device or the CPU ended {plural(left, 'case')}, for {seconds:.0f} s at most"
             for reporter in (p for p in self.config.pluginmanager.get_plugins() if hasattr(p, "say")):
                 reporter.say(text)
-        self._tell(self._inquests.rest(seconds))
+        self._report(self._inquests.rest(seconds))
         return done
 
     @pytest.hookimpl
     def pytest_sessionfinish(self) -> None:
         """Stop the watching thread."""
-        self._tell(self._inquests.rest(0.0))
+        self._report(self._inquests.rest(0.0))
         self._over.set()
         self._open.close()
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: WorkerController) -> None:
-        """Tell a new worker the path of its journal. What is sent to one that has ended is lost without an error, which would
+        """Give a new worker the path of its journal. What is sent to one that has ended is lost without an error, which would
         end the run where two end at the same time: the controller hears of its end next, and gives its tests to others."""
         node.sendcommand = _without_the_ended(node.sendcommand)
         node.workerinput["parity_rundir"] = str(self.folder)
-        if not is_far(node):
+        if not is_remote(node):
             node.workerinput["parity_share"] = memory.share(int(self.config.option.numprocesses or 1))
         node.workerinput["parity_parent"] = os.getpid()
         self._nodes[node.gateway.id] = node
@@ -110,7 +110,7 @@ class Survival:
         for node in self._nodes.values():
             if (process := _process(node)) is not None:
                 _kill(process.pid)
-        self._tell(self._inquests.rest(0.0))
+        self._report(self._inquests.rest(0.0))
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: WorkerController, error: object) -> None:
@@ -126,7 +126,7 @@ class Survival:
                 with suppress(NotImplementedError):  # loadscope and similar schedulers put it back themselves
                     sched.mark_test_pending(item)
             return
-        if not error or journal.read(self.folder / f"journal-{node.gateway.id}") is not None or is_far(node):
+        if not error or journal.read(self.folder / f"journal-{node.gateway.id}") is not None or is_remote(node):
             return
         self._stillborn += 1
         if self._stillborn >= STILLBORN and self._session is not None:
@@ -147,7 +147,7 @@ class Survival:
         """A worker has done something."""
         if report.when == "call":
             self._stillborn = 0
-        self._tell(self._inquests.done())
+        self._report(self._inquests.done())
 
     def _watch(self) -> None:
         from parity.engine import journal
@@ -172,8 +172,8 @@ class Survival:
         self._nodes.pop(worker, None)
         entry = journal.read(self.folder / f"journal-{worker}")
         code = _exit_code(report.node)
-        if entry is None and is_far(report.node):
-            self._far_death(crashitem, report, sched)
+        if entry is None and is_remote(report.node):
+            self._remote_death(crashitem, report, sched)
             return
         if entry is not None and entry.pid in self._cut:
             report.user_properties = [("parity", json.dumps({"cut": CUT, "case": entry.case}))]
@@ -187,9 +187,9 @@ class Survival:
         self.deaths.append(row)
         with (self.folder / journal.DEATHS).open("a") as f:  # before another worker gets the item
             f.write(json.dumps(row) + "\n")
-        if entry is not None and row.get("why") == inquest.PENDING:  # `_tell` reports it
+        if entry is not None and row.get("why") == inquest.PENDING:  # `_report` reports it
             report.outcome, report.when, report.longrepr = "passed", "setup", None
-            self._untold[id(row)] = report
+            self._pending[id(row)] = report
             o = RunOptions.of_pytest(self.config.option)
             self._inquests.begin(row, inquest.How(o.device, o.faults, o.setup), entry.allowed)
         else:
@@ -200,7 +200,7 @@ class Survival:
             except NotImplementedError:
                 pass  # loadscope and similar schedulers put the whole unit back themselves
 
-    def _tell(self, answers: Iterable[tuple[Json, str, str]]) -> None:
+    def _report(self, answers: Iterable[tuple[Json, str, str]]) -> None:
         """Report deaths that were looked into: (row, blame, evidence) of each."""
         for row, blame, why in answers:
             from parity.engine import known_deaths
@@ -210,12 +210,12 @@ class Survival:
             if blame == UNKNOWN and row["how"] == "crash" and row["signal"] in inquest.KILLS:
                 row["how"] = "killed"
             row |= known_deaths.about(row, RunOptions.of_pytest(self.config.option))
-            report = self._untold.pop(id(row))
+            report = self._pending.pop(id(row))
             report.outcome, report.when = "failed", "???"  # as xdist has it
             _fill(report, row)
             self.config.hook.pytest_runtest_logreport(report=report)
 
-    def _far_death(self, crashitem: str, report: Any, sched: Any) -> None:
+    def _remote_death(self, crashitem: str, report: Any, sched: Any) -> None:
         """A worker on another machine died: its journal is there, so nobody knows the case. The item is examined again, and
         given up after several deaths; only the first one may have been the machine's."""
         from parity.store.rows import OUTSIDE, UNKNOWN
@@ -243,7 +243,7 @@ class Survival:
 
     def _between(self, crashitem: str, entry: Any, code: int | None, worker: str) -> dict[str, Any]:
         """The row to report for a worker that died before the first case of this item. Damage shows late: a death after the
-        last case of the item before it is told as that case's. Nothing of this item is left out."""
+        last case of the item before it is reported as that case's. Nothing of this item is left out."""
         from parity.store.rows import OUTSIDE, UNKNOWN
 
         how, blame, why = "crash", UNKNOWN, "it ended before its first case"

@@ -21,7 +21,7 @@ from parity.findings.causes import gather
 from parity.history import bisection, diff, environments
 from parity.history.change import Group
 from parity.history.environments import Environment
-from parity.report import diff as told
+from parity.report import diff as diff_report
 from parity.report.finding import said
 from parity.report.last_line import last_line
 from parity.store import run_file
@@ -51,16 +51,16 @@ def upgrade(o: argparse.Namespace, asked: RunOptions, fail_on: Sequence[Group]) 
     before, after = (run_file.read(path) for path in files)
     d = diff.compare(before, after)
     form = format_of(None, o.output, FORMATS, "terminal")
-    text = told.FORMATS[form](d, fail_on, o.verbose)
+    text = diff_report.FORMATS[form](d, fail_on, o.verbose)
     if form == "terminal":
-        text = text.rpartition(told.verdict_line(d, fail_on))[0]  # the verdict of the upgrade takes its place
+        text = text.rpartition(diff_report.verdict_line(d, fail_on))[0]  # the verdict of the upgrade takes its place
     if o.output:
         o.output.write_text(text, encoding="utf-8")
     else:
         print(f"\n{text}", flush=True)
     stored = f"{files[0]} and {files[1]}" + (f", the diff in {o.output}" if o.output else "")
     following = f"parity diff {shlex.quote(str(files[0]))} {shlex.quote(str(files[1]))} -v"
-    print(last_line(d.conclusion(fail_on), told.verdict(d, fail_on), stored=stored, following=following))
+    print(last_line(d.conclusion(fail_on), diff_report.verdict(d, fail_on), stored=stored, following=following))
     return d.exit_code(fail_on)
 
 

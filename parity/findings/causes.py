@@ -39,7 +39,7 @@ SHARED_ENDINGS = (" operand", " destination")  # of layouts
 RARE_ASPECTS = (Aspect.DOUBLE, Aspect.TANGENT, Aspect.TRANSFER, Aspect.REFUSAL, Aspect.REPEAT)
 COMPARED_CAUSES = 200  # of one weight, the most frequent ones, are put in an order; the rest follow
 SELDOM = 10  # a pass that has less than one in so many of a cause's findings is not the one that is shown
-FAMILY = 3  # operators whose causes differ in nothing else are told as one
+FAMILY = 3  # operators whose causes differ in nothing else are reported as one
 ORDINARY_VALUES = ("uniform", "normal", "between", "inside", "index", "unique", "sample", "conditioned", "symmetric", "any")
 # Words of layouts that ordinary programs make without asking for them.
 ORDINARY_LAYOUTS = ("transpose", "permute", "channels_last", "slice", "select", "step", "flat", "expand")
@@ -123,9 +123,9 @@ def _by_id(by_cause: Mapping[Cause, list[Record]]) -> dict[Cause, list[Record]]:
     joined = {}
     for some in alike.values():
         records = [r for c in some for r in by_cause[c]]
-        told = [p for r in records for p in (r.cause.properties if r.cause is not None else ())]
+        noted = [p for r in records for p in (r.cause.properties if r.cause is not None else ())]
         kinds = set(some[0].kinds)
-        properties = [p for p in (*told, *some[0].properties) if kinds.issuperset(replace(some[0], properties=(p,)).kinds)]
+        properties = [p for p in (*noted, *some[0].properties) if kinds.issuperset(replace(some[0], properties=(p,)).kinds)]
         joined[replace(some[0], properties=tuple(dict.fromkeys(properties)))] = records
     return joined
 

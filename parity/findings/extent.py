@@ -19,9 +19,9 @@ Extent: TypeAlias = tuple[tuple[str, float], ...]
 ALL = "anywhere"  # errors that all elements have together, or of operands that nobody knows
 PLAIN = (ALL, "0 to 1", "-1 to 0", "above 1", "below -1")
 REGIONS = (*PLAIN, "zero", "integers", "large", "tiny", "huge", "Inf", "NaN")
-BESIDE = "beside NaN or Inf"  # finite elements of operands that hold others
+NEAR_NOT_FINITE = "beside NaN or Inf"  # finite elements of operands that hold others
 CLASS = "class "
-NAMES = frozenset(c + r for c in ("", CLASS) for r in (*REGIONS, BESIDE))
+NAMES = frozenset(c + r for c in ("", CLASS) for r in (*REGIONS, NEAR_NOT_FINITE))
 FACTOR = 16.0  # by which an error may exceed the known one
 
 
@@ -44,7 +44,7 @@ def exceeds(new: Extent, old: Extent, dtype: str) -> str:
         region = name.removeprefix(CLASS)
         most = known.get(region, plain if fails else 0.0)
         most = max(most, known.get(ALL, 0.0) if region in PLAIN else plain) if most > 1.0 else most
-        # The picture of a tensor shows no more than MOST, so above it regions can't be told apart.
+        # The picture of a tensor shows no more than MOST, so above it regions can't be distinguished.
         most = max(x for k, x in old if not k.startswith(CLASS)) if most >= picture.MOST else most
         if error <= 1.0 or most >= anything:
             continue

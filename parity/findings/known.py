@@ -257,7 +257,7 @@ def content(path: Path) -> str:
         add = f"parity known add RUN --reason TEXT --file {path}"
         raise KnownError(f"there is no file of known findings {path}; {add} writes one") from None
     except UnicodeDecodeError:
-        raise KnownError(f"{path} is no file of known findings: it is not text; restore it from your repository") from None
+        raise KnownError(f"{path} is not a file of known findings: it is not text; restore it from your repository") from None
     except OSError as e:
         raise KnownError(f"cannot read {path}: {e.strerror or e}; name another with --known") from None
     except ValueError as e:
@@ -275,7 +275,7 @@ def parse(path: Path, text: str) -> Known:
         raise file.error(file.line(bad[0]), f"{bad[0]} is {environment[bad[0]]!r}", f'write a text, like {bad[0]} = "..."')
     rows = file.data.get("known", [])
     if not isinstance(rows, list) or not all(isinstance(r, dict) for r in rows):
-        raise file.error(file.line("known"), "'known' is no list of entries", "head each entry with [[known]]")
+        raise file.error(file.line("known"), "'known' is not a list of entries", "head each entry with [[known]]")
     entries: dict[str, Entry] = {}
     for row, line in zip(rows, file.heads(len(rows))):
         e = _entry(file, row, line)

@@ -238,7 +238,7 @@ def _destination_words(case: Case, _aspect: Aspect, _again: Again) -> Iterator[s
     )
 
 
-# In the order of what they tell.
+# The most informative first.
 WORDS: dict[str, Callable[[Case, Aspect, Again], Iterator[str]]] = {
     "places": lambda _c, _a, _again: iter((CPU_OPERAND,)),
     "layouts": _layout_words,

@@ -1,8 +1,8 @@
-"""Which findings of an item are known, told without shrinking them and without looking for their causes.
+"""Which findings of an item are known, decided without shrinking them and without looking for their causes.
 
 A least case holds nothing that its finding does not need. So a drawn case that has all that a known least case of the same op
 has, and is not smaller, and that differs in a known way (aspect, tensor, kind and class of difference), at known values and not
-by more (`parity.findings.extent`), belongs to the known finding. A drawn case that lacks some of it does not: it is shrunk, and
+by more (`parity.findings.extent`), belongs to the known finding. A drawn case without some of it does not: it is shrunk, and
 its cause is looked for, as that of a new finding. Where the cause turns out to be a known one, the finding has grown if it is
 not in the entry's lists, which fails where a pinned case shows it, or if it is plainer or larger, which always fails.
 
@@ -174,7 +174,7 @@ class Recognition:
         return self.sightings[-1]
 
     def _needs_less(self, e: Entry, mine: Outline) -> str:
-        """What a least case lacks that all known ones of its op have and that no property of a cause says."""
+        """What a least case does not have that all known ones of its op have and that no property of a cause says."""
         known = [] if e.by_chance else [o for o, *_ in self._outlines[e.id]]
         if not known or any(o.arguments <= mine.arguments and o.numel <= SLACK * mine.numel for o in known):
             return ""

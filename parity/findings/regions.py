@@ -17,7 +17,7 @@ from parity.core.case import Case
 from parity.core.errors import CaseError
 from parity.core.results import Measure
 from parity.execution.inputs import build
-from parity.findings.extent import BESIDE, CLASS, PLAIN, REGIONS, Extent
+from parity.findings.extent import CLASS, NEAR_NOT_FINITE, PLAIN, REGIONS, Extent
 
 NOT_FINITE = REGIONS.index("Inf")
 LARGE = 100.0
@@ -35,10 +35,10 @@ def extent(seen: Iterable[tuple[Case | None, Measure | None]], sure: float = SUR
     for case, m in seen:
         if m is None or m.problem not in SIZED:
             continue
-        errors, where, beside = _elements(case, m)
+        errors, where, near = _elements(case, m)
         for code in np.unique(where):
             there, others, names = errors[where == code], errors[where != code], [REGIONS[code]]
-            names += [BESIDE] if beside and code < NOT_FINITE else []
+            names += [NEAR_NOT_FINITE] if near and code < NOT_FINITE else []
             agrees = 1.0 - (np.count_nonzero(others > 1.0) + 0.5) / (others.size + 1.0)
             sized = there[np.isfinite(there)] if m.problem == "class" else there
             for name in names if m.problem or code >= len(PLAIN) else names[1:]:
@@ -53,32 +53,32 @@ def _elements(case: Case | None, m: Measure) -> tuple[Numbers, Codes, bool]:
     """(errors of elements in budgets, their regions, whether operands hold NaN or Inf) of those elements that were judged, or
     of the worst one alone where the picture does not show each of them. Of a tensor that agrees, the regions it may have."""
     g = picture.grid(m.shape)
-    codes, beside = _regions(case, m.shape if m.errors else None)
+    codes, near = _regions(case, m.shape if m.errors else None)
     worst = math.inf if m.share is None or m.problem == "class" else m.share
     if not m.problem:
         codes = np.unique(np.concatenate([np.zeros(0, np.int8), *(c.reshape(-1) for c in _operands(case))]))
-        return np.zeros(codes.shape), codes, beside
+        return np.zeros(codes.shape), codes, near
     if m.problem in OF_ALL:
-        return np.array([worst]), np.zeros(1, np.int8), beside
+        return np.array([worst]), np.zeros(1, np.int8), near
     if not m.errors or (g.tall, g.wide) != (1, 1):
-        return np.array([worst]), codes[m.index if codes.ndim else ()].reshape(1), beside
+        return np.array([worst]), codes[m.index if codes.ndim else ()].reshape(1), near
     errors = np.array([picture.least(letter) for letter in m.errors]).reshape(m.shape)
     errors[m.index] = worst
     judged = ~np.isnan(errors)
-    return errors[judged], np.broadcast_to(codes, errors.shape)[judged], beside
+    return errors[judged], np.broadcast_to(codes, errors.shape)[judged], near
 
 
 def _regions(case: Case | None, shape: tuple[int, ...] | None) -> tuple[Codes, bool]:
     """(the region of each element of a result of this shape, or one for all if its elements are made of several of an
     operand's, whether the operands hold NaN or Inf)."""
     codes = _operands(case)
-    beside = any(bool((c >= NOT_FINITE).any()) for c in codes)
+    near = any(bool((c >= NOT_FINITE).any()) for c in codes)
     try:
         if shape is not None and codes:
-            return np.maximum.reduce([np.broadcast_to(c, shape) for c in codes]), beside
+            return np.maximum.reduce([np.broadcast_to(c, shape) for c in codes]), near
     except ValueError:
         pass
-    return np.array(max((c.max() for c in codes), default=0), np.int8), beside
+    return np.array(max((c.max() for c in codes), default=0), np.int8), near
 
 
 @functools.lru_cache(maxsize=8)

@@ -16,7 +16,7 @@ STATES = (KNOWN, GROWN, FIXED, EXPIRED, NOT_SEEN)
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class EntryStatus:
     """An entry after a run. state: one of `STATES`; why: what grew, or what else is to be said; fails: whether it fails the
     run."""
 
@@ -26,7 +26,7 @@ class Standing:
     fails: bool = False
 
 
-def standings(entries: Iterable[Entry], sightings: Iterable[Sighting]) -> tuple[Standing, ...]:
+def standings(entries: Iterable[Entry], sightings: Iterable[Sighting]) -> tuple[EntryStatus, ...]:
     """The standing of each entry, in the order of the file. An entry is fixed if all of its cases were replayed and agree, and
     nothing else showed it."""
     by_id: dict[str, list[Sighting]] = defaultdict(list)
@@ -35,23 +35,23 @@ def standings(entries: Iterable[Entry], sightings: Iterable[Sighting]) -> tuple[
     return tuple(_standing(e, by_id[e.id]) for e in entries)
 
 
-def _standing(e: Entry, seen: Sequence[Sighting]) -> Standing:
+def _standing(e: Entry, seen: Sequence[Sighting]) -> EntryStatus:
     states = {s.state for s in seen}
     if EXPIRED in states:
         why = tuple(dict.fromkeys(s.why for s in seen if s.state == EXPIRED))
-        return Standing(e, EXPIRED, why, any(s.fails for s in seen))
+        return EntryStatus(e, EXPIRED, why, any(s.fails for s in seen))
     if GROWN in states:
         grown = sorted((s for s in seen if s.state == GROWN), key=lambda s: not s.fails)
-        return Standing(e, GROWN, tuple(dict.fromkeys(_grown(s) for s in grown)), any(s.fails for s in grown))
+        return EntryStatus(e, GROWN, tuple(dict.fromkeys(_grown(s) for s in grown)), any(s.fails for s in grown))
     if SEEN in states:
-        return Standing(e, KNOWN)
+        return EntryStatus(e, KNOWN)
     agree = {s.case for s in seen if s.state == AGREES}
     due = set(e.cases) or {op for op in e.ops if is_own(op)}
     if due and agree >= due:
         # That it did not come this time says little.
-        return Standing(e, NOT_SEEN, ("its cases agree, and it comes and goes",)) if e.by_chance else Standing(e, FIXED)
+        return EntryStatus(e, NOT_SEEN, ("its cases agree, and it comes and goes",)) if e.by_chance else EntryStatus(e, FIXED)
     some = f"{len(agree)} of its {len(e.cases)} cases agree, the others were not run" if agree else ""
-    return Standing(e, NOT_SEEN, tuple(dict.fromkeys(w for w in (some, *(s.why for s in seen)) if w)))
+    return EntryStatus(e, NOT_SEEN, tuple(dict.fromkeys(w for w in (some, *(s.why for s in seen)) if w)))
 
 
 def _grown(s: Sighting) -> str:
@@ -76,7 +76,7 @@ def new_of(run: Run) -> tuple[tuple[Record, ...], tuple[Death, ...]]:
 
 
 def known_once(entries: Iterable[Entry], r: Record, today: date) -> Sighting | None:
-    """What a finding that never came again is to the known ones; None if it is none of them."""
+    """What a finding that was never reproduced is to the known ones; None if it is none of them."""
     for e in entries:
         if e.status == r.status and e.holds(r.op, r.dtype, r.aspect, r.status):
             late = e.expired(today)
@@ -85,7 +85,7 @@ def known_once(entries: Iterable[Entry], r: Record, today: date) -> Sighting | N
     return None
 
 
-def counts(some: Iterable[Standing]) -> Counter[str]:
+def counts(some: Iterable[EntryStatus]) -> Counter[str]:
     """How many entries are in each state."""
     return Counter(s.state for s in some)
 

@@ -181,7 +181,7 @@ def _typed(spec: TensorSpec, count: int, row: Row, pick: Pick) -> TensorSpec:
     # float16 mixed with complex64 can become complex32, which hardly an op takes
     clash = {"float16": "complex64", "complex64": "float16"}.get(spec.dtype)
     others = [d for d in row.dtypes if d not in (spec.dtype, clash)]
-    if FACTS[spec.dtype].kind == "int":  # signed and unsigned types have values that the other lacks: drawn more often
+    if FACTS[spec.dtype].kind == "int":  # signed and unsigned types have values that the other does not have: drawn more often
         others += [d for d in others if FACTS[d].kind == "int" and (d in UNSIGNED) != (spec.dtype in UNSIGNED)] * 2
     return replace(spec, dtype=others[pick(len(others))]) if others else spec
 

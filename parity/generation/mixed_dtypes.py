@@ -1,4 +1,4 @@
-"""Changes the dtype of one argument of a drawn case: a weight in float32 beside half operands, an index in int32, a mask in
+"""Changes the dtype of one argument of a drawn case: a weight in float32 next to half operands, an index in int32, a mask in
 uint8, or a Python number as a tensor of one element, on the device or on the CPU.
 
 Whether torch takes such a call is not known beforehand; the call runs once on the CPU, forward and backward, and the answer is

@@ -106,7 +106,7 @@ def must_stay(row: Row, args: tuple[Arg, ...], kwargs: Kwargs) -> bool:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             attribute(row.call)(*placed, **named)
-    except Exception as e:  # the meta device may lack the operator, or need the values: that says nothing here
+    except Exception as e:  # the meta device may not have the operator, or need the values: that says nothing here
         return WANTS_CPU in str(e).lower()
     return False
 
@@ -135,7 +135,7 @@ def _run_on_meta(row: Row, args: tuple[Arg, ...], kwargs: Kwargs, k: int) -> boo
         with torch.no_grad(), warnings.catch_warnings(), watch:
             warnings.simplefilter("ignore")
             attribute(row.call)(*placed, **named)
-    except Exception:  # refused, or it depends on values, which meta tensors lack: then it is not drawn
+    except Exception:  # refused, or it depends on values, which meta tensors do not have: then it is not drawn
         return False
     return watch.allowed
 

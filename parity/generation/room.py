@@ -42,7 +42,7 @@ class Made(NamedTuple):
 
 
 def made(row: Row, case: Case) -> Made:
-    """What a call makes, as far as its shapes tell; nothing where it makes little."""
+    """What a call makes, as far as its shapes show; nothing where it makes little."""
     return _counted(row, case) if may_be_large(case.args, case.kwargs) and not case.is_sample else Made()
 
 

@@ -37,7 +37,7 @@ ELEMENTS = (
     *((1 << 22,), ((1 << 22) + 1,), (2048, 2049), ((1 << 22) - 1,), (1 << 21, 2), (2049, 2047)),
     *((1 << 24,), ((1 << 24) + 1,), (4096, 4097), ((1 << 24) - 1,), ((1 << 23) + 1,), (2, 1 << 23)),
 )
-ROOM_FOR_MORE = 1 + 2**-8  # a factor for elements past a power of two, and for small operands beside large ones
+ROOM_FOR_MORE = 1 + 2**-8  # a factor for elements past a power of two, and for small operands next to large ones
 
 
 def swept(row: Row, dtype: str, plan: SweepPlan, seed: str, ordinal: int) -> Drawn | None:

@@ -81,7 +81,7 @@ def versions(requirement: str) -> list[str]:
     try:
         allowed = SpecifierSet(name.removeprefix("torch"), prereleases=True if "--pre" in options else None)
     except InvalidSpecifier:
-        raise UsageError(f"'{name}' is no requirement of torch; write it as pip does: 'torch>=2.10,<=2.15'") from None
+        raise UsageError(f"'{name}' is not a requirement of torch; write it as pip does: 'torch>=2.10,<=2.15'") from None
     found = sorted(map(Version, allowed.filter(v.strip() for v in listed[1].split(","))))
     if len(found) < 2:
         raise UsageError(f"the index has {len(found)} versions of torch for '{name}'; allow more, or {here}")

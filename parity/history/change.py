@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from parity.core.errors import UsageError, near
-from parity.core.results import BOTH_REFUSE, DEATHS, LACKS, OTHER_SIGNATURE, Cause, Status
+from parity.core.results import BOTH_REFUSE, DEATHS, MISSING, OTHER_SIGNATURE, Cause, Status
 from parity.findings.causes import WEIGHTS, Gathered
 from parity.findings.symptoms import skeleton
 from parity.history.drift import Cell, Drift, Shift
@@ -77,7 +77,7 @@ MEANING: dict[Group, str] = {
 }
 ALWAYS_FAIL = frozenset({Group.DYING, Group.REGRESSED, Group.LOST, Group.SIGNATURE, Group.REFUSED})
 # How the reason of a check begins that says nothing now -> the group, if it is not INCOMPARABLE.
-OF_TORCH = {LACKS: Group.LOST, OTHER_SIGNATURE: Group.SIGNATURE, BOTH_REFUSE: Group.REFUSED}
+OF_TORCH = {MISSING: Group.LOST, "this torch lacks": Group.LOST, OTHER_SIGNATURE: Group.SIGNATURE, BOTH_REFUSE: Group.REFUSED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +108,8 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What is told as one: the changes, shifts or paces of one cause, or else of one op. cause, weight: of the findings, if
+class ReportedChange:
+    """What is reported as one: the changes, shifts or paces of one cause, or else of one op. cause, weight: of the findings, if
     they have a cause; shifts: of findings, what their ops did inside the tolerance; reason: a message that all changes
     share."""
 
@@ -154,10 +154,10 @@ def cells_of(causes: Iterable[Gathered]) -> dict[str, list[Cell]]:
 
 def grouped(
     changes: Sequence[Change], drift: Drift, paces: Paces, before: Sequence[Gathered], after: Sequence[Gathered]
-) -> dict[Group, tuple[Told, ...]]:
+) -> dict[Group, tuple[ReportedChange, ...]]:
     """Everything that changed, by group and cause. before, after: the causes of the two runs."""
     old, new = _by_check(before), _by_check(after)
-    of_group: dict[Group, list[Told]] = defaultdict(list)
+    of_group: dict[Group, list[ReportedChange]] = defaultdict(list)
     for group in Group:
         own = [c for c in changes if c.group is group]
         if group in (Group.DYING, Group.REGRESSED):
@@ -172,13 +172,13 @@ def grouped(
     for group, findings, worse in ((Group.WORSE, Group.REGRESSED, True), (Group.BETTER, Group.FIXED, False)):
         shifts = [s for s in drift.shifts if s.is_worse is worse]
         of_group[findings] = [_with_shifts(t, shifts) for t in of_group[findings]]
-        told = {s for t in of_group[findings] for s in t.shifts}
-        of_group[group] += _shifts(group, [s for s in shifts if s not in told], causes)
+        reported = {s for t in of_group[findings] for s in t.shifts}
+        of_group[group] += _shifts(group, [s for s in shifts if s not in reported], causes)
     for group, some in ((Group.SLOWER, paces.slower), (Group.FASTER, paces.faster)):
         by_op: dict[str, list[Pace]] = defaultdict(list)
         for p in some:
             by_op[p.cell[0]].append(p)
-        of_group[group] += [Told(group, tuple(p.cell for p in ps), paces=tuple(ps)) for ps in by_op.values()]
+        of_group[group] += [ReportedChange(group, tuple(p.cell for p in ps), paces=tuple(ps)) for ps in by_op.values()]
     return {g: tuple(of_group[g]) for g in Group if of_group[g]}
 
 
@@ -197,7 +197,7 @@ def _by_check(causes: Iterable[Gathered]) -> dict[tuple[str, ...], Gathered]:
 
 def _by_cause(
     group: Group, changes: Iterable[Change], causes: Mapping[tuple[str, ...], Gathered], status: Callable[[Change], str]
-) -> list[Told]:
+) -> list[ReportedChange]:
     """Findings by cause, and those without one by op and status; the worst status first. status: of the finding."""
     together: dict[tuple[str, ...], list[Change]] = defaultdict(list)
     cause_of: dict[tuple[str, ...], Gathered] = {}
@@ -208,17 +208,17 @@ def _by_cause(
         together[key].append(c)
         if cause is not None:
             cause_of[key] = cause
-    told = []
+    entries = []
     for key, cs in together.items():
         cs.sort(key=lambda c: (_rank(status(c)), not c.case, len(c.case)))
         cause = cause_of.get(key)
         cells = tuple(dict.fromkeys(c.cell for c in cs))
         case = _least_case(cs, cause)
-        made = Told(group, cells, changes=tuple(cs), case=case, reason=cs[0].reason)
-        told.append(made if cause is None else replace(made, cause=cause.cause, weight=cause.weight))
+        made = ReportedChange(group, cells, changes=tuple(cs), case=case, reason=cs[0].reason)
+        entries.append(made if cause is None else replace(made, cause=cause.cause, weight=cause.weight))
     weights = (*WEIGHTS, "")
-    told.sort(key=lambda t: (_rank(status(t.changes[0])), weights.index(t.weight), -len(t.ops), -len(t.cells), t.cells))
-    return told
+    entries.sort(key=lambda t: (_rank(status(t.changes[0])), weights.index(t.weight), -len(t.ops), -len(t.cells), t.cells))
+    return entries
 
 
 def _least_case(changes: Sequence[Change], cause: Gathered | None) -> str:
@@ -234,20 +234,20 @@ def _rank(status: str) -> int:
     return next((-s.severity for s in Status if s == status), 0)
 
 
-def _by_reason(group: Group, changes: Iterable[Change]) -> list[Told]:
+def _by_reason(group: Group, changes: Iterable[Change]) -> list[ReportedChange]:
     """Changes with the same words, and those without by op."""
     together: dict[tuple[str, ...], list[Change]] = defaultdict(list)
     for c in changes:
         words = c.reason if group is Group.FALLBACK else skeleton(c.reason)
         together[("words", words) if words else ("op", c.op)].append(c)
-    told = [
-        Told(group, tuple(dict.fromkeys(c.cell for c in cs)), changes=tuple(cs), case=cs[0].case, reason=cs[0].reason)
+    entries = [
+        ReportedChange(group, tuple(dict.fromkeys(c.cell for c in cs)), changes=tuple(cs), case=cs[0].case, reason=cs[0].reason)
         for cs in together.values()
     ]
-    return sorted(told, key=lambda t: (not t.fails, -len(t.ops), -len(t.cells), t.cells))
+    return sorted(entries, key=lambda t: (not t.fails, -len(t.ops), -len(t.cells), t.cells))
 
 
-def _by_dtypes(group: Group, changes: Iterable[Change]) -> list[Told]:
+def _by_dtypes(group: Group, changes: Iterable[Change]) -> list[ReportedChange]:
     """Ops that came or went in the same dtypes."""
     dtypes: dict[str, list[str]] = defaultdict(list)
     for c in changes:
@@ -255,24 +255,24 @@ def _by_dtypes(group: Group, changes: Iterable[Change]) -> list[Told]:
     ops: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for op, some in dtypes.items():
         ops[tuple(some)].append(op)
-    told = [Told(group, tuple((op, d, "") for op in names for d in some)) for some, names in ops.items()]
-    return sorted(told, key=lambda t: (-len(t.ops), t.cells))
+    entries = [ReportedChange(group, tuple((op, d, "") for op in names for d in some)) for some, names in ops.items()]
+    return sorted(entries, key=lambda t: (-len(t.ops), t.cells))
 
 
-def _with_shifts(t: Told, shifts: Iterable[Shift]) -> Told:
+def _with_shifts(t: ReportedChange, shifts: Iterable[Shift]) -> ReportedChange:
     """Findings with what happened to the same ops inside the tolerance: most often that has the same reason."""
     return replace(t, shifts=tuple(s for s in shifts if {c[0] for c in s.cells} <= set(t.ops)))
 
 
-def _shifts(group: Group, shifts: Iterable[Shift], causes: Mapping[str, Gathered]) -> list[Told]:
+def _shifts(group: Group, shifts: Iterable[Shift], causes: Mapping[str, Gathered]) -> list[ReportedChange]:
     """Shifts by cause, and those without one by op."""
     together: dict[tuple[str, str], list[Shift]] = defaultdict(list)
     for s in shifts:
         together[("cause", s.cause) if s.cause else ("op", s.cells[0][0])].append(s)
-    told = []
+    entries = []
     for (_, name), ss in together.items():
         cells = tuple(dict.fromkeys(c for s in ss for c in s.cells))
         cause = causes.get(name) if ss[0].cause else None
-        made = Told(group, cells, shifts=tuple(ss))
-        told.append(made if cause is None else replace(made, cause=cause.cause, weight=cause.weight, case=cause.case))
-    return told
+        made = ReportedChange(group, cells, shifts=tuple(ss))
+        entries.append(made if cause is None else replace(made, cause=cause.cause, weight=cause.weight, case=cause.case))
+    return entries

@@ -1,4 +1,4 @@
-"""Whether two runs can be compared at all: enough of the same cells, and nothing that changed beside what the comparison is
+"""Whether two runs can be compared at all: enough of the same cells, and nothing that changed besides what the comparison is
 about. Where they cannot, a diff is inconclusive even if nothing got worse."""
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ def few_cells(
     before: Run, after: Run, had: Collection[Cell], has: Collection[Cell], changes: Iterable[Change]
 ) -> Iterator[str]:
     """Whether too few of the cells that both runs could have were compared in both. had, has: those that each compared. An op
-    that one of them cannot run is told as that, and does not count here."""
+    that one of them cannot run is reported as that, and does not count here."""
     some = [*changes]
     unmade = {c.cell[:2] for c in some if c.group is Group.UNMADE}
-    told = {c.cell[:2] for c in some if c.group not in (Group.UNMADE, Group.INCOMPARABLE)}
+    reported = {c.cell[:2] for c in some if c.group not in (Group.UNMADE, Group.INCOMPARABLE)}
     old, new = ({(i.op, i.dtype) for i in run.items} for run in (before, after))
-    asked = (old & (new | unmade)) - told
+    asked = (old & (new | unmade)) - reported
     could = {c for c in {*had, *has} if c[:2] in asked}
     done = could.intersection(had, has)
     if len(done) < ENOUGH * len(could):

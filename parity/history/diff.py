@@ -25,7 +25,7 @@ from parity.core.results import DEATHS, Aspect, Fingerprint, Record, Status
 from parity.core.status import Conclusion
 from parity.findings.causes import gather
 from parity.history import change, own_change
-from parity.history.change import Change, Group, Told
+from parity.history.change import Change, Group, ReportedChange
 from parity.history.comparability import UNSET, few_cells, two_devices, unlike
 from parity.history.drift import Cell, Drift, drift
 from parity.history.pace import Paces, paces
@@ -43,8 +43,8 @@ class Diff:
     before, after: the headers. paired: records of the same case in both; cells: op x dtype x aspect in both; checks: in these,
     before and after. groups: what changed, by cause, the worst group first. only_before, only_after: number of records without
     a partner. changed: (field, before, after) of the fingerprints and of the code that the runs were given. options: how to
-    replay a case of the later run; incomplete: what a run lacks of what it was asked for; doubts: why the two say nothing about
-    an upgrade even if nothing got worse.
+    replay a case of the later run; incomplete: what a run is missing of what it was asked for; doubts: why the two say
+    nothing about an upgrade even if nothing got worse.
     """
 
     before: Header
@@ -52,7 +52,7 @@ class Diff:
     paired: int
     cells: int
     checks: tuple[int, int] = (0, 0)
-    groups: Mapping[Group, tuple[Told, ...]] = field(default_factory=dict)
+    groups: Mapping[Group, tuple[ReportedChange, ...]] = field(default_factory=dict)
     drift: Drift = field(default_factory=Drift)
     paces: Paces = field(default_factory=Paces)
     only_before: int = 0
@@ -64,8 +64,8 @@ class Diff:
     doubts: tuple[str, ...] = ()
 
     def fails(self, fail_on: Collection[Group] = ()) -> tuple[Group, ...]:
-        """The groups that make the diff fail. fail_on: groups that fail whatever is in them, beside those that always do."""
-        return tuple(g for g, told in self.groups.items() if g in fail_on or any(t.fails for t in told))
+        """The groups that make the diff fail. fail_on: groups that fail whatever is in them, besides those that always do."""
+        return tuple(g for g, entries in self.groups.items() if g in fail_on or any(t.fails for t in entries))
 
     def exit_code(self, fail_on: Collection[Group] = ()) -> int:
         """1 if a group fails, if a run is incomplete, or if there are doubts, else 0."""
@@ -95,8 +95,8 @@ def compare(before: Run, after: Run, partial: bool = False, ops: Sequence[str] =
     shared = cells_before.keys() & cells_after.keys()
     had, has = ({c for c, counts in cells.items() if _compares(counts)} for cells in (cells_before, cells_after))
     unmade = _unmade(after, had)
-    lacking = tuple(_lacking(before, after, {c.reason for c in unmade}))
-    warnings = (*_warnings(before, after, len(pairs)), *lacking)
+    missing = tuple(_missing(before, after, {c.reason for c in unmade}))
+    warnings = (*_warnings(before, after, len(pairs)), *missing)
     alone_before = [r for key, r in old.items() if key not in new]
     changes = unmade + _changes(before, after, pairs, alone_before, cells_before, cells_after)
     changes += [*own_change.memory(before, after), *own_change.other_inputs(before, after)]
@@ -124,7 +124,7 @@ def compare(before: Run, after: Run, partial: bool = False, ops: Sequence[str] =
         changed=changed,
         warnings=warnings,
         options=_options(after.header),
-        incomplete=(*(() if partial else lacking), *narrow),
+        incomplete=(*(() if partial else missing), *narrow),
         doubts=doubts,
     )
 
@@ -161,7 +161,7 @@ def _changes(
 
 
 def _group(group: Group, c: Change) -> Group:
-    """The group of a change, of which some are told apart by what is new."""
+    """The group of a change, of which some are split by what is new."""
     if group is Group.REGRESSED:
         return Group.DYING if c.after in DEATHS else group
     if group is Group.INCOMPARABLE:
@@ -270,12 +270,12 @@ def _only(run: Run, ops: Sequence[str], word: str) -> Run:
 def _narrow(before: Run, after: Run, broken: Collection[str]) -> Iterator[str]:
     """Which run was asked for less than the other, or had less to run. broken: names of items that failed in parity itself."""
     question = [(r.header.selection, r.header.shard) for r in (before, after)]
-    for word, lacks, other in (("first", before, after), ("second", after, before)):
-        missing = {i for i in _items(other) - _items(lacks) if _name(*i) not in broken}
-        if missing and (question[0] != question[1] or (lacks is after and _is_whole(lacks))):
+    for word, smaller, other in (("first", before, after), ("second", after, before)):
+        missing = {i for i in _items(other) - _items(smaller) if _name(*i) not in broken}
+        if missing and (question[0] != question[1] or (smaller is after and _is_whole(smaller))):
             some = ", ".join(" ".join(x) for x in sorted(missing)[:3]) + (" ..." if len(missing) > 3 else "")
             what = f"{len(missing):,} of the {len(_items(other)):,} op x dtype pairs of the other one ({some})"
-            yield f"the {word} run lacks {what}: name the ops to compare: parity diff BEFORE AFTER PATTERN"
+            yield f"the {word} run is missing {what}: name the ops to compare: parity diff BEFORE AFTER PATTERN"
 
 
 def _other_inputs(before: Run, after: Run) -> list[Change]:
@@ -289,18 +289,18 @@ def _other_inputs(before: Run, after: Run) -> list[Change]:
     ]
 
 
-def _items_of_one(before: Run, after: Run, told: set[tuple[str, str]]) -> list[Change]:
-    """Ops and dtypes that only one run has. told: those that are told for another reason. What an incomplete run did not reach
-    is not removed."""
+def _items_of_one(before: Run, after: Run, reported: set[tuple[str, str]]) -> list[Change]:
+    """Ops and dtypes that only one run has. reported: those that are reported for another reason. What an incomplete run did
+    not reach is not removed."""
     old, new = _items(before), _items(after)
     sides = ((Group.ADDED, new - old, before), (Group.REMOVED, old - new, after))
     return [
         Change(op, dtype, "", "", "not run", "run", group=group)
         if group is Group.ADDED
         else Change(op, dtype, "", "", "run", "not run", group=group)
-        for group, items, lacks in sides
-        if _is_whole(lacks)
-        for op, dtype in sorted(items - told)
+        for group, items, other in sides
+        if _is_whole(other)
+        for op, dtype in sorted(items - reported)
     ]
 
 
@@ -316,7 +316,7 @@ def _options(h: Header) -> str:
 
 
 def without_gone(run: Run) -> Run:
-    """The run without findings that did not come again in a fresh process: a difference in what does not count is none."""
+    """The run without findings that were not reproduced in a fresh process: a difference in what does not count is none."""
     gone = {(r.op, r.dtype, r.aspect) for r in run.records if r.gone}
     gone -= {(r.op, r.dtype, r.aspect) for r in run.records if r.counts}
     if not gone:
@@ -493,8 +493,8 @@ def _pinned(run: Run) -> dict[tuple[str, str], set[str]]:
     return cases
 
 
-def _lacking(before: Run, after: Run, told: Collection[str]) -> Iterator[str]:
-    """What the runs lack of what they were asked for. told: failures in the later one that are told as changes."""
+def _missing(before: Run, after: Run, reported: Collection[str]) -> Iterator[str]:
+    """What the runs are missing of what they were asked for. reported: failures in the later one that are changes."""
     for word, run in (("first", before), ("second", after)):
         if run.end is None:
             yield f"the {word} run is truncated"
@@ -502,10 +502,10 @@ def _lacking(before: Run, after: Run, told: Collection[str]) -> Iterator[str]:
         if run.end.stopped:
             yield f"the {word} run did not end ({run.end.stopped}): what it did not reach is missing here"
             continue
-        broken = [b for b in run.end.broken if run is before or b not in told]
+        broken = [b for b in run.end.broken if run is before or b not in reported]
         if (missing := run.end.expected - len(run.items) - len(run.end.broken) + len(broken)) > 0:
             named = f" ({', '.join(run.end.lost[:3])})" if run.end.lost else ""
-            yield f"the {word} run lacks {missing} of its {run.end.expected:,} items{named}"
+            yield f"the {word} run is missing {missing} of its {run.end.expected:,} items{named}"
         if broken:
             first = broken[0]
             what = "an own function compared nothing" if is_own(first.partition(" ")[0]) else "parity itself failed"

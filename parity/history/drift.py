@@ -7,9 +7,9 @@ cause shows.
 
 The test is a sign test: where a case's error differs, it is worse or better with equal chance if the device did not change. It
 asks nothing of the sizes of errors, which are skewed, and ties (most cases, where the bits are equal) say nothing. The series
-are many, so the chance that *any* is told without reason is held to `ALARM` by Holm's steps: one false line costs a reader as
-much as ten. A series with few differences cannot reach significance at all; such ones do not count as tests (Tarone 1990), or
-they would hide the others. What is significant is told only if its typical difference is `LEAST` or more.
+are many, so the chance that *any* is reported without reason is held to `ALARM` by Holm's steps: one false line costs a
+reader as much as ten. A series with few differences cannot reach significance at all; such ones do not count as tests (Tarone
+1990), or they would hide the others. What is significant is reported only if its typical difference is `LEAST` or more.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from parity.store.rows import Run
 Cell: TypeAlias = tuple[str, str, str]  # op, dtype, aspect
 Key: TypeAlias = bytes | tuple[str, ...]  # of a case
 
-ALARM = 0.01  # chance that a diff of two runs of an unchanged device tells any drift
+ALARM = 0.01  # chance that a diff of two runs of an unchanged device reports any drift
 LEAST = 0.25  # least typical difference, as a power of two: a fifth
-UNTOLD = 0.5 / STEPS  # a smaller mean difference of a case's tensors or aspects is none
+NO_SHIFT = 0.5 / STEPS  # a smaller mean difference of a case's tensors or aspects is none
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +60,8 @@ class Shift:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """The shifts that are told. pairs: of one case and aspect in both runs; series: how many have any difference; tests: how
-    many of these can be significant."""
+    """The shifts that are reported. pairs: of one case and aspect in both runs; series: how many have any difference; tests:
+    how many of these can be significant."""
 
     shifts: tuple[Shift, ...] = ()
     pairs: int = 0
@@ -70,9 +70,9 @@ class Drift:
 
 
 def drift(before: Run, after: Run, causes: Mapping[str, Iterable[Cell]], left_out: Iterable[Cell] = ()) -> Drift:
-    """The series of two runs whose errors shifted: of each cell, of each op, and of each cause. An op is told where none of its
-    cells is, and a cell where no cause is that it belongs to. causes: id -> cells; left_out: cells that are told for another
-    reason."""
+    """The series of two runs whose errors shifted: of each cell, of each op, and of each cause. An op is reported where none of
+    its cells is, and a cell where no cause is that it belongs to. causes: id -> cells; left_out: cells that are reported for
+    another reason."""
     away = set(left_out)
     differences = {c: d for c, d in _differences(before, after).items() if c not in away}
     by_op: dict[str, list[Cell]] = defaultdict(list)
@@ -85,13 +85,13 @@ def drift(before: Run, after: Run, causes: Mapping[str, Iterable[Cell]], left_ou
     moving = [(cells, cause, d, _signs(d)) for cells, cause, d in series if any(d)]
     adjusted, tests = holm([sign_test(*m[3]) for m in moving], [sign_test(sum(m[3]), 0) for m in moving])
     shifts = [_shift(*m, p) for m, p in zip(moving, adjusted) if p <= ALARM]
-    told = [s for s in shifts if abs(s.median) >= LEAST]
-    of_causes = {c for s in told if s.cause for c in s.cells}
-    told = [s for s in told if s.cause or not of_causes.issuperset(s.cells)]
-    alone = {s.cells[0] for s in told if len(s.cells) == 1}
-    told = [s for s in told if s.cause or len(s.cells) == 1 or alone.isdisjoint(s.cells)]
-    told.sort(key=lambda s: (-abs(s.median), s.cells))
-    return Drift(tuple(told), sum(map(len, differences.values())), len(moving), tests)
+    reported = [s for s in shifts if abs(s.median) >= LEAST]
+    of_causes = {c for s in reported if s.cause for c in s.cells}
+    reported = [s for s in reported if s.cause or not of_causes.issuperset(s.cells)]
+    alone = {s.cells[0] for s in reported if len(s.cells) == 1}
+    reported = [s for s in reported if s.cause or len(s.cells) == 1 or alone.isdisjoint(s.cells)]
+    reported.sort(key=lambda s: (-abs(s.median), s.cells))
+    return Drift(tuple(reported), sum(map(len, differences.values())), len(moving), tests)
 
 
 def _together(differences: Mapping[Cell, Mapping[Key, float]], cells: Sequence[Cell]) -> list[float]:
@@ -106,7 +106,7 @@ def _together(differences: Mapping[Cell, Mapping[Key, float]], cells: Sequence[C
 
 
 def _rounded(mean: float) -> float:
-    return mean if abs(mean) >= UNTOLD else 0.0
+    return mean if abs(mean) >= NO_SHIFT else 0.0
 
 
 def _signs(differences: Sequence[float]) -> tuple[int, int]:

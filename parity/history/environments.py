@@ -1,5 +1,5 @@
 """Python environments with another torch: an interpreter that is there, or what pip takes, which is installed for it. parity
-need not be installed there: it gets a copy of this parity, and of what it lacks for that (`parity.history.lending`)."""
+need not be installed there: it gets a copy of this parity, and of what else it needs for that (`parity.history.lending`)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ run()
 @dataclass(frozen=True, slots=True)
 class Environment:
     """An interpreter that can run parity. name: as the person named it; python: its path; lent: the folder with parity and what
-    it lacks, empty for this interpreter; torch: its version."""
+    it needs, empty for this interpreter; torch: its version."""
 
     name: str
     python: str
@@ -57,7 +57,7 @@ class Environment:
 
 def prepared(place: str, folder: Path, hear: Callable[[str], None]) -> Environment:
     """The environment of a place: the path or name of an interpreter, the folder of an environment, or what pip takes for a
-    torch. folder: for what is installed and lent; it stays, for the commands that reports name. hear: is told what takes long.
+    torch. folder: for what is installed and lent; it stays, for the commands that reports name. hear: gets what takes long.
 
     Raises UsageError if there is no such interpreter, or if it cannot run parity.
     """
@@ -69,9 +69,9 @@ def prepared(place: str, folder: Path, hear: Callable[[str], None]) -> Environme
     has = _asked(place, python, lent)
     shown = ".".join(map(str, has["python"]))
     if "why" in has:
-        pip = f"install it there: {shlex.quote(python)} -m pip install {has['lacks']}"
-        to_do = pip if has["lacks"] else "name another environment"
-        raise UsageError(f"{place} (Python {shown}) cannot import {has['lacks'] or 'parity'}: {has['why']}; {to_do}")
+        pip = f"install it there: {shlex.quote(python)} -m pip install {has['missing']}"
+        to_do = pip if has["missing"] else "name another environment"
+        raise UsageError(f"{place} (Python {shown}) cannot import {has['missing'] or 'parity'}: {has['why']}; {to_do}")
     if "torch" not in has:
         raise UsageError(f"{place} is Python {shown}; parity needs {'.'.join(map(str, lending.LEAST))} or later")
     return Environment(place, python, str(lent), has["torch"])
@@ -107,7 +107,7 @@ def _copy_parity(folder: Path) -> None:
 
 
 def _asked(place: str, python: str, lent: Path) -> dict[str, Any]:
-    """What the interpreter says it has, once it was lent what it lacks."""
+    """What the interpreter says it has, once it was lent what it is missing."""
     command = [python, str(lent / "parity" / "history" / "lending.py"), str(lent), *filter(None, sys.path)]
     safely = {**os.environ, processes.SAFE: "1"}  # the folder of the file is none for its imports
     try:

@@ -1,7 +1,7 @@
-"""Copies for another interpreter what it lacks of what parity imports. That interpreter runs this file by its path, because it
-may have nothing but torch: `python lending.py LENT FOLDER...`. LENT holds parity; the FOLDERs are the `sys.path` of the
+"""Copies for another interpreter what it is missing of what parity imports. That interpreter runs this file by its path, as
+it may have nothing but torch: `python lending.py LENT FOLDER...`. LENT holds parity; the FOLDERs are the `sys.path` of the
 interpreter that lends. The last line that it prints is its answer in JSON: `python`, its version, and `torch`, that of its
-torch, or `why` it cannot run parity and what it `lacks` for that.
+torch, or `why` it cannot run parity and what is `missing` for that.
 
 What parity requires and torch does not is lent whole, so that both sides have the same pytest and Hypothesis. Whatever else is
 missing is found by importing all of parity. torch is never lent.
@@ -53,13 +53,13 @@ class Lender:
     def problem(self, e: Exception) -> dict[str, str]:
         """Why it cannot run parity, after an exception of `imports`."""
         if isinstance(e, ModuleNotFoundError) and e.name == "torch":
-            return {"why": "it has none", "lacks": "torch"}
+            return {"why": "it has none", "missing": "torch"}
         last = self._owner(self._tried[-1]) if self._tried else None
         built = {m[1] for f in (last.files or () if last else ()) if (m := COMPILED.search(f.name))}
         if last and built and "{}{}".format(*sys.version_info) not in built:
             versions = ", ".join(f"{b[0]}.{b[1:]}" for b in sorted(built))
-            return {"why": f"it has none, and that of this Python is compiled for {versions}", "lacks": _name(last)}
-        return {"why": f"{type(e).__name__}: {(str(e).splitlines() or [''])[0][:200]}", "lacks": ""}
+            return {"why": f"it has none, and that of this Python is compiled for {versions}", "missing": _name(last)}
+        return {"why": f"{type(e).__name__}: {(str(e).splitlines() or [''])[0][:200]}", "missing": ""}
 
     def _lend(self, module: str) -> bool:
         self._tried.append(module)

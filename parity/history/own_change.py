@@ -1,6 +1,6 @@
 """What changed of a user's own functions from one run to another: errors, times and memory.
 
-A function is one case, so that no test of many cases tells chance from change, as it does for ops. It is told from factors on
+A function is one case, so no test of many cases can separate chance from change, as for ops. It is reported from factors on
 that honest devices hardly reach: of 274 small networks whose kernels summed in another order, the median error of a pass moved
 by 2.8 times or more in two.
 """

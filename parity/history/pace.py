@@ -1,10 +1,10 @@
 """Whether the device became slower or faster from one run to another, by the times of equal cases.
 
 A case's time is that of one call, with whatever the machine did meanwhile, so sizes are compared robustly: a series (one op in
-one dtype, forward or backward) is told if three quarters of its cases moved by `FACTOR` or more beyond what all series moved in
-the middle (a busy machine slows everything), and beyond `NOISE` times the spread of the series among each other. A sign test
-with Holm's correction holds the chance that luck among the cases does this to `ALARM`; no test can know of a machine that is
-busy just while one op runs.
+one dtype, forward or backward) is reported if three quarters of its cases moved by `FACTOR` or more beyond what all series
+moved in the middle (a busy machine slows everything), and beyond `NOISE` times the spread of the series among each other. A
+sign test with Holm's correction holds the chance that luck among the cases does this to `ALARM`; no test can know of a
+machine that is busy just while one op runs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from parity.history.drift import ALARM, Cell, holm, sign_test
 from parity.store.figures import TICK, TIME_STEPS, Unpacked, by_item
 from parity.store.rows import Run
 
-FACTOR = 1.5  # least change that is told
+FACTOR = 1.5  # least change that is reported
 NOISE = 4.0  # standard deviations of the series' medians among each other
 LEAST_SIMULATED = 1e-3  # seconds that a simulated device must gain or lose: a fault's own Python takes some 0.1 ms
 OTHER_MACHINES = "the machines differ"
@@ -64,20 +64,20 @@ def paces(before: Run, after: Run) -> Paces:
         return Paces(why="no case with a time is in both runs")
     middles = {c: statistics.median(d for d, _, _ in pairs) for c, pairs in series.items()}
     general = statistics.median(middles.values())
-    # Of few series, what they have in common cannot be told from what each of them did.
+    # Of few series, what they have in common cannot be separated from what each of them did.
     general, around = (general, _deviation(list(middles.values()))) if len(series) >= ENOUGH else (0.0, 0.0)
     limit = max(math.log2(FACTOR), NOISE * around)
     signs = {c: (sum(d > general for d, _, _ in p), sum(d < general for d, _, _ in p)) for c, p in series.items()}
     least = LEAST_SIMULATED if after.header.fingerprint.simulated else 0.0
     adjusted, _ = holm([sign_test(*s) for s in signs.values()], [sign_test(sum(s), 0) for s in signs.values()])
-    told = [
+    reported = [
         _pace(c, pairs, general)
         for (c, pairs), p in zip(series.items(), adjusted)
         if p <= ALARM and _quarter([d - general for d, _, _ in pairs]) >= limit
     ]
-    told = [p for p in told if abs(p.after - p.before) >= least]
-    slower = sorted((p for p in told if p.factor > 1.0), key=lambda p: -p.factor)
-    faster = sorted((p for p in told if p.factor < 1.0), key=lambda p: p.factor)
+    reported = [p for p in reported if abs(p.after - p.before) >= least]
+    slower = sorted((p for p in reported if p.factor > 1.0), key=lambda p: -p.factor)
+    faster = sorted((p for p in reported if p.factor < 1.0), key=lambda p: p.factor)
     return Paces(tuple(slower), tuple(faster), 2.0**general, len(series))
 
 

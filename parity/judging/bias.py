@@ -81,10 +81,10 @@ def systematic_bias(device: Tensor, truth: Tensor, inside: Array, healthy: Calla
     ratio = bias_ratio(steps(device, truth, inside), sizes)
     if ratio <= 1.0:
         return ratio
-    peer = healthy()
-    if peer is None or peer.shape != truth.shape or peer.dtype != device.dtype:
+    baseline = healthy()
+    if baseline is None or baseline.shape != truth.shape or baseline.dtype != device.dtype:
         return 0.0
-    return 0.0 if 4.0 * bias_ratio(steps(peer, truth, inside), sizes) >= ratio else ratio
+    return 0.0 if 4.0 * bias_ratio(steps(baseline, truth, inside), sizes) >= ratio else ratio
 
 
 def bias_ratio(signs: Array, truth: Array) -> float:

@@ -82,7 +82,7 @@ def ulp_at(magnitude: float, f: DtypeFacts) -> float:
 
 
 def is_finite(x: Array) -> bool:
-    """Whether all elements are known to be finite. A sum tells it in one pass; one that overflows says no."""
+    """Whether all elements are known to be finite. A sum shows it in one pass; one that overflows says no."""
     with np.errstate(invalid="ignore", over="ignore"):
         return bool(np.isfinite(np.add.reduce(x, None)))
 

@@ -67,7 +67,7 @@ def stray(name: str, device: Tensor, part: Part) -> Verdict | None:
     if not bool(places.any()):
         return None
     m = exact_measure(name, torch.where(places, device, part.before), part.before)
-    return Verdict(Status.WRONG, "written beside its destination", replace(m, problem="beside"), EXACT)
+    return Verdict(Status.WRONG, "written outside its destination", replace(m, problem="beside"), EXACT)
 
 
 def _only_the_view(base: Tensor, part: Part) -> bool:

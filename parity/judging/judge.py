@@ -168,7 +168,7 @@ def _part(bench: Bench, name: str, device: Tensor, reference: Tensor | None, par
         astray = torch.equal(written_outside(device, part), written_outside(reference, part))
         if astray and rule_of(bench.row).has_values and _nearly(device, reference):
             same = Measure(name, screen="reference", total=device.numel())
-            return Verdict(Status.AGREE, "the reference writes beside its destination too", same, EXACT)
+            return Verdict(Status.AGREE, "the reference writes outside its destination too", same, EXACT)
         # A reference that writes outside its destination excuses only the same writes; otherwise the truth decides alone.
         reference = reference if astray else None
     if not astray and (bad := stray(name, device, part)) is not None:

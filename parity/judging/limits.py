@@ -41,14 +41,14 @@ def detectable_error(known: Limits) -> str:
     together."""
     some = known.size > 0.0
     if not some.any():
-        return "any number but 0 would have been told" if np.isfinite(known.reported_above).all() else "nothing was judged"
+        return "any number but 0 would have been reported" if np.isfinite(known.reported_above).all() else "nothing was judged"
     above, relative = known.reported_above[some], known.relative[some]
     if not np.isfinite(above).any():
-        return "no error would have been told"
+        return "no error would have been reported"
     largest = float(np.quantile(above, 0.95, method="higher")) / float(known.size[np.isfinite(known.size)].max())
     middling, every = float(np.quantile(relative, 0.5, method="higher")), min(float(relative.min()), known.factor)
     words = [f"{part(largest)} of the largest element in any", f"{part(middling)} of a middling one"]
-    return f"an error of {', '.join(words)}, or {part(every)} in all at once would have been told"
+    return f"an error of {', '.join(words)}, or {part(every)} in all at once would have been reported"
 
 
 def part(x: float) -> str:

@@ -55,8 +55,8 @@ _memcmp = _comparison_of_bytes()
 
 
 def same_bytes(a: Tensor, b: Tensor) -> bool | None:
-    """Whether two tensors of one dtype and shape hold the same bits in the host's memory; None where their bytes do not tell:
-    with other strides, with gaps that differ, on a device."""
+    """Whether two tensors of one dtype and shape hold the same bits in the host's memory; None where their bytes do not show
+    it: with other strides, with gaps that differ, on a device."""
     if _memcmp is None or not (a.is_cpu and b.is_cpu):
         return None
     if a.dtype not in WHOLE and (a.is_neg() or b.is_neg() or (a.is_complex() and (a.is_conj() or b.is_conj()))):
@@ -65,7 +65,7 @@ def same_bytes(a: Tensor, b: Tensor) -> bool | None:
     if gaps:
         if (strides := a.stride()) != b.stride():
             return None
-        # Compares from the first element to the last; differing bytes between elements tell nothing.
+        # Compares from the first element to the last; differing bytes between elements mean nothing.
         size = a.element_size() * (1 + sum([(n - 1) * s for n, s in zip(a.shape, strides)]))
     x, y = a.data_ptr(), b.data_ptr()
     if not x or not y:  # a tensor of zeros may have no memory

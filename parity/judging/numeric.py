@@ -1,7 +1,7 @@
 """Rounded results: one tensor against its truth, or against the reference where there is no truth.
 
 Four steps: *screen* (cheap ways to an agreement: `screens`), *measure* (against the whole budget), *escalate* (more samples of
-the sensitivity, another peer than the CPU, unspecified elements left out), *decide*.
+the sensitivity, another baseline than the CPU, unspecified elements left out), *decide*.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ def _by_truth(t: RoundedResult) -> Verdict:
     if (passed := screened(t)) is not None:
         return passed
     while True:
-        look = _measured(t)
-        if not _takes_more_samples(look) and (verdict := _decided(_escalated(look))) is not None:
+        assessed = _measured(t)
+        if not _takes_more_samples(assessed) and (verdict := _decided(_escalated(assessed))) is not None:
             return verdict
 
 
@@ -104,8 +104,8 @@ class Scale:
     rounds_once: bool
     excused: Excuses | None = None
 
-    def error(self, x: Tensor, peer: Tensor | None) -> Measure:
-        """The error of x in units of the budget, compared with that of a peer."""
+    def error(self, x: Tensor, baseline: Tensor | None) -> Measure:
+        """The error of x in units of the budget, compared with that of a baseline."""
         ignore_nonfinite, ignore = (
             (None, None) if self.excused is None else (self.excused.ignore_nonfinite, self.excused.ignore)
         )
@@ -113,7 +113,7 @@ class Scale:
         return measure(
             t.name,
             x,
-            peer,
+            baseline,
             t.truth,
             self.budget,
             others=others,
@@ -129,21 +129,21 @@ class Scale:
         e = excuses(t.bench, self.budget, t.truth, t.truth_name, t.f, t.pass_)
         return replace(self, excused=e, budget=e.widened(self.budget))
 
-    def together(self, x: Tensor, peer: Tensor | None) -> SharedError | None:
-        """The errors that all elements of x share. peer: elements that it misses too are left out."""
-        return shared_error_of(self.t, self.budget, x, self.excused, True, peer, self.others)
+    def together(self, x: Tensor, baseline: Tensor | None) -> SharedError | None:
+        """The errors that all elements of x share. baseline: elements that it misses too are left out."""
+        return shared_error_of(self.t, self.budget, x, self.excused, True, baseline, self.others)
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """A measured result. measure: of the device beside the peer; own: the error ratio of the reference, None without one.
+class Assessment:
+    """A measured result. measure: of the device next to the baseline; own: the error ratio of the reference, None without one.
 
-    peer: excuses an error of the device if it has the same one: the reference, or kernels that round once. branched: how many
-    elements `_on_another_branch` compares with the reference.
+    baseline: excuses an error of the device if it has the same one: the reference, or kernels that round once. branched: how
+    many elements `_on_another_branch` compares with the reference.
     """
 
     scale: Scale
-    peer: Tensor | None
+    baseline: Tensor | None
     measure: Measure
     own: float | None
     branched: int = 0
@@ -154,13 +154,13 @@ class Look:
         return self.scale.t
 
 
-def _measured(t: RoundedResult) -> Look:
+def _measured(t: RoundedResult) -> Assessment:
     """Measure the error of a result in units of its whole budget, compared with the reference's."""
     scale = _scale(t)
     if t.bench.limits is not None:
         scale = scale.with_excuses()
     m = scale.error(t.device, t.reference)
-    return Look(scale, t.reference, m, m.reference_share)
+    return Assessment(scale, t.reference, m, m.reference_share)
 
 
 def _scale(t: RoundedResult) -> Scale:
@@ -182,10 +182,10 @@ def _flushed(t: RoundedResult) -> tuple[Tensor, ...]:
 # ------------------------------------------------------------------------------------------------------------- escalate
 
 
-def _takes_more_samples(look: Look) -> bool:
+def _takes_more_samples(assessed: Assessment) -> bool:
     """Whether the result is outside a sampled budget, and the oracle now takes more samples."""
-    t, m = look.t, look.measure
-    sampled, ratio = look.scale.budget.scale is None and t.tol.ulp is None, m.share or 0.0
+    t, m = assessed.t, assessed.measure
+    sampled, ratio = assessed.scale.budget.scale is None and t.tol.ulp is None, m.share or 0.0
     # Of many elements a few have small movements in all of some samples, however much they can move.
     few = 0 < FEW * m.mismatched <= m.total
     more = 1.0 < ratio < CLOSE or few or ratio > UNMOVED or m.problem == "alone"
@@ -193,36 +193,38 @@ def _takes_more_samples(look: Look) -> bool:
     return sampled and is_outside(m) and t.bench.oracle.take_more_samples(most)
 
 
-def _escalated(look: Look) -> Look:
-    """The result compared with a better peer than the reference, then with unspecified elements left out, then with kinks
+def _escalated(assessed: Assessment) -> Assessment:
+    """The result compared with a better baseline than the reference, then with unspecified elements left out, then with kinks
     allowed for, then on the reference's branch.
 
     Each step applies only while the result is outside its budget.
     """
-    look = _by_better_peer(look)
-    if is_outside(look.measure) and look.scale.excused is None:
-        scale = look.scale.with_excuses()
-        m = scale.error(look.t.device, look.peer)
-        look = Look(scale, look.peer, m, m.reference_share if look.peer is look.t.reference else look.own)
-    if is_outside(look.measure) and (scale_at_kinks := _at_kinks(look.scale)) is not None:
-        look = replace(look, scale=scale_at_kinks, measure=scale_at_kinks.error(look.t.device, look.peer))
-    return _on_another_branch(look) if is_outside(look.measure) else look
+    assessed = _by_better_baseline(assessed)
+    if is_outside(assessed.measure) and assessed.scale.excused is None:
+        scale = assessed.scale.with_excuses()
+        m = scale.error(assessed.t.device, assessed.baseline)
+        assessed = Assessment(
+            scale, assessed.baseline, m, m.reference_share if assessed.baseline is assessed.t.reference else assessed.own
+        )
+    if is_outside(assessed.measure) and (scale_at_kinks := _at_kinks(assessed.scale)) is not None:
+        assessed = replace(assessed, scale=scale_at_kinks, measure=scale_at_kinks.error(assessed.t.device, assessed.baseline))
+    return _on_another_branch(assessed) if is_outside(assessed.measure) else assessed
 
 
-def _by_better_peer(look: Look) -> Look:
-    """Use kernels that round once as the peer if the CPU's own error comes from its kernels.
+def _by_better_baseline(assessed: Assessment) -> Assessment:
+    """Use kernels that round once as the baseline if the CPU's own error comes from its kernels.
 
     The error of the reference excuses the device if it belongs to the op, but not if CPU kernels add up in the half type.
     """
-    t, scale = look.t, look.scale
-    if (look.measure.reference_share or 0.0) <= 1.0 or not scale.one_kernel or same_bits(t.device, t.reference):
-        return look
+    t, scale = assessed.t, assessed.scale
+    if (assessed.measure.reference_share or 0.0) <= 1.0 or not scale.one_kernel or same_bits(t.device, t.reference):
+        return assessed
     healthy = t.bench.oracle.rounded_once(t.truth_name)
     if healthy is None or healthy.shape != t.truth.shape or healthy.dtype != t.device.dtype:
-        return look
+        return assessed
     if is_outside(scale.error(healthy, None)):
-        return look
-    return replace(look, peer=healthy, measure=scale.error(t.device, healthy))
+        return assessed
+    return replace(assessed, baseline=healthy, measure=scale.error(t.device, healthy))
 
 
 def _at_kinks(scale: Scale) -> Scale | None:
@@ -240,115 +242,117 @@ def _at_kinks(scale: Scale) -> Scale | None:
     return replace(scale, budget=b.wider(KINK, more)) if more.any() else None
 
 
-def _on_another_branch(look: Look) -> Look:
+def _on_another_branch(assessed: Assessment) -> Assessment:
     """Elements compared with the reference in place of the truth, as with that of a step which loses nothing, where a caller's
     function took another branch in float64: where the reference is farther from the truth than rounding may widen a budget, and
     the device is so near to the reference."""
-    t, total = look.t, look.scale.budget.total
+    t, total = assessed.t, assessed.scale.budget.total
     if t.reference is None or t.reference.is_complex() or not t.bench.oracle.may_branch_by_dtype:
-        return look
+        return assessed
     d, c = t.device_parts, parts(t.reference)
     with np.errstate(invalid="ignore"):
         near = t.tol.scale * 2.0 * t.f.unit_roundoff * np.abs(c)
         there = (np.abs(c - t.truth_parts) > WIDENING_LIMIT * total) & (np.abs(d - c) <= near)
     if not there.any():
-        return look
+        return assessed
     branch = torch.where(torch.from_numpy(there), t.reference.to(t.truth.dtype), t.truth)
-    b = look.scale.budget.wider("another branch", np.where(there, near, 0.0))
-    scale = replace(look.scale, budget=b, others=(*look.scale.others, branch))
+    b = assessed.scale.budget.wider("another branch", np.where(there, near, 0.0))
+    scale = replace(assessed.scale, budget=b, others=(*assessed.scale.others, branch))
     m = scale.error(t.device, t.reference)
-    return Look(scale, t.reference, m, m.reference_share, int(there.sum()))
+    return Assessment(scale, t.reference, m, m.reference_share, int(there.sum()))
 
 
 # --------------------------------------------------------------------------------------------------------------- decide
 
 
-def _decided(look: Look) -> Verdict | None:
+def _decided(assessed: Assessment) -> Verdict | None:
     """The verdict on the measure and on shared errors; None if the oracle now takes more samples and the result must be
     measured again."""
-    t, m = look.t, look.measure
-    if (rest := _residue(look)) is not None:
+    t, m = assessed.t, assessed.measure
+    if (rest := _residue(assessed)) is not None:
         return Verdict(Status.AGREE, CANCELLED, rest, t.tol)
     if t.reference is not None and (m.share or 0.0) > 1.0 and same_values(t.device, t.reference):
         return Verdict(Status.AGREE, EQUALS.format(ratio=m.share), m, t.tol)
     verdict = t.verdict(m)
-    look = replace(look, measure=replace(m, reference_share=look.own))
-    if verdict.status.differs and _by_chance(look):
-        rest = replace(look.measure, share=1.0, unjudged=m.unjudged + m.mismatched, why=m.why or TAIL)
+    assessed = replace(assessed, measure=replace(m, reference_share=assessed.own))
+    if verdict.status.differs and _by_chance(assessed):
+        rest = replace(assessed.measure, share=1.0, unjudged=m.unjudged + m.mismatched, why=m.why or TAIL)
         return Verdict(Status.AGREE, left_unjudged(rest), rest, t.tol)
     if verdict.status is not Status.AGREE:
-        return replace(verdict, measure=look.measure)
+        return replace(verdict, measure=assessed.measure)
     for question, samples in ((_biased, PERTURBATIONS), (_shared, SAMPLES[-1])):
-        if (together := question(look)) is not None:
+        if (together := question(assessed)) is not None:
             return None if t.bench.oracle.take_more_samples(samples) else together
-    _note_limits(look)
-    verdict = agreed(t.verdict(look.measure), look.scale.excused)
-    if not look.branched or verdict.status is not Status.AGREE:
+    _note_limits(assessed)
+    verdict = agreed(t.verdict(assessed.measure), assessed.scale.excused)
+    if not assessed.branched or verdict.status is not Status.AGREE:
         return verdict
-    rest = replace(look.measure, unjudged=look.measure.unjudged + look.branched, why=FOLLOWS)
+    rest = replace(assessed.measure, unjudged=assessed.measure.unjudged + assessed.branched, why=FOLLOWS)
     return Verdict(Status.AGREE, "; ".join(filter(None, (left_unjudged(rest), verdict.reason))), rest, t.tol)
 
 
-def _by_chance(look: Look) -> bool:
+def _by_chance(assessed: Assessment) -> bool:
     """Whether as few elements of a function's result are outside, and by no more than the budgets of others, as roundings put
     there that no sample had: in half types a rounding may turn a ReLU of any layer, and with it all that hangs on it."""
-    t, m = look.t, look.measure
+    t, m = assessed.t, assessed.measure
     few = 0 < m.mismatched * CHANCE_OUTSIDE <= m.total and m.problem in ("value", "alone")
     if not few or not t.bench.oracle.rounds_to_half:
         return False
-    total = look.scale.budget.total
+    total = assessed.scale.budget.total
     error = np.abs(np.nan_to_num(t.device_parts - t.truth_parts, nan=np.inf))
     usual = np.quantile(total[np.isfinite(total)], CHANCE_BUDGETS)
     return bool((error <= CHANCE_SHARE * np.maximum(total, usual)).all())
 
 
-def _residue(look: Look) -> Measure | None:
+def _residue(assessed: Assessment) -> Measure | None:
     """The measure of a gradient whose truth is float64's rounding error of numbers that cancel, if it agrees; else None.
 
     Only asked where the errors of both sides exceed their budgets.
     """
-    t = look.t
-    if t.pass_ != "backward" or min(look.measure.share or 0.0, (look.own or 0.0) / WIDENING_LIMIT) <= 1.0:
+    t = assessed.t
+    if t.pass_ != "backward" or min(assessed.measure.share or 0.0, (assessed.own or 0.0) / WIDENING_LIMIT) <= 1.0:
         return None
-    b = residue(t.bench.oracle, look.scale.budget, t.truth, t.f, *t.roundoff())
-    rest = None if b is None else replace(look.scale, budget=b, excused=None).error(t.device, look.peer)
+    b = residue(t.bench.oracle, assessed.scale.budget, t.truth, t.f, *t.roundoff())
+    rest = None if b is None else replace(assessed.scale, budget=b, excused=None).error(t.device, assessed.baseline)
     return None if rest is None or is_outside(rest) else rest
 
 
-def _biased(look: Look) -> Verdict | None:
+def _biased(assessed: Assessment) -> Verdict | None:
     """A DRIFT verdict if results are biased to one side, else None."""
-    t = look.t
+    t = assessed.t
     if not t.tests_bias or (t.reference is not None and same_values(t.device, t.reference)):
         return None  # the CPU has the same bias
-    bias_size = systematic_bias(t.device, t.truth, look.scale.budget.inside, lambda: t.bench.oracle.rounded_once(t.truth_name))
+    bias_size = systematic_bias(
+        t.device, t.truth, assessed.scale.budget.inside, lambda: t.bench.oracle.rounded_once(t.truth_name)
+    )
     if bias_size <= 1.0:
         return None
     text = f"results lean to one side, {bias_size:.3g} times as much as chance explains: precision is lost in what they share"
-    return Verdict(Status.DRIFT, text, replace(look.measure, share=bias_size, problem="lean"), t.tol)
+    return Verdict(Status.DRIFT, text, replace(assessed.measure, share=bias_size, problem="lean"), t.tol)
 
 
-def _shared(look: Look) -> Verdict | None:
+def _shared(assessed: Assessment) -> Verdict | None:
     """A finding if all elements share an error, else None."""
-    t, scale = look.t, look.scale
+    t, scale = assessed.t, assessed.scale
     if t.reference is not None and same_values(t.device, t.reference):
         return None
-    here = scale.together(t.device, look.peer)
+    here = scale.together(t.device, assessed.baseline)
     if here is not None and here.ratio > 1.0 and scale.excused is None:  # computed here only, because it is expensive
         scale = scale.with_excuses()
-        here = scale.together(t.device, look.peer)
+        here = scale.together(t.device, assessed.baseline)
     if here is None or here.ratio <= 1.0:
         return None
-    own = None if look.peer is None else scale.together(look.peer, look.peer)
+    own = None if assessed.baseline is None else scale.together(assessed.baseline, assessed.baseline)
     ratio = here.ratio / allowed_ratio(None if own is None else own.ratio)
     if ratio <= 1.0:
         return None
     status = Status.DRIFT if ratio <= DRIFT_LIMIT.get(t.f.name, 4096.0) else Status.WRONG
-    return Verdict(status, here.text(ratio), replace(look.measure, share=ratio, problem="shared"), t.tol)
+    return Verdict(status, here.text(ratio), replace(assessed.measure, share=ratio, problem="shared"), t.tol)
 
 
-def _note_limits(look: Look) -> None:
+def _note_limits(assessed: Assessment) -> None:
     """Record which errors this agreement rules out, if limits were asked for."""
-    t, b, e, own = look.t, look.scale.budget, look.scale.excused, look.own
+    t, b, e, own = assessed.t, assessed.scale.budget, assessed.scale.excused, assessed.own
     if t.bench.limits is None or e is None:
         return
     truth = t.truth_parts
@@ -357,7 +361,7 @@ def _note_limits(look: Look) -> None:
     if (own or 0.0) > WIDENING_LIMIT and t.reference is not None:
         reported_above = np.maximum(b.total, np.abs(parts(t.reference) - truth) + b.total)
     excused = e.ignore
-    shared = look.scale.together(t.device, look.peer)
+    shared = assessed.scale.together(t.device, assessed.baseline)
     factor = np.inf if shared is None else shared.factor_limit
     loose = ~excused & ~odd & (b.total > 0.5 * np.abs(truth)) & ((truth != 0.0) | (t.device_parts != 0.0))
     reported_above = np.where(excused, np.inf, np.where(odd, 0.0, reported_above))

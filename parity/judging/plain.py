@@ -44,8 +44,8 @@ class Plain:
 
     @np.errstate(over="ignore")
     def inside(self, b: Budget, whole: bool = False) -> Measure | None:
-        """The measure of a result inside this budget, the reference's error in the same unit beside it; None for any other.
-        whole: of a whole budget, whose terms and the reference's number are then told."""
+        """The measure of a result inside this budget, the reference's error in the same unit with it; None for any other.
+        whole: of a whole budget, whose terms and the reference's number are then given."""
         ratio = np.asarray(self.error / b.total)
         worst = int(ratio.argmax())
         top = float(ratio.reshape(-1)[worst])

@@ -121,13 +121,13 @@ def shared_error_of(
     x: Tensor,
     e: Excuses | None,
     full: bool,
-    peer: Tensor | None = None,
+    baseline: Tensor | None = None,
     others: Sequence[Tensor] = (),
 ) -> SharedError | None:
     """The errors that all elements of a result share; None for other rules, or with too few elements.
 
-    full: use the samples of the sensitivity, not the smallest possible limits. peer: elements that it misses too are left out;
-    they were compared with it one by one. others: further truths that elements may follow.
+    full: use the samples of the sensitivity, not the smallest possible limits. baseline: elements that it misses too are left
+    out; they were compared with it one by one. others: further truths that elements may follow.
     """
     if t.tol.ulp is not None or b.scale is not None:
         return None
@@ -140,9 +140,9 @@ def shared_error_of(
         counted &= ~(e.ignore | e.ignore_nonfinite)
     if t.halves:  # below the normal numbers a rounding is not a small relative error
         counted &= np.abs(truth) >= t.f.tiny
-    if peer is not None and peer.shape == t.truth.shape:
+    if baseline is not None and baseline.shape == t.truth.shape:
         with np.errstate(invalid="ignore"):
-            counted &= np.abs(t.parts_of(peer) - truth) <= b.total
+            counted &= np.abs(t.parts_of(baseline) - truth) <= b.total
     actual = t.parts_of(x)
     with np.errstate(invalid="ignore"):
         for other in map(parts, others):

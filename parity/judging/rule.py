@@ -1,6 +1,6 @@
 """The base class of the rules in `parity.judging.rules`, one file per class of ops.
 
-A rule gives the budget of a result and the verdict on its measure. Its flags tell drawing, derivatives, destinations and
+A rule gives the budget of a result and the verdict on its measure. Its flags give drawing, derivatives, destinations and
 reports what they need to know of the class. The defaults are those of an op composed of several roundings; a class overrides
 what differs. No other code asks for the class of an op.
 """

@@ -88,5 +88,5 @@ def _measured_by(t: RoundedResult, b: Budget, whole: bool) -> Measure | None:
         return None
     measured = whole or t.tol.ulp is not None
     share = None if theirs is None else theirs.share
-    told = m.budget if whole else ()
-    return replace(m, reference_share=share, budget=told, measured=measured, screen="" if measured else "truth")
+    terms = m.budget if whole else ()
+    return replace(m, reference_share=share, budget=terms, measured=measured, screen="" if measured else "truth")

@@ -36,7 +36,7 @@ from parity.core.errors import CaptureError, NothingCompared, ParityError, Usage
 from parity.core.results import Fingerprint, Status, Verdict
 from parity.devices.fingerprint import fingerprint
 from parity.locating.calls import MOST, Search, called_with, chooses
-from parity.locating.capture_file import Capture, Ran, Ref, read, refs
+from parity.locating.capture_file import Capture, RecordedCall, Ref, read, refs
 from parity.locating.capturing import elements, flat, given, runs_on_the_cpu, storages
 from parity.locating.located import PASSES, SHOWN, Located, plural
 from parity.locating.noted import NEITHER
@@ -46,24 +46,24 @@ from parity.locating.values import SAMPLES, Sketch, block_sums, key_of, sums_agr
 ATEN_FORBIDDEN = ("aten::from_file", "aten::_print")  # they touch more than tensors
 NAMED = 3  # most tensors that a message names
 NOT_KEPT = "their operands are not in the capture"
-BEHIND = "they come after a call that parts, or that could not be judged, and its result is not kept whole"
+BEHIND = "they come after a call that diverges, or that could not be judged, and its result is not kept whole"
 
 
 def located_against(q: Request, path: str | Path) -> Located:
-    """What parts on the machine of a capture, judged here, and (`here`) what parts on a device of this machine that is not the
-    CPU, with the capture's weights and inputs. The arguments are those of `locate`, which raises as this does."""
+    """What diverges on the machine of a capture, judged here, and (`here`) on a device of this machine that is not the CPU,
+    with the capture's weights and inputs. The arguments are those of `locate`, which raises as this does."""
     made, place = read(Path(path)), target(q.device)
     s, changed = _with_values(q.eager(), made)
     search = _Replay(made, s, q.backward)
     with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
         warnings.simplefilter("ignore", ParityWarning)
         search.replay([c for c in made.calls if c.kind == "operator"])
-        if not search.partings:
+        if not search.divergences:
             search.replay([c for c in made.calls if c.kind == "function"])
-        differs = "" if search.partings or made.broken or made.whole is None else _whole(search, s, made)
-    if not search.compared and not search.partings:
+        differs = "" if search.divergences or made.broken or made.whole is None else _whole(search, s, made)
+    if not search.compared and not search.divergences:
         raise NothingCompared(f"{made.title}: no recorded operator can be judged here ({_counted(search.left)})")
-    order = sorted(search.partings, key=lambda p: PASSES.index(p.pass_))
+    order = sorted(search.divergences, key=lambda p: PASSES.index(p.pass_))
     notes = (*_machines(made.machine, fingerprint(place)), *changed, *made.notes, *search.notes, *search.kept)
     if made.backward and not q.backward:
         notes = (*notes, "the backward pass of the capture was left out")
@@ -153,7 +153,7 @@ def _replaced(s: Subject, values: Mapping[str, Tensor]) -> Subject:
 class _Replay(Search):
     """Judges the recorded calls one after the other. known: storages by their digests, as they were on the device; computed:
     those that are sketches, computed again here; made: the recorded call that makes each of these; spoiled: those that
-    cannot be trusted, because a call before them parts."""
+    cannot be trusted, because a call before them diverges."""
 
     def __init__(self, capture: Capture, s: Subject, backward: bool) -> None:
         super().__init__(target("cpu"))
@@ -161,7 +161,7 @@ class _Replay(Search):
         self.capture, self.backward = capture, backward
         self.known: dict[str, Tensor] = dict(capture.store.whole)
         self.computed: dict[str, Tensor] = {}
-        self.made: dict[str, tuple[OperatorCall, Ran]] = {}
+        self.made: dict[str, tuple[OperatorCall, RecordedCall]] = {}
         self.spoiled: set[str] = set()
         self.notes: list[str] = []
         self.joined = self.sketched = 0  # calls that were judged with those before them; calls with results that are sketches
@@ -190,7 +190,7 @@ class _Replay(Search):
         """The recorded pass and place."""
         return self._at
 
-    def replay(self, calls: Iterable[Ran]) -> None:
+    def replay(self, calls: Iterable[RecordedCall]) -> None:
         """Judge these calls."""
         for ran in calls:
             if not self.backward and (ran.pass_ or ran.named is not None):
@@ -208,7 +208,7 @@ class _Replay(Search):
 
     # ---------------------------------------------------------------------------------------------------- operators
 
-    def _operator(self, ran: Ran) -> None:
+    def _operator(self, ran: RecordedCall) -> None:
         given_ = refs((ran.args, ran.kwargs))
         if any(r.storage in self.spoiled for r in given_):
             self.left[BEHIND] += 1
@@ -222,11 +222,11 @@ class _Replay(Search):
         if ran.error is not None:
             self._failed(call, ran.error)
             return
-        before = len(self.partings)
+        before = len(self.divergences)
         own = all(r.storage in self.known for r in given_)
-        lacking = [k for k in (*(r.storage for r in ran.results), *ran.after.values()) if k not in self.known]
+        unknown = [k for k in (*(r.storage for r in ran.results), *ran.after.values()) if k not in self.known]
         with self.noted.on_the_cpu():
-            ours = run_on(call, None) if lacking or not own else None
+            ours = run_on(call, None) if unknown or not own else None
         results = None if ours is None else ours.results
         theirs = tuple(self._theirs(r, results[k] if results is not None else None) for k, r in enumerate(ran.results))
         self.sketched += any(r.storage not in self.known for r in ran.results)
@@ -234,9 +234,9 @@ class _Replay(Search):
             self.operator(call, theirs)
         elif results is not None:
             self._stretch(call, ran, theirs, results)
-        if len(self.partings) == before and results is not None:
+        if len(self.divergences) == before and results is not None:
             self._sums(call, ran, results, own)
-        if len(self.partings) > before:
+        if len(self.divergences) > before:
             self._spoil(ran)
         elif ours is not None:
             for key, base in _bases(ran, ours.results, ours.bases):
@@ -246,7 +246,7 @@ class _Replay(Search):
     def _base(self, key: str) -> Tensor:
         return self.known[key] if key in self.known else self.computed[key]
 
-    def _spoil(self, ran: Ran) -> None:
+    def _spoil(self, ran: RecordedCall) -> None:
         self.spoiled |= {k for k in (*(r.storage for r in ran.results), *ran.after.values()) if k not in self.known}
         self.spoiled -= set(self.computed)
 
@@ -265,9 +265,9 @@ class _Replay(Search):
         except Exception:  # the CPU refuses it as well
             return
         self.compared += 1
-        self._parts(call, Verdict(Status.UNSUPPORTED if error[2] else Status.ERROR, f"{error[0]}: {error[1]}"))
+        self._diverges(call, Verdict(Status.UNSUPPORTED if error[2] else Status.ERROR, f"{error[0]}: {error[1]}"))
 
-    def _stretch(self, call: OperatorCall, ran: Ran, theirs: Sequence[Tensor], ours: Sequence[Tensor]) -> None:
+    def _stretch(self, call: OperatorCall, ran: RecordedCall, theirs: Sequence[Tensor], ours: Sequence[Tensor]) -> None:
         """Judge a call together with those that compute its operands, from tensors that are known. What as many roundings as
         there are calls explain needs no truth."""
         run = _Stretch(ran, self.known, self.made)
@@ -280,15 +280,15 @@ class _Replay(Search):
         if verdict is None:
             self.left["their results cannot be judged alone"] += 1
         elif verdict.status.is_finding:
-            before, many = len(self.partings), plural(len(run.calls) - 1, "call")
-            self._parts(call, verdict)
-            if len(self.partings) > before:
+            before, many = len(self.divergences), plural(len(run.calls) - 1, "call")
+            self._diverges(call, verdict)
+            if len(self.divergences) > before:
                 self.notes.append(
-                    f"{self.partings[-1].operator} of {ran.place} is judged with the {many} before it whose results "
+                    f"{self.divergences[-1].operator} of {ran.place} is judged with the {many} before it whose results "
                     "are not kept whole: an upper bound of its own error"
                 )
 
-    def _sums(self, call: OperatorCall, ran: Ran, ours: Sequence[Tensor], own: bool) -> None:
+    def _sums(self, call: OperatorCall, ran: RecordedCall, ours: Sequence[Tensor], own: bool) -> None:
         """Judge the sums of results that are sketches, which show what lies between the elements that were kept."""
         if call.base_name in ATEN_NOT_UNIQUE or chooses(call.base_name):
             return
@@ -308,13 +308,13 @@ class _Replay(Search):
 
             operands = [x.values for x in call.operands] if run is None else run.sources
             verdict = self._judged(summed, operands, (sketch.sums,), (here,))
-            if verdict is not None and verdict.status.is_finding and len(self.partings) < MOST:
-                self._parts(call, Verdict(Status.WRONG, f"sums over its elements are {verdict.reason}"))
+            if verdict is not None and verdict.status.is_finding and len(self.divergences) < MOST:
+                self._diverges(call, Verdict(Status.WRONG, f"sums over its elements are {verdict.reason}"))
                 return
 
     # ---------------------------------------------------------------------------------------------------- functions
 
-    def _function(self, ran: Ran) -> None:
+    def _function(self, ran: RecordedCall) -> None:
         func = _functions().get(ran.name)
         keys = [r.storage for r in refs((ran.args, ran.kwargs))]
         if func is None or any(k not in self.known for k in keys):
@@ -351,10 +351,12 @@ class _Stretch:
     """A function of known storages: the results of a recorded call, and of all calls between. sources: the storages; calls: the
     numbers of the calls that run."""
 
-    def __init__(self, ran: Ran, known_: Mapping[str, Tensor], made: Mapping[str, tuple[OperatorCall, Ran]]) -> None:
+    def __init__(
+        self, ran: RecordedCall, known_: Mapping[str, Tensor], made: Mapping[str, tuple[OperatorCall, RecordedCall]]
+    ) -> None:
         self._ran, self._made = ran, made
         keys: dict[str, None] = {}
-        self.calls: dict[int, Ran] = {}
+        self.calls: dict[int, RecordedCall] = {}
         left = [ran]
         while left:
             one = left.pop()
@@ -393,7 +395,7 @@ class _Stretch:
                 bases.setdefault(key, base)
 
 
-def _run(ran: Ran, bases: Mapping[str, Tensor]) -> tuple[tuple[Tensor, ...], Mapping[int, Tensor]]:
+def _run(ran: RecordedCall, bases: Mapping[str, Tensor]) -> tuple[tuple[Tensor, ...], Mapping[int, Tensor]]:
     """The results of a recorded call on these storages, and those that it wrote, by group."""
     copies = {r.group: bases[r.storage].clone() for r in refs((ran.args, ran.kwargs))}
 
@@ -405,7 +407,9 @@ def _run(ran: Ran, bases: Mapping[str, Tensor]) -> tuple[tuple[Tensor, ...], Map
     return tuple(t for t in tree_leaves(got) if isinstance(t, Tensor)), copies
 
 
-def _bases(ran: Ran, results: Sequence[Tensor], after: Mapping[int, Tensor] | Sequence[Tensor]) -> list[tuple[str, Tensor]]:
+def _bases(
+    ran: RecordedCall, results: Sequence[Tensor], after: Mapping[int, Tensor] | Sequence[Tensor]
+) -> list[tuple[str, Tensor]]:
     """The storages that a call made or wrote, with their digests."""
     made = [(key, after[group]) for group, key in ran.after.items()]
     return made + [(r.storage, _laid(r, t, None)) for r, t in zip(ran.results, results)]
@@ -423,7 +427,7 @@ def _laid(r: Ref, t: Tensor, sketch: Sketch | None) -> Tensor:
     return made
 
 
-def _call(ran: Ran, base: Callable[[str], Tensor]) -> OperatorCall:
+def _call(ran: RecordedCall, base: Callable[[str], Tensor]) -> OperatorCall:
     """The operator with its operands. Raises ValueError for one that is not run, or that would make more than was recorded."""
     # Copies, because some operators write operands although their schemas do not say so (`native_batch_norm`).
     copies = {r.group: base(r.storage).clone() for r in refs((ran.args, ran.kwargs))}
@@ -435,7 +439,7 @@ def _call(ran: Ran, base: Callable[[str], Tensor]) -> OperatorCall:
 
 
 def _sized(call: OperatorCall, most: int) -> None:
-    """Raises ValueError if the operator makes larger results than were recorded, as far as torch tells without running it."""
+    """Raises ValueError if the operator makes larger results than were recorded, as far as torch can say without running it."""
     nowhere = torch.device("meta")
 
     def meta(x: Any) -> Any:
@@ -492,5 +496,5 @@ def _whole(search: _Replay, s: Subject, made: Capture) -> str:
         found = search.results(s, wanted, search.backward and made.backward)
     except ParityError:
         return ""
-    told = [f"{n or 'the call'} ({v.status}: {v.reason})" for n, v in found if v.status.is_finding]
-    return ", ".join(told[:SHOWN]) + (f" and {len(told) - SHOWN} more" if len(told) > SHOWN else "")
+    wrong = [f"{n or 'the call'} ({v.status}: {v.reason})" for n, v in found if v.status.is_finding]
+    return ", ".join(wrong[:SHOWN]) + (f" and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else "")

@@ -1,4 +1,4 @@
-"""`assert_parity`: compare a function on the device with the CPU, and say where it parts if it does."""
+"""`assert_parity`: compare a function on the device with the CPU, and say where it diverges if it does."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from parity.core import state
 from parity.core.errors import ParityError
 from parity.core.results import statuses
 from parity.devices import Device
-from parity.locating.search import parted
+from parity.locating.search import with_divergence
 
-hearers: list[Callable[[Comparison], None]] = []  # what is told of every comparison of `assert_parity`, also of failing ones
+hearers: list[Callable[[Comparison], None]] = []  # called with every comparison of `assert_parity`, also of failing ones
 
 
 def assert_parity(
@@ -73,7 +73,7 @@ def assert_parity(
     if comparison.findings or any(v.status in wanted for _, v in comparison.verdicts):
         if comparison.wrong_side != "compiled":
             with state.Kept():
-                comparison = parted(comparison, q)
+                comparison = with_divergence(comparison, q)
         raise ParityFailure(comparison) from cause
     found.notes.warn(comparison.subject)
     if detail:

@@ -1,8 +1,8 @@
-"""Which operators and dtypes a model needs that MPS lacks, told without a Mac.
+"""Which operators and dtypes a model needs that MPS does not have, answered without a Mac.
 
 The model runs once, forward and backward, on the simulated device, which composes operators as MPS does (`linear`, `_lstm_mps`,
 attention whole where no gradient is wanted ...), and not on the CPU, which takes other operators. The device refuses nothing
-here, so that all that is lacking shows in one run; it computes what MPS would refuse.
+here, so that all that is missing shows in one run; it computes what MPS would refuse.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from parity.core.errors import NothingCompared
 from parity.core.modes import OperatorMode
 from parity.core.results import Raised
 from parity.devices import Call, Fault
-from parity.devices.mps_calls import LACKING, Answer, answer, refusal
+from parity.devices.mps_calls import NOT_ON_MPS, Answer, answer, refusal
 from parity.devices.operator_table import Table, installed
 from parity.devices.sim import SimDevice
 from parity.devices.sim.branches import without_other_backends
@@ -191,7 +191,7 @@ _Key = tuple[str, str, str, Answer, str]
 
 
 class _Witness:
-    """Is told of each operator that the device runs, and keeps what MPS makes of it. counts: operator, dtype, pass, answer and
+    """Called with each operator that the device runs, and keeps what MPS makes of it. counts: operator, dtype, pass, answer and
     MPS's words -> calls. followed: number of calls that need what was refused before."""
 
     def __init__(self, table: Table, profile: LenientProfile) -> None:
@@ -225,7 +225,7 @@ class _Witness:
             return
         tensors = [x for x in tree_leaves((tuple(args), result)) if isinstance(x, Tensor)]
         dtype = word(tensors[0].dtype) if tensors else ""
-        unable = dtype in self._refused and torch._C._current_graph_task_id() == -1  # it is told where such a tensor is made
+        unable = dtype in self._refused and torch._C._current_graph_task_id() == -1  # reported where such a tensor is made
         for name in self._as_on_mps(qualified, args):
             found = answer(name, self.table)
             if unable and found is not Answer.MISSING:
@@ -250,7 +250,7 @@ class _Witness:
     def _note(self, name: str, dtype: str, found: Answer, why: str) -> None:
         pass_ = PASSES[torch._C._current_graph_task_id() != -1]
         key = name, dtype, pass_, found, why
-        if found in LACKING:  # each place of its own
+        if found in NOT_ON_MPS:  # each place of its own
             place = self.places.now
             key = name, dtype, pass_, found, f"{why}\0{place.module}\0{place.line}"
         self.counts[key] += 1
@@ -265,7 +265,7 @@ class _Witness:
         )
 
     def watcher(self, fault: Fault) -> Fault:
-        """A fault that does nothing, and tells where the condition of a known bug holds."""
+        """A fault that does nothing, and records where the condition of a known bug holds."""
 
         def holds(call: Call) -> bool:
             refused = self.profile.refused_dtypes  # MPS would not have come so far
@@ -292,7 +292,7 @@ class _Witness:
 
 
 class _Functions(TorchFunctionMode):
-    """Tells the witness whether the function that runs now got a tensor that MPS cannot have."""
+    """Records for the witness whether the function that runs now got a tensor that MPS cannot have."""
 
     def __init__(self, witness: _Witness) -> None:
         super().__init__()

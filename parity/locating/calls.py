@@ -1,4 +1,4 @@
-"""The search of `parity.locate`: every operator, and every public function, of a run on the device beside the CPU's."""
+"""The search of `parity.locate`: every operator, and every public function, of a run on the device next to the CPU's."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflat
 
 from parity.checks.equivalents import EQUIVALENTS, on_the_cpu
 from parity.checks.following import ATEN_UNWRITTEN, CLEAR, Followed, Following, is_unwritten
-from parity.checks.operators import ATEN_NOT_UNIQUE, Lain, OperatorCall, Reader, error_ratio, run_on
+from parity.checks.operators import ATEN_NOT_UNIQUE, OperatorCall, Reader, StridedOperand, error_ratio, run_on
 from parity.comparing.comparison import Comparison
 from parity.comparing.function import compared
 from parity.comparing.pair import compare
@@ -30,12 +30,12 @@ from parity.core.results import Raised, Status, Verdict
 from parity.devices import Device
 from parity.devices.refusals import REFUSED, classify
 from parity.execution import execute as ex
-from parity.locating.located import PASSES, Parting
+from parity.locating.located import PASSES, Divergence
 from parity.locating.noted import Noted, pass_now
 from parity.locating.values import key_of
 
 LARGEST = 2 << 30  # most bytes of the storages of a call's operands; larger calls are left out, and counted
-MOST = 200  # parting operators after which the search ends
+MOST = 200  # diverging operators after which the search ends
 LONGEST = 200  # characters of an exception's message
 EASED = 1.5  # an operator with the same shapes may be so many times farther off than one that the judge took for agreement
 # Words of operators and functions that choose among elements: which of equal ones is free, and so is where a gradient goes.
@@ -44,12 +44,12 @@ ATEN_KEEPING = ("norm",)  # words of operators that return statistics for their 
 
 
 class Search:
-    """One search: the modes of both passes tell it what ran, and it keeps what parts."""
+    """One search: the modes of both passes report what ran, and it keeps what diverges."""
 
     def __init__(self, device: Device, until: float = math.inf, effort: str = DEFAULT) -> None:
         self.device, self.until, self.effort = device, until, effort
         self.tables: Device | str = device  # whose tolerance tables judge
-        self.partings: list[Parting] = []
+        self.divergences: list[Divergence] = []
         self.compared = 0
         self.left: Counter[str] = Counter()
         self.places = Places(device.torch_device.type)
@@ -138,7 +138,7 @@ class Search:
     def _operator_judged(self, call: OperatorCall, theirs: tuple[Tensor, ...], ours: tuple[Tensor, ...]) -> None:
         theirs = theirs[: len(ours)] if call.base_name in EQUIVALENTS else theirs
         if len(ours) != len(theirs):
-            self._parts(call, Verdict(Status.MALFORMED, f"{len(theirs)} results instead of {len(ours)}"))
+            self._diverges(call, Verdict(Status.MALFORMED, f"{len(theirs)} results instead of {len(ours)}"))
             return
         alike = _alike(call, ours, theirs)
         pairs = [(k, f"out[{k}]" if len(ours) > 1 else "out", b, a) for k, a, b in alike]
@@ -164,7 +164,7 @@ class Search:
         if verdict is None:
             self.left["their results cannot be judged alone"] += 1
         elif verdict.status.is_finding:
-            self._parts(call, verdict)
+            self._diverges(call, verdict)
         else:
             self._agreed |= _digests(doubtful)
             ratio = max(error_ratio(b, a) for _, b, a in doubtful)
@@ -207,7 +207,7 @@ class Search:
         with self._judging():
             off = max((error_ratio(b, a) for b, a in zip(theirs, ours)), default=0.0)
             if off > CLEAR:
-                self._parts(call, Verdict(Status.WRONG, f"{off:.3g} times what roundings explain"))
+                self._diverges(call, Verdict(Status.WRONG, f"{off:.3g} times what roundings explain"))
             self.compared += 1
 
     def statistics(self, call: OperatorCall, theirs: tuple[Tensor, ...]) -> None:
@@ -222,14 +222,14 @@ class Search:
         try:
             with self.noted.on_the_cpu():
                 ours = kept(*operands)
-        except RuntimeError:  # float32 beside halves
+        except RuntimeError:  # float32 next to halves
             return
         pairs = [(k, b, a) for k, (b, a) in enumerate(zip(theirs, ours)) if not is_settled(b, a)]
         if not pairs or self._explained(pairs, lambda *x: [kept(*x)[k] for k, *_ in pairs], operands):
             return
         verdict = self._judged(kept, operands, theirs, ours)
         if verdict is not None and verdict.status.is_finding:
-            self._parts(call, verdict, "its running statistics")
+            self._diverges(call, verdict, "its running statistics")
 
     def raised(self, call: OperatorCall, e: Exception) -> None:
         """The device raised in an operator that the CPU may run."""
@@ -240,17 +240,17 @@ class Search:
         refused = classify(e) == REFUSED
         text = f"{type(e).__name__}: {shortened(e)}"
         self.compared += 1
-        self._parts(call, Verdict(Status.UNSUPPORTED if refused else Status.ERROR, text))
+        self._diverges(call, Verdict(Status.UNSUPPORTED if refused else Status.ERROR, text))
 
-    def _parts(self, call: OperatorCall, verdict: Verdict, of: str = "") -> None:
+    def _diverges(self, call: OperatorCall, verdict: Verdict, of: str = "") -> None:
         pass_, now = self.where()
         operator = f"aten::{call.base_name}"
-        last = self.partings[-1] if self.partings else None
+        last = self.divergences[-1] if self.divergences else None
         nested = (operator, f"{operator}_impl", f"aten::_{call.base_name}_impl")
         if last is not None and now.order and (last.place, last.pass_) == (now, pass_) and last.operator in nested:
-            return  # an operator that runs another one by itself is told once, by the inner one
-        if len(self.partings) < MOST:
-            self.partings.append(Parting(operator, pass_, now, verdict, call, of))
+            return  # an operator that runs another one by itself is reported once, by the inner one
+        if len(self.divergences) < MOST:
+            self.divergences.append(Divergence(operator, pass_, now, verdict, call, of))
 
     def _judged(
         self, fn: Callable[..., Any], operands: Sequence[Tensor], theirs: Sequence[Tensor], ours: Sequence[Tensor]
@@ -267,7 +267,7 @@ class Search:
     # ---------------------------------------------------------------------------------------------------- functions
 
     def functions(self, s: Subject, only_foreign: bool = False) -> None:
-        """Run the forward pass with every public function compared, or those alone that run operators which the CPU lacks."""
+        """Run the forward pass with every public function compared, or only those that run operators missing on the CPU."""
         with self.places.watching():
             self._ran_with(Calls(self, only_foreign), s, True)
 
@@ -277,10 +277,10 @@ class Search:
             ex.attempt(run, "run")
 
     @property
-    def order(self) -> tuple[Parting, ...]:
-        """What parts, in the order in which it ran: the calls of the forward pass, then those of the backward pass, from the
+    def order(self) -> tuple[Divergence, ...]:
+        """What diverges, in the order in which it ran: the calls of the forward pass, then those of the backward pass, from the
         last to the first."""
-        found = sorted(self.partings, key=lambda p: PASSES.index(p.pass_))
+        found = sorted(self.divergences, key=lambda p: PASSES.index(p.pass_))
         if all(p.call is not None for p in found):
             return tuple(found)  # operators were kept as they ran
         return tuple(sorted(found, key=lambda p: (k := PASSES.index(p.pass_), (1, -1)[k] * p.place.order)))
@@ -298,7 +298,7 @@ class Search:
         for pass_ in PASSES[: 1 if chooses(name) else 2]:
             found = [v for n, v in findings if n.startswith("grad[") is (pass_ == "backward")]
             if found:
-                self.partings.append(Parting(name, pass_, place, max(found, key=_share)))
+                self.divergences.append(Divergence(name, pass_, place, max(found, key=_share)))
 
     def function(self, func: Any, name: str, given: Any, theirs: Any, place: Place) -> None:
         """Judge the result of a public function. given: its arguments before the call, on the CPU."""
@@ -328,7 +328,7 @@ class Search:
             return
         verdict = self._judged(run, operands, there, results[1])
         if verdict is not None and verdict.status.is_finding:
-            self.partings.append(Parting(name, PASSES[0], place, verdict))
+            self.divergences.append(Divergence(name, PASSES[0], place, verdict))
 
 
 def _digests(pairs: Iterable[tuple[int, Tensor, Tensor]]) -> set[tuple[str, str]]:
@@ -347,7 +347,7 @@ def chooses(name: str) -> bool:
 
 
 def cpu_results(call: OperatorCall, theirs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """What a call returns on the CPU. A device that keeps statistics in float32 hands them to the gradients beside halves,
+    """What a call returns on the CPU. A device that keeps statistics in float32 hands them to the gradients next to halves,
     which some kernels of the CPU refuse: there it is computed in float32 and rounded to the dtypes of the device's results.
     Raises what the CPU raises."""
     try:
@@ -392,7 +392,7 @@ def called_with(call: OperatorCall, tensors: Sequence[Tensor]) -> Any:
     place = torch.device("cpu")
 
     def realised(leaf: Any) -> Any:
-        if isinstance(leaf, Lain):
+        if isinstance(leaf, StridedOperand):
             return next(following)
         return place if isinstance(leaf, torch.device) else leaf
 

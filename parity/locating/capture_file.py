@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from parity.checks.operators import Lain
+from parity.checks.operators import StridedOperand
 from parity.comparing.places import Place
 from parity.comparing.subject import word
 from parity.core.dtypes import FACTS
@@ -45,7 +45,7 @@ Json = Any
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class RecordedCall:
     """A call that was recorded. kind: "operator" or "function"; pass_: number of the pass. args, kwargs: with `Ref` in place of
     tensors; results: what it returned; after: the storages that it wrote, by the number of their group. error: the type and the
     text of what it raised, and whether those are a refusal. named: of a function with operators that the CPU does not have
@@ -66,7 +66,7 @@ class Ran:
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """A tensor over a storage of the capture. storage: its digest; the rest as in `Lain`. grad: whether it required a
+    """A tensor over a storage of the capture. storage: its digest; the rest as in `StridedOperand`. grad: whether it required a
     gradient."""
 
     storage: str
@@ -79,13 +79,13 @@ class Ref:
     grad: bool = False
 
     @classmethod
-    def to(cls, x: Lain, storage: str, grad: bool = False) -> Ref:
+    def to(cls, x: StridedOperand, storage: str, grad: bool = False) -> Ref:
         """The reference of an operand whose storage has this digest."""
         return cls(storage, x.shape, x.strides, x.offset, x.conj, x.neg, x.group, grad)
 
-    def over(self, base: Tensor) -> Lain:
+    def over(self, base: Tensor) -> StridedOperand:
         """The operand over a storage."""
-        return Lain(base, self.shape, self.strides, self.offset, self.conj, self.neg, self.group)
+        return StridedOperand(base, self.shape, self.strides, self.offset, self.conj, self.neg, self.group)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class Capture:
     backward: bool
     tensors: tuple[Given, ...]
     store: Store
-    calls: list[Ran] = field(default_factory=list)
+    calls: list[RecordedCall] = field(default_factory=list)
     left: Mapping[str, int] = field(default_factory=dict)
     broken: str = ""
     whole: Mapping[str, Ref] | None = None
@@ -123,7 +123,7 @@ class Capture:
 
 
 def encoded(x: Any) -> Json:
-    """An argument as JSON. Raises ValueError for what is no number, word, tensor or nest of them."""
+    """An argument as JSON. Raises ValueError for what is neither number, word, tensor nor nest of them."""
     if x is None or isinstance(x, (bool, str)) or type(x) is int:
         return x
     if isinstance(x, float):
@@ -158,7 +158,7 @@ def _ref(r: Ref) -> list[Any]:
     return [r.storage, list(r.shape), list(r.strides), r.offset, r.conj, r.neg, r.group, r.grad]
 
 
-def _row(c: Ran) -> dict[str, Any]:
+def _row(c: RecordedCall) -> dict[str, Any]:
     p = c.place
     row: dict[str, Any] = {
         "kind": c.kind, "name": c.name, "pass": c.pass_, "place": [p.module, p.kind, p.function, p.line, p.order],
@@ -213,7 +213,7 @@ def _digest(body: str) -> str:
 
 
 def _safetensors(part: str) -> Any:
-    """The library, which is loaded where it is needed: environments that parity is lent to may lack it."""
+    """The library, which is loaded where it is needed: environments that parity is lent to may not have it."""
     try:
         import safetensors
         import safetensors.torch
@@ -235,7 +235,7 @@ def read(path: Path) -> Capture:
             f"there is no capture {path} ({e.strerror}); make one: parity locate FILE.py --capture {path}"
         ) from None
     if not stat.S_ISREG(status.st_mode) or status.st_size > LARGEST:
-        raise CaptureError(f"{path} is no capture: no ordinary file, or larger than {LARGEST >> 30} GiB")
+        raise CaptureError(f"{path} is not a capture: not an ordinary file, or larger than {LARGEST >> 30} GiB")
     try:
         with opened(str(path), "pt") as f:
             said = f.metadata() or {}
@@ -247,7 +247,7 @@ def read(path: Path) -> Capture:
         raise CaptureError(f"cannot read {path}: {e.strerror or e}") from None
     except Exception as e:  # safetensors' own errors, and whatever a made-up description runs into
         what = printable(f"{type(e).__name__}: {(str(e).splitlines() or [''])[0]}")[:160]
-        raise CaptureError(f"{path} is no sound capture, it may be truncated or edited ({what}); {REMEDY}") from None
+        raise CaptureError(f"{path} is not a sound capture, it may be truncated or edited ({what}); {REMEDY}") from None
 
 
 def _checked_body(path: Path, said: Mapping[str, str]) -> Json:
@@ -317,12 +317,12 @@ def _read_ref(row: Json) -> Ref:
     return Ref(_text(storage), *sizes, _whole(offset), bool(conj), bool(neg), _whole(group), bool(grad))
 
 
-def _ran(row: Json) -> Ran:
+def _ran(row: Json) -> RecordedCall:
     module, kind, function, line, order = row["place"]
     place = Place(_text(module), _text(kind), _text(function), _text(line), _whole(order))
     error = row.get("error")
     named = row.get("named")
-    return Ran(
+    return RecordedCall(
         {"operator": "operator", "function": "function"}[row["kind"]], _text(row["name"]), (0, 1).index(row["pass"]), place,
         decoded(row["args"]), decoded(row["kwargs"]), tuple(map(_read_ref, row["results"])),
         {_whole(g): _text(k) for g, k in row["after"]},

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from parity.checks.equivalents import EQUIVALENTS
-from parity.checks.operators import Lain, OperatorCall, Reader
+from parity.checks.operators import OperatorCall, Reader, StridedOperand
 from parity.comparing.comparison import ParityWarning
 from parity.comparing.function import device_results, target
 from parity.comparing.places import Place
@@ -29,7 +29,7 @@ from parity.devices import Device
 from parity.devices.fingerprint import fingerprint
 from parity.devices.refusals import REFUSED, classify
 from parity.locating.calls import LARGEST, Operators, Search, shortened
-from parity.locating.capture_file import Capture, Given, Ran, Ref, encoded, write
+from parity.locating.capture_file import Capture, Given, RecordedCall, Ref, encoded, write
 from parity.locating.located import PASSES, plural
 from parity.locating.search import cotangents_of
 from parity.locating.values import Store, key_of
@@ -150,7 +150,7 @@ class _Recorder(Search):
 
     def __init__(self, device: Device, store: Store, s: Subject) -> None:
         super().__init__(device)
-        self.store, self.calls = store, list[Ran]()
+        self.store, self.calls = store, list[RecordedCall]()
         weights = [t for n, t in s.tensors if known(t)]
         names = {id(t) for _, t in s.given}
         large = sum(t.numel() * t.element_size() for t in weights if id(t) not in names) > WEIGHTS * store.limit
@@ -164,17 +164,17 @@ class _Recorder(Search):
         """Records operators."""
         return _Recording(self)
 
-    def ref(self, x: Lain, made: bool = False, grad: bool = False) -> Ref:
+    def ref(self, x: StridedOperand, made: bool = False, grad: bool = False) -> Ref:
         """The reference of a tensor, whose storage is kept."""
         return Ref.to(x, self.store.add(x.base, made), grad)
 
     def tree(self, tree: Any) -> Any:
         """Arguments with references in place of tensors. Raises ValueError for what cannot be kept."""
-        kept = tree_map(lambda x: self.ref(x) if isinstance(x, Lain) else x, tree)
+        kept = tree_map(lambda x: self.ref(x) if isinstance(x, StridedOperand) else x, tree)
         encoded(kept)
         return kept
 
-    def keep(self, call: OperatorCall, results: list[Lain], after: dict[int, Tensor], error: Any = None) -> None:
+    def keep(self, call: OperatorCall, results: list[StridedOperand], after: dict[int, Tensor], error: Any = None) -> None:
         """Record an operator."""
         pass_, place = self.where()
         try:
@@ -184,7 +184,7 @@ class _Recorder(Search):
             return
         kept = tuple(self.ref(x, True) for x in results)
         written = {g: self.store.add(b, True) for g, b in after.items()}
-        self.calls.append(Ran("operator", call.name, PASSES.index(pass_), place, args, kwargs, kept, written, error))
+        self.calls.append(RecordedCall("operator", call.name, PASSES.index(pass_), place, args, kwargs, kept, written, error))
 
     def operator(self, call: OperatorCall, theirs: tuple[Tensor, ...]) -> None:
         """Operators are recorded by their mode."""
@@ -209,7 +209,7 @@ class _Recorder(Search):
         if results is not None:
             names = tuple(self.foreign.pop(place.order))
             args, kwargs = self._arguments(given)
-            self.calls.append(Ran("function", name, 0, place, args, kwargs, named=results, foreign=names))
+            self.calls.append(RecordedCall("function", name, 0, place, args, kwargs, named=results, foreign=names))
 
     def function(self, func: Any, name: str, given: Any, theirs: Any, place: Place) -> None:
         """Record a public function. given: its arguments before the call, on the CPU."""
@@ -220,7 +220,7 @@ class _Recorder(Search):
         except ValueError:  # an argument that is no data, such as a generator
             self.left[f"an argument of {name} cannot be kept"] += 1
             return
-        self.calls.append(Ran("function", name, 0, place, args, kwargs, results))
+        self.calls.append(RecordedCall("function", name, 0, place, args, kwargs, results))
 
     def _arguments(self, given: Any) -> Any:
         read = Reader(self.device, LARGEST)

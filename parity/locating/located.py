@@ -12,12 +12,12 @@ from parity.comparing.places import Place
 from parity.core.results import Status, Verdict
 from parity.locating.modules import ModuleError, shown
 
-SHOWN = 5  # parting operators in the text
+SHOWN = 5  # diverging operators in the text
 PASSES = ("forward", "backward")
 
 
 @dataclass(frozen=True, slots=True)
-class Parting:
+class Divergence:
     """An operator (or function) whose own result is outside. operator: "aten::gelu" or "torch.nn.functional.gelu"; pass_: one
     of `PASSES`; verdict: of its worst result; call: the operator with its operands, None for a function; of: what it
     judges, where that is no result."""
@@ -41,7 +41,7 @@ class Parting:
 
     @property
     def how(self) -> str:
-        """How far the operator is off; the reason if that is no number."""
+        """How far the operator is off; the reason if there is no such number."""
         m = self.verdict.measure
         share = m is not None and m.share is not None and 0.0 < m.share < float("inf")
         return f"{m.share:.3g} times the budget" if share and m is not None else self.verdict.reason
@@ -49,17 +49,18 @@ class Parting:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Located:
-    """What `locate` found. subject: "Net float32 on mps"; partings: the operators whose own results are outside, in the order
-    in which they ran; compared: number of calls of operators that were; left: reason -> number of those that were not. broken:
-    what the function raised on the device; whole: what differs in its results although no operator diverges alone; modules: how
-    far each is off as errors add up, in the order in which they ran, where that was asked for. here: of a comparison with a
-    capture, what was located on the device of this machine (None for the CPU); compiled: what became of the function that
-    torch.compile compiled, where that was asked for. next: the command that tests the first operator by itself."""
+    """What `locate` found. subject: "Net float32 on mps"; divergences: the operators whose own results are outside, in the
+    order in which they ran; compared: number of calls of operators that were; left: reason -> number of those that were not.
+    broken: what the function raised on the device; whole: what differs in its results although no operator diverges alone;
+    modules: how far each is off as errors add up, in the order in which they ran, where that was asked for. here: of a
+    comparison with a capture, what was located on the device of this machine (None for the CPU); compiled: what became of the
+    function that torch.compile compiled, where that was asked for. next: the command that tests the first operator by
+    itself."""
 
     subject: str
     dtype: str
     device: str
-    partings: tuple[Parting, ...] = ()
+    divergences: tuple[Divergence, ...] = ()
     compared: int = 0
     left: Mapping[str, int] = field(default_factory=dict)
     broken: str = ""
@@ -74,18 +75,18 @@ class Located:
     def agrees(self) -> bool:
         """Whether the run came to its end, and nothing differs."""
         others = (self.here is None or self.here.agrees) and (self.compiled is None or not self.compiled.wrong)
-        return others and not (self.partings or self.broken or self.whole)
+        return others and not (self.divergences or self.broken or self.whole)
 
     @property
-    def first(self) -> Parting | None:
+    def first(self) -> Divergence | None:
         """The first operator that diverges by itself; None if none does, even where the run or its results differ."""
-        return self.partings[0] if self.partings else None
+        return self.divergences[0] if self.divergences else None
 
     @property
     def table(self) -> tuple[Line, ...]:
         """A line for each operator that differs, and for all else that does: the run, its results, compiled code, and what
         was located here."""
-        lines = [Line.of(f"{p.title}: {p.operator}", p.verdict) for p in self.partings]
+        lines = [Line.of(f"{p.title}: {p.operator}", p.verdict) for p in self.divergences]
         lines += [Line("the call", Status.ERROR, reason=self.broken)] if self.broken else []
         lines += [Line("the results", Status.WRONG, reason=self.whole)] if self.whole else []
         compiled = self.compiled.verdicts if self.compiled is not None else ()
@@ -112,11 +113,11 @@ class Located:
 
     def __str__(self) -> str:
         lines = [self.headline]
-        for k, p in enumerate(self.partings[:SHOWN]):
+        for k, p in enumerate(self.divergences[:SHOWN]):
             lines += ["then, each judged by itself:"] if k == 1 else []
             lines += [f"  {p.title}: {p.what}"] if k else []
             lines += [f"  {line}" for line in (*_worst(p), *called(p))]
-        more = len(self.partings) - SHOWN
+        more = len(self.divergences) - SHOWN
         lines += [f"  ... and {more} more operators"] if more > 0 else []
         if self.first is not None:
             lines.append(f"{plural(self.compared, 'call')} of operators compared")
@@ -137,7 +138,7 @@ def plural(n: int, noun: str) -> str:
     return f"{n} {noun}" + ("" if n == 1 else "s")
 
 
-def _worst(p: Parting) -> Iterator[str]:
+def _worst(p: Divergence) -> Iterator[str]:
     m = p.verdict.measure
     if m is not None and m.device:
         truth = f", truth {m.truth}" if m.truth else ""
@@ -145,7 +146,7 @@ def _worst(p: Parting) -> Iterator[str]:
         yield f"worst at {list(m.index)}{of}: device {m.device}, CPU {m.reference or m.truth}{truth}"
 
 
-def called(p: Parting) -> Iterator[str]:
+def called(p: Divergence) -> Iterator[str]:
     """The public function that the operator belongs to, and its line."""
     of = "of" if p.pass_ == "backward" else "by"
     if p.place.function or p.place.line:

@@ -1,7 +1,7 @@
 """How far each module of a model is off on the device, as errors add up on the way to it: outputs, input gradients, parameters.
 
 Unlike `locate`, which judges every operator on the operands that it got, this compares whole runs: a module behind a wrong one
-is off, too. An error is told in units of what rounding explains at that place: how far runs in float64 lie from the exact one
+is off, too. An error is given in units of what rounding explains at that place: how far runs in float64 lie from the exact one
 in which every operator's result is rounded by chance.
 """
 
@@ -19,7 +19,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
-from parity.comparing.draws import Handed
+from parity.comparing.draws import SharedRandom
 from parity.comparing.rounded_runs import by_chance, in_double, unit_roundoff
 from parity.comparing.subject import SEED, Subject, forward, gradients, tracked_outputs
 from parity.comparing.truth import seeded
@@ -121,12 +121,12 @@ def _number(x: float | None) -> str:
 
 
 class _Seen:
-    """What a run tells of its modules' tensors. kinds: class of each module that ran, in order."""
+    """The tensors of a run's modules. kinds: class of each module that ran, in order."""
 
     def __init__(self) -> None:
         self.kinds: dict[str, str] = {}
 
-    def tell(self, key: Key, t: Tensor) -> None:
+    def add(self, key: Key, t: Tensor) -> None:
         """A tensor came by."""
         raise NotImplementedError
 
@@ -140,7 +140,7 @@ class _Exact(_Seen):
         self.sizes: dict[Key, float] = {}
         self.left = self._bytes = 0
 
-    def tell(self, key: Key, t: Tensor) -> None:
+    def add(self, key: Key, t: Tensor) -> None:
         """Keep it, if there is room."""
         self._bytes += t.numel() * 8
         if self._bytes > LARGEST:
@@ -159,7 +159,7 @@ class _Errors(_Seen):
         self.norms: dict[Key, list[float]] = defaultdict(list)
         self.least: dict[Key, float] = {}
 
-    def tell(self, key: Key, t: Tensor) -> None:
+    def add(self, key: Key, t: Tensor) -> None:
         """Compare it."""
         truth = self._exact.tensors.get(key)
         if truth is None or truth.shape != t.shape:
@@ -178,10 +178,10 @@ def _run(
     around: contextlib.AbstractContextManager[Any],
     device: Device | None = None,
 ) -> None:
-    """A run, forward and backward, that tells its modules' tensors."""
+    """A run, forward and backward, that hands on its modules' tensors."""
     if device is not None:
         device.seed(SEED)
-    with seeded(), around, Handed(), _hooked(seen):
+    with seeded(), around, SharedRandom(), _hooked(seen):
         run = forward(s, put, bool(cotangents), stay=torch.clone)
         fed = [put(c) for c in cotangents]
         grads = gradients(run, tracked_outputs(run), fed) if fed else ()
@@ -190,7 +190,7 @@ def _run(
     for name, g in grads:
         module, _, own = owners[name].rpartition(".")
         if owners[name] in known:
-            seen.tell((module, KINDS[2], own), g)
+            seen.add((module, KINDS[2], own), g)
 
 
 @contextlib.contextmanager
@@ -199,9 +199,9 @@ def _hooked(seen: _Seen) -> Iterator[None]:
     roots: list[nn.Module] = []
     calls: dict[str, int] = defaultdict(int)
 
-    def tell(key: Key, t: Tensor) -> None:
+    def add(key: Key, t: Tensor) -> None:
         with _disable_current_modes():
-            seen.tell(key, t)
+            seen.add(key, t)
 
     def enter(m: nn.Module, args: Any) -> Any:
         if not roots or id(m) not in names:
@@ -217,14 +217,14 @@ def _hooked(seen: _Seen) -> Iterator[None]:
         if not isinstance(x, Tensor) or not x.requires_grad or not x.is_floating_point() or not torch.is_grad_enabled():
             return x
         own = x.view_as(x)
-        own.register_hook(lambda g: tell((name, KINDS[1], which), g))  # type: ignore[no-untyped-call]
+        own.register_hook(lambda g: add((name, KINDS[1], which), g))  # type: ignore[no-untyped-call]
         return own
 
     def leave(m: nn.Module, args: Any, out: Any) -> None:
         name = names[id(m)]
         for k, t in enumerate(tree_leaves(out)):
             if isinstance(t, Tensor) and t.is_floating_point() and t.layout is torch.strided:
-                tell((name, KINDS[0], f"{calls[name]} {k}"), t)
+                add((name, KINDS[0], f"{calls[name]} {k}"), t)
 
     hooks = [register_module_forward_pre_hook(enter), register_module_forward_hook(leave)]
     try:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from parity.comparing.advice import LENGTHS, ON_THE_CPU, cast
 from parity.comparing.places import Place
 from parity.devices import mps
-from parity.devices.mps_calls import LACKING, Answer
+from parity.devices.mps_calls import NOT_ON_MPS, Answer
 from parity.locating.located import PASSES, plural
 
-SHOWN = 8  # of each kind of what is lacking, in the text
+SHOWN = 8  # of each kind of what is missing, in the text
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +28,9 @@ class Need:
     why: str = ""
 
     @property
-    def lacks(self) -> bool:
+    def is_missing(self) -> bool:
         """Whether MPS cannot run it."""
-        return self.answer in LACKING
+        return self.answer in NOT_ON_MPS
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,37 +62,37 @@ class Needs:
     notes: tuple[str, ...] = ()
 
     @property
-    def lacking(self) -> tuple[Need, ...]:
+    def missing(self) -> tuple[Need, ...]:
         """What MPS cannot run, in the order of the first calls."""
-        return tuple(n for n in self.needs if n.lacks)
+        return tuple(n for n in self.needs if n.is_missing)
 
     @property
     def complete(self) -> bool:
         """Whether MPS has all that is needed, and all was seen."""
-        return not (self.lacking or self.held or self.broken)
+        return not (self.missing or self.held or self.broken)
 
     @property
     def operators(self) -> tuple[str, ...]:
-        """Those that MPS lacks in every dtype, each once."""
-        return tuple(dict.fromkeys(n.operator for n in self.lacking if n.answer is Answer.MISSING))
+        """Those that MPS has in no dtype, each once."""
+        return tuple(dict.fromkeys(n.operator for n in self.missing if n.answer is Answer.MISSING))
 
     @property
     def dtypes(self) -> tuple[str, ...]:
-        """Those that MPS lacks for every operator, each once."""
-        own = (n.dtype for n in self.lacking if n.answer is Answer.REFUSED and n.operator == "")
+        """Those that MPS has for no operator, each once."""
+        own = (n.dtype for n in self.missing if n.answer is Answer.REFUSED and n.operator == "")
         return tuple(dict.fromkeys((*self.held, *own)))
 
     @property
     def refusing(self) -> tuple[str, ...]:
         """Operators that MPS has, and that refuse the model's calls."""
-        return tuple(dict.fromkeys(n.operator for n in self.lacking if n.answer is Answer.REFUSED and n.operator))
+        return tuple(dict.fromkeys(n.operator for n in self.missing if n.answer is Answer.REFUSED and n.operator))
 
     @property
     def headline(self) -> str:
         """The answer in one line."""
         parts = []
         if self.operators:
-            parts.append(f"{plural(len(self.operators), 'operator')} that MPS lacks: {', '.join(self.operators)}")
+            parts.append(f"{plural(len(self.operators), 'operator')} missing on MPS: {', '.join(self.operators)}")
         if self.dtypes:
             parts.append(f"{' and '.join(self.dtypes)}, which MPS does not have")
         if self.refusing:
@@ -116,25 +116,25 @@ class Needs:
         return "\n".join([self.headline, *self.lines()])
 
     def lines(self, all_: bool = False) -> Iterator[str]:
-        """What is lacking, where it is called, and what to do. all_: however many they are."""
+        """What is missing, where it is called, and what to do. all_: however many they are."""
         for dtype, names in self.held.items():
             more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
             yield f"  {dtype}: {', '.join(names[:SHOWN])}{more}"
             yield f"    do: {cast(dtype)}; no fallback helps"
-        told = self.lacking
-        for n in told if all_ else told[:SHOWN]:
+        missing = self.missing
+        for n in missing if all_ else missing[:SHOWN]:
             times = f", {plural(n.calls, 'call')}" if n.operator and n.calls > 1 else ""
             yield f"  {n.operator or 'a tensor'} {n.dtype}".rstrip() + f": {n.answer}, {n.pass_}{times}"
             yield f"    {where(n.place, n.pass_)}"
             yield from (f"    MPS says: {n.why}",) if n.why else ()
             yield f"    do: {remedy(n)}"
-        if len(told) > SHOWN and not all_:
-            yield f"  ... and {len(told) - SHOWN} more (-v lists all)"
+        if len(missing) > SHOWN and not all_:
+            yield f"  ... and {len(missing) - SHOWN} more (-v lists all)"
         if self.mixed is not None:
             yield f"  {self.broken}"
             yield f"    {where(self.mixed, PASSES[0])}"
             yield f"    do: {self.remedy}"
-        elif self.broken and told:
+        elif self.broken and missing:
             yield f"  not seen to its end: {self.broken}"
         yield from (f"note: {n}" for n in self.notes)
 
@@ -147,7 +147,7 @@ def where(place: Place, pass_: str) -> str:
 
 
 def remedy(n: Need) -> str:
-    """What the user may do about something that is lacking."""
+    """What the user may do about something that is missing."""
     if n.answer is Answer.MISSING:
         return f"{ON_THE_CPU}; or move this part there, x.cpu() before and .to(device) behind"
     if n.operator:

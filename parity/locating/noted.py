@@ -1,5 +1,5 @@
-"""What a command is at, noted for its parent: the operator that the device runs, or that the CPU runs again. So a side which
-ends the process or hangs is told with it."""
+"""Notes for the parent process which operator a command is at, on the device or again on the CPU, so that the report names
+the operator if the process dies or hangs."""
 
 from __future__ import annotations
 

@@ -38,20 +38,20 @@ from parity.devices import Device
 from parity.devices.mps import FALLBACK_VARIABLE
 from parity.execution import execute as ex
 from parity.locating.calls import Operators, Search
-from parity.locating.located import SHOWN, Located, Parting, called
+from parity.locating.located import SHOWN, Divergence, Located, called
 from parity.locating.modules import module_errors
 
-PATIENCE = 60.0  # seconds for looking where a comparison that failed parts
+PATIENCE = 60.0  # seconds for looking where a comparison that failed diverges
 
 
 def located(q: Request, seconds: float = math.inf, whole: bool = True, modules: bool = False) -> Located:
-    """What parts on a device of this machine; raises as `locate` does. seconds: the time after which no more operators are
-    compared; whole: compare the results as well where no operator diverges; modules: tell how far each module is off, too."""
+    """What diverges on a device of this machine; raises as `locate` does. seconds: the time after which no more operators are
+    compared; whole: compare the results as well where no operator diverges; modules: say how far each module is off, too."""
     s, place = q.subject(), target(q.device)
     if not s.moves:
         raise NothingCompared(f"{s.name}: no input is a tensor, so nothing would reach {place.name}; give it tensors")
     if place.name == "cpu":
-        raise UsageError("the device is the CPU itself, which cannot part from itself; name another with device=")
+        raise UsageError("the device is the CPU itself, which cannot diverge from itself; name another with device=")
     s, cotangents = _ran_on_the_cpu(s, q.backward)
     why = "no backward pass: no output depends on an input or parameter that requires a gradient"
     notes: tuple[str, ...] = (why,) if q.backward and not cotangents else ()
@@ -66,24 +66,24 @@ def located(q: Request, seconds: float = math.inf, whole: bool = True, modules: 
         warnings.simplefilter("ignore", ParityWarning)
         place.seed(SEED)
         search.operators(eager, cotangents)
-        # Behind a part that was found, functions that the CPU has no operator for may part before it.
-        if (search.foreign or not search.partings) and time.monotonic() < search.until:
+        # Behind a part that was found, functions that the CPU has no operator for may diverge before it.
+        if (search.foreign or not search.divergences) and time.monotonic() < search.until:
             place.seed(SEED)
-            search.functions(eager, only_foreign=bool(search.partings))
+            search.functions(eager, only_foreign=bool(search.divergences))
     differs = ""
     if whole and search.broken:
         notes += _advice(q)
         notes += (ON_THE_CPU,) if FALLBACK_VARIABLE in search.broken else ()
-    elif whole and not search.partings and (q.effort == FULL or not _is_rounding(s, place, cotangents)):
+    elif whole and not search.divergences and (q.effort == FULL or not _is_rounding(s, place, cotangents)):
         differs = _whole(q)
-    if not (search.compared or search.partings or search.broken):
+    if not (search.compared or search.divergences or search.broken):
         raise NothingCompared(f"{s.name}: no operator that can be compared ran on {place.name}")
     if names := [n for some in search.foreign.values() for n in some]:
         search.left[f"the CPU does not run them ({', '.join(sorted(set(names)))[:80]})"] += len(names)
     title = f"{s.name} {s.dtype} on {place.name}"
     table, more = module_errors(eager, cotangents, place) if modules else ((), "")
     notes += (more,) if more else ()
-    left, broken, order, dtype = dict(search.left), "" if search.partings else search.broken, search.order, s.dtype
+    left, broken, order, dtype = dict(search.left), "" if search.divergences else search.broken, search.order, s.dtype
     next_ = _next(order[0] if order else None, dtype, place)
     return Located(title, dtype, place.name, order, search.compared, left, broken, differs, notes, table, next=next_)
 
@@ -150,21 +150,21 @@ def locate_run(
             got = ex.attempt(run, "run")
         if isinstance(got, Raised):
             search.broken = f"{got.type}: {got.message}"
-        if search.foreign or not search.partings:  # as in `located`
-            search.functions_of(prepared(search.places), only_foreign=bool(search.partings))
+        if search.foreign or not search.divergences:  # as in `located`
+            search.functions_of(prepared(search.places), only_foreign=bool(search.divergences))
     order, left = search.order, dict(search.left)
     next_ = _next(order[0] if order else None, "float32", device)
     return Located(name, "", device.name, order, search.compared, left, "" if order else search.broken, next=next_)
 
 
-def parted(comparison: Comparison, q: Request) -> Comparison:
+def with_divergence(comparison: Comparison, q: Request) -> Comparison:
     """The comparison with where the device diverges, and with the results of that module first. As it is if nothing can be
     located: the device refuses the function, or differs by what its operators add up to."""
     if not any(v.status.differs for _, v in comparison.verdicts):
         return comparison
     try:
         found = located(replace(q, effort=DEFAULT), PATIENCE, whole=False)
-    except Exception:  # the findings must be told all the same
+    except Exception:  # the findings must be reported all the same
         return comparison
     return with_place(comparison, found)
 
@@ -177,13 +177,13 @@ def with_place(comparison: Comparison, found: Located) -> Comparison:
     order = sorted(comparison.verdicts, key=lambda nv: bool(one.place.module) and own not in nv[0])
     next_ = found.next or comparison.next
     where = "; ".join((f"{found.headline.removeprefix(found.subject).strip()}", *called(one)))
-    where += f"\n  {comparison.parts}" if comparison.parts else ""  # of compiled code
+    where += f"\n  {comparison.where}" if comparison.where else ""  # of compiled code
     line = one.place.line.partition(", in ")[0]
     brief = f"{one.operator.removeprefix('aten::')} {one.how or one.verdict.status}" + (f", {line}" if line else "")
-    return replace(comparison, verdicts=tuple(order), parts=where, next=next_, brief=f"{comparison.subject}: {brief}")
+    return replace(comparison, verdicts=tuple(order), where=where, next=next_, brief=f"{comparison.subject}: {brief}")
 
 
-def _next(one: Parting | None, dtype: str, device: Device) -> str:
+def _next(one: Divergence | None, dtype: str, device: Device) -> str:
     """The command that tests an operator by itself; empty if no row of the catalog does, or if the device refuses it."""
     if one is None or not one.verdict.status.differs:
         return ""

@@ -146,7 +146,7 @@ class Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's o
         """Whether a sum is one of integers that every dtype adds exactly: formulas use such sums as counts, and test for 1."""
         for t in (result, *args):
             if isinstance(t, Tensor) and t.dtype is torch.float64:
-                some = t[(0,) * (t.dim() - 1)] if t.numel() > FEW and t.dim() > 1 else t  # one row tells it, nearly always
+                some = t[(0,) * (t.dim() - 1)] if t.numel() > FEW and t.dim() > 1 else t  # one row shows it, nearly always
                 if not (bool(self._whole(some).all()) and (some is t or bool(self._whole(t).all()))):
                     return False
         return True

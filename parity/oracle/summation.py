@@ -26,8 +26,8 @@ def chain_loss(x: Tensor, dims: Sequence[int]) -> Tensor:
     """Loss of summing these numbers over dims in one chain of float32 additions, flattened.
 
     Many terms of one size, or below half an ULP of the sum, are all rounded to one side, which no random walk describes. The
-    result is the larger of two losses: adding in order, and adding the largest term first, beside which all terms below half an
-    ULP of it vanish.
+    result is the larger of two losses: adding in order, and adding the largest term first, next to which all terms below half
+    an ULP of it vanish.
     """
     front = x.detach().movedim(list(dims), list(range(len(dims))))
     terms = front.reshape(math.prod(front.shape[: len(dims)]), -1).to(torch.float32)

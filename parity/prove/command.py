@@ -20,7 +20,7 @@ from parity.report.words import plural
 from parity.store import run_file
 
 ZOO = (
-    "Plant known device bugs, one at a time, on a simulated device, and tell which of them the suite's ordinary cases find. "
+    "Plant known device bugs, one at a time, on a simulated device, and report which of them the suite's ordinary cases find. "
     "--generator opinfo scores the plain rule of the field instead: OpInfo samples as they are, CPU against device, "
     "torch.testing.assert_close, forward and first backward; both puts the two side by side."
 )
@@ -43,15 +43,15 @@ of parity run (-n, --seed). With one:   parity run --device mps --study reach --
 The last line reads: N of M (x %)."""
 COVERAGE = (
     "How often each feature of a call was drawn in a run, by family of ops, and each two together. Further cases are drawn and "
-    "not run: a pair of features that they show is applicable, and it is a hole where the run lacks it though ten of its cases "
-    "or more were to have it. Also the pairs of op and dtype that were compared in each aspect, as prove counts has."
+    "not run: a pair of features that they show is applicable, and it is a hole where it is missing in the run though ten of "
+    "its cases or more were to have it. Also the pairs of op and dtype that were compared in each aspect, as prove counts has."
 )
 TRACE = (
     "Show each call of a case on a simulated device as a fault would see it (parity.devices.sim.faults): level, op, arguments "
     "by name, strides and offsets, and where it writes."
 )
 POWER = """\
-How many errors the judge would see: every comparison that agrees is judged once more with each of four errors put in. Tells
+How many errors the judge would see: every comparison that agrees is judged once more with each of four errors put in. Reports
 the shares by error, dtype, rule and op, and what the judge said of those that it did not see. Takes run files, or ops and
 options as parity run does, on sim by default."""
 

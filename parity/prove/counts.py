@@ -1,8 +1,8 @@
 """Counts the pairs of op and dtype that were compared, in the unit of torch's own suite: OpInfo entry x dtype; as a study of a
 run that draws until every aspect of an item holds a comparison, and as a table next to what torch's suite compares on MPS.
 
-A native row counts as the entry that it covers, and as an extra op only if OpInfo lacks it. A pair counts in an aspect if a
-record of that aspect holds a comparison; refused and void cases do not count.
+A native row counts as the entry that it covers, and as an extra op only if OpInfo does not have it. A pair counts in an aspect
+if a record of that aspect holds a comparison; refused and void cases do not count.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _last_words() -> dict[str, str]:
 
 
 def units(row: Row) -> tuple[str, ...]:
-    """The units that the row counts as: OpInfo entries, or its own name if OpInfo lacks the op."""
+    """The units that the row counts as: OpInfo entries, or its own name if OpInfo does not have the op."""
     if row.counts.opinfo:
         return row.counts.opinfo
     if row.counts.under:
@@ -265,4 +265,4 @@ def _reasons(left: Sequence[Pair], verbose: bool) -> list[str]:
         lines.append(f"  {sum(map(len, ops.values())):>5,} {why}")
         lines += [f"          {n}" for n in names] if verbose else [f"        {listed(names, 100)}"]
     rest = sum(len(d) for why in order[len(shown) :] for d in by[why].values())
-    return lines + ([f"  {rest:>5,} for {len(order) - len(shown)} other reasons: -v tells all"] if rest else [])
+    return lines + ([f"  {rest:>5,} for {len(order) - len(shown)} other reasons: -v lists all"] if rest else [])

@@ -56,8 +56,8 @@ def expected(items: Sequence[tuple[Row, str, int]], sizes: Sizes) -> Mapping[Two
 def missing(coverage: Coverage, items: Sequence[tuple[Row, str, int]], sizes: Sizes) -> dict[TwoFeatures, float]:
     """Pair -> expected cases, for pairs in decoded cases that no case of the run has; largest expectation first."""
     shown = expected(items, sizes)
-    lacking = {(f, g): n for (f, g), n in shown.items() if g not in coverage.together.get(f, ())}
-    return dict(sorted(lacking.items(), key=lambda pair: (-pair[1], pair[0])))
+    missing = {(f, g): n for (f, g), n in shown.items() if g not in coverage.together.get(f, ())}
+    return dict(sorted(missing.items(), key=lambda pair: (-pair[1], pair[0])))
 
 
 # ------------------------------------------------------------------------------------------------------------- the tables
@@ -78,11 +78,11 @@ def render(run: Run, families: Collection[str] = (), verbose: bool = False) -> s
     gaps = _missing(run, chosen)
     lines = _families(chosen, gaps)
     for c in chosen:
-        lacking = gaps[c.family]
+        missing = gaps[c.family]
         if families:
-            lines += ["", f"{c.family}: {plural(c.cases, 'case')}", *_features(c, lacking)]
-        if lacking:
-            lines += ["", f"{c.family}: {len(lacking):,} applicable pairs were not drawn", *_named(lacking, verbose)]
+            lines += ["", f"{c.family}: {plural(c.cases, 'case')}", *_features(c, missing)]
+        if missing:
+            lines += ["", f"{c.family}: {len(missing):,} applicable pairs were not drawn", *_named(missing, verbose)]
     if not families:
         lines += ["", counts.render(counts.of_run(run.items, run.header.complete), run.header.complete, verbose)]
     return "\n".join(lines)

@@ -57,7 +57,7 @@ class WorkerDeath:
 
     @property
     def phase(self) -> str:
-        """What the process was doing: search, shrink, least, again, healthy or beside."""
+        """What the process was doing: search, shrink, least, again, healthy or others."""
         return str(self.facts["phase"])
 
     @property
@@ -157,7 +157,7 @@ def _found_by_death(t: FaultTrial, death: WorkerDeath) -> Score:
         t.journals.about(phase="again", score=asdict(score))
         _run(t, t.plan.device, item, one.case, allowed(t.plan, one.case))
         alarm = f"hang in {death.case}, and not when it was run again"
-        return _others_added(t, replace(score, found=False, miss="a hang that did not come again", alarms=(alarm,)))
+        return _others_added(t, replace(score, found=False, miss="a hang that was not reproduced", alarms=(alarm,)))
     return _checked_on_healthy(t, score)
 
 

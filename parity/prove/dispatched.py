@@ -59,7 +59,7 @@ class Reach(Study):
         """Not in cases with calls before them, whose operators are not the case's own."""
         return unwatched(case, device, results) if case.after else self.seen.watching(device, results)
 
-    def told(self, row: ItemRow) -> ItemRow:
+    def noted(self, row: ItemRow) -> ItemRow:
         """With the operators."""
         return replace(row, operators=tuple(sorted(self.seen.operators)), idle=self.seen.idle)
 

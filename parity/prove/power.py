@@ -2,7 +2,7 @@
 
 Each comparison that agreed was judged once more with each of `parity.checks.power.ERRORS`. Shares are of the comparisons that
 were not proved: an experiment (numbers that leave the range, NaN that spreads), or an honest budget of more than half of what
-is changed, proves that nobody can see the error. Proved ones are counted beside them, and as elements.
+is changed, proves that nobody can see the error. Proved ones are counted next to them, and as elements.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from parity.engine import suite
 from parity.store.rows import Power, Run
 
 OUTCOMES = (SEEN, PROVED, BLIND)
-FEWEST = 20  # comparisons of an op before its share is told
+FEWEST = 20  # comparisons of an op before its share is reported
 SHOWN, WORDS = 60, 25  # most lines of a table, and most of what the judge said
 
 
@@ -56,7 +56,7 @@ def _elements(runs: Sequence[Run]) -> Iterator[str]:
     elements: dict[str, Counter[str]] = defaultdict(Counter)
     for item in (i for run in runs for i in run.items):
         elements[item.dtype].update(item.elements)
-    yield from ("", "elements, by dtype of the op: excused by experiment, excused without, loose; told if off by 5 %")
+    yield from ("", "elements, by dtype of the op: excused by experiment, excused without, loose; reported if off by 5 %")
     for dtype, c in elements.items():
         n, some = max(1, c["total"]), max(1, c["nonzero"])
         parts = "".join(f"{c[k] / n:>10.2%}" for k in ("shown", "unshown", "loose"))

@@ -123,7 +123,7 @@ def audit(runs: Sequence[Run], table: Table | None = None) -> Audit:
         state = State.MISSED if rows is None else State.WHOLE if alone else State.REACHED
         reason = "" if rows is not None else _reason(name, alone, done, idle)
         made.append(Operator(name, state, tuple(rows or ()), reason))
-    return Audit(table.torch, tuple(made), tuple(_told(run, table.torch) for run in runs))
+    return Audit(table.torch, tuple(made), tuple(_described(run, table.torch) for run in runs))
 
 
 def _usable(run: Run, of: str) -> None:
@@ -162,7 +162,7 @@ def _reason(name: str, alone: bool, done: dict[str, dict[str, None]], idle: dict
     return f"never dispatched; reached are {', '.join(others)}" if others else "never dispatched"
 
 
-def _told(run: Run, of: str) -> str:
+def _described(run: Run, of: str) -> str:
     h = run.header
     compared = sum(n for i in run.items for c in i.counts.values() for s, n in c.items() if s in COMPARED)
     what = f"{h.profile} profile on {h.fingerprint.device}" + (" (SIMULATED)" if h.fingerprint.simulated else "")
@@ -176,8 +176,8 @@ def _told(run: Run, of: str) -> str:
 
 
 def fresh(asked: Sequence[str], hear: Callable[[str], None]) -> list[Run]:
-    """The quick profile on `sim`, and what exists on MPS alone on `sim:mps`. asked: options of both runs; hear: is told how far
-    they are.
+    """The quick profile on `sim`, and what exists on MPS alone on `sim:mps`. asked: options of both runs; hear: called with how
+    far they are.
 
     Raises DeviceError where a run broke off.
     """

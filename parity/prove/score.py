@@ -281,7 +281,7 @@ def _fires(t: FaultTrial, item: Item, case: Case, like: Result) -> bool:
 def with_others(t: FaultTrial, score: Score) -> Score:
     """The score with the results of the bystanders (nothing, hopefully) and of the other ops that show the fault."""
     alarms, composites, seen = score.alarms, score.composites, 0
-    t.journals.about(phase="beside")
+    t.journals.about(phase="others")
     with t.plan.device.active(), listening(t.notes):
         for name in (*t.route.composites, *t.route.bystanders):
             row = suite.row(name)

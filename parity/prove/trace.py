@@ -29,18 +29,18 @@ def trace(o: argparse.Namespace) -> int:
     """Print the calls of a case, forward and backward, in their order. Raises CaseError, and what
     `resolve` raises."""
     if "(" not in o.case:
-        raise CaseError(f"'{o.case}' is no case; one looks like max_pool2d(float32[1, 3, 8, 8], 3)")
+        raise CaseError(f"'{o.case}' is not a case; one looks like max_pool2d(float32[1, 3, 8, 8], 3)")
     case = notation.parse(o.case)
     program = ex.program(suite.row(case.op))
     said: list[str] = []
 
-    def tell(call: Call) -> Any:
+    def show(call: Call) -> Any:
         inner = call.op.startswith(ATEN_INSIDE) or call.op.rpartition(".")[2] in ATEN_QUIET
         if call.level != "function" or not inner:
             said.append(_line(call))
         return call.run()
 
-    faults = [Fault(f"trace-{level}", (ANY,), tell, level=level) for level in LEVELS if level != "allocation"]
+    faults = [Fault(f"trace-{level}", (ANY,), show, level=level) for level in LEVELS if level != "allocation"]
     device = resolve(o.device or "sim", tuple(faults))
     inputs = build(case)
     placed: list[ex.Placed] = []

@@ -18,19 +18,19 @@ FIRED = "fired-"  # prefix of the journal of firings; the worker's name follows
 
 
 class Tap:
-    """Counts how often a fault is at work, and calls `tell` before it acts. While `harmless` is set, the fault is only counted,
-    so that one process can look for the cases in which a deadly fault would act."""
+    """Counts how often a fault is at work, and calls `first` before it acts. While `harmless` is set, the fault is only
+    counted, so that one process can look for the cases in which a deadly fault would act."""
 
-    def __init__(self, fault: Fault, tell: Callable[[], None]) -> None:
+    def __init__(self, fault: Fault, first: Callable[[], None]) -> None:
         self.count, self.raised, self.harmless = 0, "", False
-        self._effect, self._tell = fault.effect, tell
+        self._effect, self._first = fault.effect, first
         self.fault = replace(fault, effect=self._counted)
 
     def _counted(self, call: Call) -> Any:
         self.count += 1
         if self.harmless:
             return call.run()
-        self._tell()
+        self._first()
         try:
             return self._effect(call)
         except Exception as e:

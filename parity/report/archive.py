@@ -64,7 +64,7 @@ class Anonymous:
 
 def of_this_machine(vocabulary: Collection[str], variables: Mapping[str, str] | None = None) -> Anonymous:
     """For what this process, and others that it starts, may have written. vocabulary: words that stay whatever they are called:
-    a user named `max` is not to be told from an operator, and the word names nobody."""
+    a user named `max` cannot be distinguished from an operator, and the word names nobody."""
     variables = os.environ if variables is None else variables
     folders = {str(Path.home()): "~", os.path.realpath(Path.home()): "~", variables.get("HOME", ""): "~"}
     folders |= {tempfile.gettempdir(): "TMP", os.path.realpath(tempfile.gettempdir()): "TMP", os.getcwd(): "HERE"}
@@ -158,14 +158,14 @@ def render(path: Path) -> str:
     about = held.json(ABOUT)
     steps = about.get("steps")
     if not isinstance(steps, list) or not all(isinstance(s, dict) for s in steps) or "parity" not in about:
-        raise held.error(f"its {ABOUT} does not tell what was done")
+        raise held.error(f"its {ABOUT} does not say what was done")
     asked = f"parity {about['parity']}, Python {about.get('python')}: {about.get('minutes')} minutes on {about.get('device')}"
     lines = [f"{asked}, {about.get('when')}{', INTERRUPTED' * bool(about.get('interrupted'))}"]
     for s in steps:
         ended = "its time was over" if s.get("late") else f"exit code {s.get('code')}"
         lines.append(f"  {s.get('name')}: {ended}; {s.get('said')}")
-    for name, told in (("doctor.json", _doctor), ("reported.jsonl", _reported), ("run.jsonl", _run), ("audit.json", _audit)):
-        lines += ["", *(told(held, name) if name in held.names else [f"it holds no {name}"])]
+    for name, render in (("doctor.json", _doctor), ("reported.jsonl", _reported), ("run.jsonl", _run), ("audit.json", _audit)):
+        lines += ["", *(render(held, name) if name in held.names else [f"it holds no {name}"])]
     return "\n".join(lines)
 
 
@@ -191,7 +191,7 @@ class _Held:
 
     def error(self, why: str) -> ArchiveError:
         """Why it cannot be used."""
-        return ArchiveError(f"{self._path} is no archive of parity doctor --archive: {untrusted.printable(why)}")
+        return ArchiveError(f"{self._path} is not an archive of parity doctor --archive: {untrusted.printable(why)}")
 
     def text(self, name: str) -> str:
         """One of its files."""

@@ -1,4 +1,4 @@
-"""An operator that parts in a model as a standalone script of plain torch: the very call, with its strides and values."""
+"""An operator that diverges in a model as a standalone script of plain torch: the very call, with its strides and values."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from torch._ops import OpOverload, OpOverloadPacket
 from torch.utils._pytree import tree_map
 
 from parity.checks.equivalents import on_the_cpu
-from parity.checks.operators import Lain, OperatorCall
+from parity.checks.operators import OperatorCall, StridedOperand
 from parity.execution.inputs import Slot
-from parity.locating.located import Parting
+from parity.locating.located import Divergence
 from parity.report.script import Unwritable, base_text, expression, quoted
 from parity.report.script_text import HEAD, NAMED, REAL, TAIL
 
 LARGEST = 1 << 20  # bytes of all operands together
 
 
-def call_script(p: Parting, device_name: str) -> str:
+def call_script(p: Divergence, device_name: str) -> str:
     """The script, which runs the call on the CPU and on a device, also in float64, and judges. Raises Unwritable, with the
     reason, for what is no single call of torch or is too large to be written down."""
     call = p.call
     operator = None if call is None else on_the_cpu(call.operator)
     if call is None or not isinstance(operator, (OpOverload, OpOverloadPacket)):
-        raise Unwritable(f"{p.operator} is no operator that the CPU has, too; parity run tests it")
+        raise Unwritable(f"{p.operator} is not an operator that the CPU has, too; parity run tests it")
     bases = {x.group: x.base for x in call.operands}
     size = sum(b.numel() * b.element_size() for b in bases.values())
     if size > LARGEST:
@@ -57,7 +57,7 @@ def _lines(call: OperatorCall, operator: str) -> list[str]:
         view = f"{view}.conj()" if x.conj else view
         lines.append(f"t{k} = torch._neg_view({view})" if x.neg else f"t{k} = {view}")
     number = itertools.count()
-    args, kwargs = tree_map(lambda x: Slot(next(number)) if isinstance(x, Lain) else x, (call.args, call.kwargs))
+    args, kwargs = tree_map(lambda x: Slot(next(number)) if isinstance(x, StridedOperand) else x, (call.args, call.kwargs))
     given = ", ".join([*map(expression, args), *(f"{n}={expression(v)}" for n, v in kwargs.items())])
     kept = "".join(f', "operand[{k}]": t{k}' for k in sorted(call.written | call.statistics))
     lines += [f"outputs = tensors(torch.ops.{operator}({given}))"]

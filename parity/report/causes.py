@@ -17,14 +17,14 @@ from parity.report.words import called_in, listed, plural, reproduced, script_li
 from parity.store.rows import Header
 
 COMMENT = 65_536  # most characters of a comment on GitHub
-OF_NUMBERS = (EXTREME_VALUES, NON_FINITE, NARROW_INTEGERS)  # properties by which unlike faults are told together
+OF_NUMBERS = (EXTREME_VALUES, NON_FINITE, NARROW_INTEGERS)  # properties by which unlike faults are reported together
 REASON = 110  # most characters of a reason
 ACCEPTED = "known: "  # with which the mark of a cause begins that is accepted as a whole
 NONE: Mapping[str, str] = {}
 LINE = 230  # most characters of a line that is printed while a run goes on
 PLURAL = {
     "values": "give wrong values",
-    "memory": "write beside their destinations, or not at all",
+    "memory": "write outside their destinations, or not at all",
     "raises": "raise where the CPU computes",
 }
 
@@ -42,7 +42,7 @@ def sentence(c: Cause) -> str:
 
 
 def line(c: Gathered) -> str:
-    """The cause in one line, as it is told when a run meets it."""
+    """The cause in one line, as it is reported when a run meets it."""
     return shorten(f"{c.weight} [{c.cause.id}] {sentence(c.cause)}: {c.case}", LINE, placeholder=" ...")
 
 

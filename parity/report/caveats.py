@@ -1,5 +1,5 @@
 """What a reader must know of a run before its findings: a report without findings says little if the run was cut, or compared
-nothing. Every report of a whole run tells these."""
+nothing. Every report of a whole run gives these."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LOST = 200  # most characters of the names of items
 
 
 def failures(run: Run) -> Iterator[tuple[str, str]]:
-    """(what is lacking, more about it) of everything that keeps a run without findings from being a success."""
+    """(what is missing, more about it) of everything that keeps a run without findings from being a success."""
     end = run.end
     if not any(map(compared, run.items)):
         yield "nothing was compared", "this is no success; widen the selection"

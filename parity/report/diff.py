@@ -18,7 +18,7 @@ from jinja2 import Environment
 from parity.core.machine import IMAGE
 from parity.core.status import Conclusion
 from parity.core.untrusted import printable
-from parity.history.change import MEANING, Change, Group, Told
+from parity.history.change import MEANING, Change, Group, ReportedChange
 from parity.history.comparability import two_devices
 from parity.history.diff import Diff, device_words
 from parity.history.drift import ALARM, Cell, Shift
@@ -78,13 +78,13 @@ def compared_line(d: Diff) -> str:
 
 
 def drift_line(d: Diff) -> str:
-    """How many series of errors were tested, and how often equal devices would be told to differ."""
+    """How many series of errors were tested, and how often equal devices would be reported to differ."""
     if not d.drift.pairs:
         return "drift: no case with equal inputs is in both runs"
     units = "; parity changed, and its budgets may have" if any(n == "parity" for n, _, _ in d.changed) else ""
     return (
         f"drift: errors differ in {d.drift.series:,} cells, ops and causes, {d.drift.tests:,} tested (paired sign test, "
-        f"Holm); at most {ALARM:.0%} of diffs of equal devices tell any{units}"
+        f"Holm); at most {ALARM:.0%} of diffs of equal devices report any{units}"
     )
 
 
@@ -99,13 +99,13 @@ def pace_line(d: Diff) -> str:
         general = (
             f"; all are {max(g, 1 / g):.2g} times {'slower' if g > 1 else 'faster'}, as by a machine with other work to do"
         )
-    told = f"told from {FACTOR:g} times on, in three quarters of equal cases"
-    return f"speed: {p.series:,} times of op x dtype x pass compared, {told}{general}"
+    limit = f"reported from {FACTOR:g} times on, in three quarters of equal cases"
+    return f"speed: {p.series:,} times of op x dtype x pass compared, {limit}{general}"
 
 
 def headline(d: Diff, fail_on: Collection[Group]) -> str:
     """How many of what changed, in one line."""
-    counts = [f"{g.words} {len(told)}" for g, told in d.groups.items()]
+    counts = [f"{g.words} {len(entries)}" for g, entries in d.groups.items()]
     if d.incomplete:
         counts.append("a run is incomplete")
     if d.doubts:
@@ -122,7 +122,7 @@ def headline(d: Diff, fail_on: Collection[Group]) -> str:
 def verdict_line(d: Diff, fail_on: Collection[Group], stored: str = "") -> str:
     """The last line. stored: where the diff was written."""
     word, (before, after) = d.conclusion(fail_on), d.checks
-    changed = ", ".join(f"{g.words} {len(told)}" for g, told in d.groups.items())
+    changed = ", ".join(f"{g.words} {len(entries)}" for g, entries in d.groups.items())
     said = headline(d, fail_on) if word is Conclusion.FAIL else changed
     said = said or "nothing changed"
     if word is Conclusion.INCONCLUSIVE:
@@ -145,7 +145,7 @@ def next_line(d: Diff) -> str:
     return f"next: {'run both whole, with the same selection, profile and seed' if partly else NOTHING}"
 
 
-def about(t: Told) -> str:
+def about(t: ReportedChange) -> str:
     """What changed, in one line without its case."""
     where = f"{listed(t.ops)} ({listed(t.dtypes, 40)})"
     passes = f", {listed(t.aspects, 60)}" if t.aspects else ""
@@ -234,16 +234,16 @@ def terminal(d: Diff, fail_on: Collection[Group] = (), verbose: bool = False) ->
 
 def _groups(d: Diff, most: int, members: bool = False) -> list[str]:
     lines: list[str] = []
-    for group, told in d.groups.items():
-        shown = f", the first {most} here (-v for all)" if 0 < most < len(told) else "" if most else " (-v names them)"
-        lines.append(f"{group.words}: {len(told)}{shown} ({MEANING[group]})")
-        for t in told[:most]:
+    for group, entries in d.groups.items():
+        shown = f", the first {most} here (-v for all)" if 0 < most < len(entries) else "" if most else " (-v names them)"
+        lines.append(f"{group.words}: {len(entries)}{shown} ({MEANING[group]})")
+        for t in entries[:most]:
             lines += [f"  {about(t)}", *([f"    {t.case}"] if t.case else [])]
             lines += [f"      {m}" for m in _members(t)] if members else []
     return lines
 
 
-def _members(t: Told) -> list[str]:
+def _members(t: ReportedChange) -> list[str]:
     """Every check or series of an entry."""
     lines = [_change_line(c) for c in t.changes]
     lines += [f"{listed(map(_cell_words, s.cells), 200)}: {shift_words(s)}" for s in t.shifts]
@@ -270,9 +270,9 @@ def as_markdown(d: Diff, fail_on: Collection[Group] = (), verbose: bool = False)
     text += "".join(f"\n> {inert(w)}\n" for w in (d.warnings if verbose else d.warnings[:WARNINGS]))
     notes = f"\n<sub>{inert(drift_line(d))}. {inert(pace_line(d))}.</sub>\n\n{code(next_line(d).removeprefix('next: '))}\n"
     left, cut = COMMENT - len(text) - len(notes) - 200, 0
-    for group, told in d.groups.items():
-        part = f"\n### {group.words}: {len(told)}\n\n"
-        for t in told:
+    for group, entries in d.groups.items():
+        part = f"\n### {group.words}: {len(entries)}\n\n"
+        for t in entries:
             entry = f"- {inert(about(t))}\n" + (f"  {code(t.case)}\n" if t.case else "")
             entry += "".join(f"  - {inert(m)}\n" for m in _members(t)) if verbose else ""
             if len(part) + len(entry) > left:
@@ -300,7 +300,7 @@ def as_json(d: Diff, fail_on: Collection[Group] = (), verbose: bool = False) -> 
         "compared": {"records": d.paired, "errors": d.drift.pairs, "cells": d.cells, "checks": list(d.checks)},
         "drift": {"series": d.drift.series, "tests": d.drift.tests, "false_alarms": ALARM, "correction": "Holm, Tarone"},
         "speed": {"series": d.paces.series, "general": d.paces.general, "not_compared": d.paces.why},
-        "groups": {g.value: [_entry(t) for t in told] for g, told in d.groups.items()},
+        "groups": {g.value: [_entry(t) for t in entries] for g, entries in d.groups.items()},
         "next": next_line(d).removeprefix("next: "),
     }
     return json.dumps(tree, indent=1, allow_nan=False) + "\n"
@@ -312,7 +312,7 @@ def _run(h: Header) -> dict[str, Any]:
     return own | {"parity": f.parity, "seed": h.seed, "profile": h.profile, "selection": h.selection, "started": h.started}
 
 
-def _entry(t: Told) -> dict[str, Any]:
+def _entry(t: ReportedChange) -> dict[str, Any]:
     cause = None if t.cause is None else {"id": t.cause.id, "weight": t.weight, "sentence": sentence(t.cause)}
     return {
         "about": about(t),
@@ -349,7 +349,7 @@ def _of_cell(c: Cell) -> dict[str, str]:
 
 
 def as_junit(d: Diff, fail_on: Collection[Group] = (), verbose: bool = False) -> str:
-    """One test case for each group, which fails where the diff does, and one for each thing that a run lacks."""
+    """One test case for each group, which fails where the diff does, and one for each thing that a run is missing."""
     failing = d.fails(fail_on)
     suite = ElementTree.Element(
         "testsuite",
@@ -362,13 +362,13 @@ def as_junit(d: Diff, fail_on: Collection[Group] = (), verbose: bool = False) ->
     for name, value in (("fingerprint", fingerprint_line(d, 1000)), ("compared", compared_line(d)), ("drift", drift_line(d))):
         ElementTree.SubElement(facts, "property", name=name, value=_in_xml(value))
     for group in Group:
-        told = d.groups.get(group, ())
+        entries = d.groups.get(group, ())
         case = ElementTree.SubElement(suite, "testcase", classname="parity.diff", name=group.value)
-        text = "\n".join(line for t in told for line in (about(t), *([f"  {t.case}"] if t.case else [])))
+        text = "\n".join(line for t in entries for line in (about(t), *([f"  {t.case}"] if t.case else [])))
         if group in failing:
-            message = f"{group.words}: {len(told)} ({MEANING[group]})"
+            message = f"{group.words}: {len(entries)} ({MEANING[group]})"
             ElementTree.SubElement(case, "failure", message=message).text = _in_xml(text)
-        elif told:
+        elif entries:
             ElementTree.SubElement(case, "system-out").text = _in_xml(text)
     for name, why in [("incomplete", x) for x in d.incomplete] + [("inconclusive", x) for x in d.doubts]:
         case = ElementTree.SubElement(suite, "testcase", classname="parity.diff", name=name)
@@ -391,9 +391,9 @@ def as_html(d: Diff, fail_on: Collection[Group] = (), verbose: bool = False) -> 
             "words": g.words,
             "meaning": MEANING[g],
             "fails": g in failing,
-            "entries": [{"about": about(t), "case": t.case, "members": _members(t)} for t in told],
+            "entries": [{"about": about(t), "case": t.case, "members": _members(t)} for t in entries],
         }
-        for g, told in d.groups.items()
+        for g, entries in d.groups.items()
     ]
     return environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
         headline=headline(d, fail_on),

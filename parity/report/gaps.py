@@ -42,8 +42,10 @@ class Part:
         return [*first, *((self.title, *self.lines[:FAILING], *more) if self.fails else ())]
 
 
-def not_compared(items: Sequence[ItemRow], deaths: Sequence[Death], lacking: Sequence[str], lost: Sequence[str]) -> list[Part]:
-    """What was left out, and why. deaths: those that the device is not blamed for; lacking, lost: names of items."""
+def not_compared(
+    items: Sequence[ItemRow], deaths: Sequence[Death], unchecked: Sequence[str], lost: Sequence[str]
+) -> list[Part]:
+    """What was left out, and why. deaths: those that the device is not blamed for; unchecked, lost: names of items."""
     fell = {i.op: n for i in items if (n := sum(c.get(Status.FALLBACK, 0) for c in i.counts.values()))}
     acquitted = [d for d in deaths if d.acquitted]
     again = [f"  {d.case} ({d.signal})" for d in deaths if not d.acquitted]
@@ -65,9 +67,9 @@ def not_compared(items: Sequence[ItemRow], deaths: Sequence[Death], lacking: Seq
         Part("", "", "killed from outside, and run again since", again),
         Part(
             "NOT WHOLE",
-            f"the pinned cases of {plural(len(lacking), 'item')} were not checked: {listed(lacking)}",
+            f"the pinned cases of {plural(len(unchecked), 'item')} were not checked: {listed(unchecked)}",
             "NOT WHOLE: the time was over before the pinned cases of these items",
-            _lacking_lines(lacking) if lacking else [],
+            _unchecked_lines(unchecked) if unchecked else [],
         ),
         Part(
             "not run",
@@ -254,7 +256,7 @@ def reached(t: Timed, cases: int) -> str:
     return f"{said}; {plural(cases, 'case')}"
 
 
-def _lacking_lines(items: Sequence[str]) -> list[str]:
+def _unchecked_lines(items: Sequence[str]) -> list[str]:
     """Which items lack their pinned cases, and what to do."""
     return [
         f"  {listed(items, NAMED)}",

@@ -1,4 +1,4 @@
-"""The causes of a run as GitHub's annotations: workflow commands that a step prints, shown beside the job and the pull request.
+"""The causes of a run as GitHub's annotations: workflow commands that a step prints, shown with the job and the pull request.
 
 GitHub shows ten errors and ten warnings of a step, so there are ten lines at most: the worst causes first, and in the last line
 how many more there are. Causes of weight A, B and C are errors; what the device says in words is a warning. Known findings

@@ -39,7 +39,7 @@ FOLDER = Path(__file__).with_name("page")
 SCRIPTS = 600  # findings with a script: each is built here, which takes some milliseconds
 ELEMENTS = 1024  # no case of more can be written as literal values that a person would read
 ROOM = 2_500_000  # characters for the details of findings; what comes after them is one line each, then a number
-LAST = -1_000_000  # characters of `ROOM` left, when only the number is told
+LAST = -1_000_000  # characters of `ROOM` left, when only the number is given
 CAUSES = 2000  # most causes that are shown
 UNJUDGED = 0.9  # items of which a smaller fraction was judged are listed
 GROUPS = ("dtype", "layout", "values", "special", "shape", "into", "cotangent", "mode", "after")  # first words of features
@@ -89,7 +89,7 @@ def render(run: Run, before: Run | None = None, name: str = "RUN") -> str:
             "letters": {**{x: ", ".join(s) for x, s in _letters().items()}, matrix.NOT_RUN: "not run"},
         },
         errors=_errors(run, before),
-        lacks=_lacks(run),
+        refused=_refused(run),
         power=_power(run),
         judged=[x.strip() for x in power.left(poorly_judged(run.items, UNJUDGED))],
         worse=[x.strip() for x in gaps.worse_reference(run.records)],
@@ -137,7 +137,7 @@ class _Details:
     scripts: int = SCRIPTS
 
     def of(self, r: Record) -> dict[str, Any]:
-        """What the page tells of a finding; a title alone where no room is left."""
+        """What the page says of a finding; a title alone where no room is left."""
         case, m = r.shrunk or r.case, r.measures[0] if r.measures else None
         tensor = f" in {m.tensor}" if m is not None and m.tensor else ""
         made: dict[str, Any] = {"title": f"{r.op} {r.dtype}: {r.status}{tensor}, {r.aspect}", "case": case, "whole": False}
@@ -189,19 +189,19 @@ def _kind(r: Record, m: Measure) -> tuple[str, ...]:
     return r.op, r.dtype, r.aspect, m.tensor
 
 
-def _telling(m: Measure) -> tuple[bool, int]:
+def _clarity(m: Measure) -> tuple[bool, int]:
     """Many single elements show a pattern best; of pictures of blocks, the one with the smallest."""
     whole = len(m.errors) == m.total
     return whole, m.total if whole else -m.total
 
 
 def _pictured(records: Sequence[Record]) -> dict[tuple[str, ...], tuple[Record, Measure]]:
-    """Findings of cases as they were drawn: for each tensor of an aspect of an op in a dtype the picture that tells most."""
+    """Findings of cases as they were drawn: for each tensor of an aspect of an op in a dtype the picture that shows most."""
     by: dict[tuple[str, ...], tuple[Record, Measure]] = {}
     for r in records:
         for m in r.measures[:1] if r.counts and not r.shrunk else ():
             known = by.get(_kind(r, m))
-            if m.errors and (known is None or _telling(known[1]) < _telling(m)):
+            if m.errors and (known is None or _clarity(known[1]) < _clarity(m)):
                 by[_kind(r, m)] = r, m
     return by
 
@@ -327,7 +327,7 @@ def _ratios(run: Run, key: Callable[[ItemRow], str]) -> dict[str, list[float]]:
     return by
 
 
-def _lacks(run: Run) -> list[tuple[str, list[str]]]:
+def _refused(run: Run) -> list[tuple[str, list[str]]]:
     parts = [("Refused", [x.strip() for x in gaps.refused(run.items)])]
     fallen = sorted({i.op for i in run.items if any(c.get(Status.FALLBACK) for c in i.counts.values())})
     parts.append(("Ran on the CPU unasked", fallen))

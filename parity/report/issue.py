@@ -23,8 +23,8 @@ SECONDS = 120
 LONGEST = 6000  # most characters of an output
 LIKE = 3  # most public reports that are named
 TRIED = 3  # findings of a cause whose scripts are run until one shows the difference
-SAME = "it prints the same on both sides, so the difference is elsewhere (in memory beside the result) or was not there:"
-ONCE = "It was seen once: neither in fresh processes nor after the cases before it did it come again."
+SAME = "it prints the same on both sides, so the difference is elsewhere (in memory outside the result) or was not there:"
+ONCE = "It was seen once, and not reproduced: neither in fresh processes nor after the cases before it."
 LATER = "It comes only after other cases in the same process: those in `.history(...)`, which `parity replay` runs first."
 
 

@@ -25,7 +25,7 @@ from parity.store.rows import Death, Header, ItemRow, Run
 
 GONE = "drift of this op was near its budget and was not reproduced in a fresh process, so it does not count"
 KNOWN = "findings of this op are known"
-LISTED = 10  # findings of a test case that are told
+LISTED = 10  # findings of a test case that are reported
 MESSAGE = 300  # most characters of a message
 
 

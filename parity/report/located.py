@@ -1,4 +1,4 @@
-"""What `parity locate` found as one page: the first module and operator that part, and a table of all modules."""
+"""What `parity locate` found as one page: the first module and operator that diverge, and a table of all modules."""
 
 from __future__ import annotations
 

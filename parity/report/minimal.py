@@ -29,7 +29,7 @@ ASPECTS = (Aspect.FORWARD, Aspect.BACKWARD, Aspect.INPLACE, Aspect.OUT, Aspect.T
 def minimal(case: Case, aspect: str, device: str, operands: bool = False, strides: bool = False) -> str | None:
     """The script, which takes the device as its argument; None if the case cannot be written in a few lines of torch alone.
 
-    A destination and an operand that is written are printed whole, so that a write beside the view shows. operands: print the
+    A destination and an operand that is written are printed whole, so that a write outside the view shows. operands: print the
     operands after the call instead of its result; strides: print the strides of its result.
     """
     if aspect not in ASPECTS:

@@ -62,7 +62,7 @@ def concerns(causes: Sequence[Gathered], needs: Needs) -> tuple[Concern, ...]:
 
 
 def render(name: str, needs: Needs, bugs: dict[str, Bug], found: Sequence[Concern], ran: str, verbose: bool) -> str:
-    """The verdict first; then what is lacking, known bugs, findings of a run, and the rest. ran: the run file, "" for none."""
+    """The verdict first; then what is missing, known bugs, findings of a run, and the rest. ran: the run file, "" for none."""
     worst = dict.fromkeys(o for c in found if c.weight == ORDINARY for o in c.operators)
     but = f"; {plural(len(worst), 'operator')} of it with findings of class {ORDINARY} in {ran}" if worst else ""
     lines = [f"{name}: {needs.headline}{but}", *needs.lines(verbose), *_known(needs.matches, needs.torch, bugs, verbose)]
@@ -137,7 +137,7 @@ def as_json(answers: Sequence[tuple[str, Needs, Sequence[Concern]]], bugs: dict[
         tree = asdict(n)
         tree["place"].pop("order")
         tree["pass"] = tree.pop("pass_")
-        return {**tree, "lacks": n.lacks}
+        return {**tree, "lacks": n.is_missing}
 
     tree = [
         {

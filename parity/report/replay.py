@@ -104,7 +104,7 @@ def main(argv: Sequence[str]) -> int:
     if not all(map(_is_open, theirs)):
         notes.with_suffix(".lost").write_text("it closed file descriptors of its process", encoding="utf-8")
         os._exit(LOST)
-    notes.with_suffix(".code").write_text(str(code), encoding="utf-8")  # tells the parent that this process finished
+    notes.with_suffix(".code").write_text(str(code), encoding="utf-8")  # shows the parent that this process finished
     return code
 
 

@@ -1,4 +1,4 @@
-"""The screen of a run: a bar below what is told on a terminal, plain lines in a log."""
+"""The screen of a run: a progress bar below the lines on a terminal, plain lines in a log."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Screen:
         self._drawn = 0.0
 
     def wait(self, text: str, seconds: float) -> None:
-        """Tell on a terminal what takes up to so many seconds; the next text overwrites it."""
+        """Say on a terminal what takes up to so many seconds; the next text overwrites it."""
         if self._live:
             room = shutil.get_terminal_size().columns - 1  # a line that wraps could not be erased
             self.write(f"{text}, for at most {clock(seconds)}"[:room], wiped=True)

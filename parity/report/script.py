@@ -352,7 +352,7 @@ def _run(t: CaseScript) -> tuple[list[str], list[str]]:
             "return {n: g for n, g in zip(names, gradients) if g is not None}",
         ]
     elif writes:
-        lines += [call, 'return {"base[out]": base}  # all of it: what is written beside the view shows']
+        lines += [call, 'return {"base[out]": base}  # all of it: what is written outside the view shows']
     elif t.aspect == Aspect.OUT:
         bases, lines = _out(t, bases, lines, function)
     else:
@@ -360,7 +360,7 @@ def _run(t: CaseScript) -> tuple[list[str], list[str]]:
     if t.kept:
         names = [f'"operand[{i}]": kept{i}' for i in range(int(writes), len(t.inputs.operands))]
         names += [f'"cotangent[{i}]": fed{i}' for i in range(len(fed))]
-        lines[-1] = f"return {{{', '.join(names)}}}  # all of each: a write beside the view shows"
+        lines[-1] = f"return {{{', '.join(names)}}}  # all of each: a write outside the view shows"
     return bases, lines
 
 
@@ -382,7 +382,7 @@ def _out(t: CaseScript, bases: list[str], lines: list[str], function: str) -> tu
     outs = ", ".join(f"out{i}" for i in range(len(targets)))
     given = ", ".join(x for x in (arguments_text(t), f"out={outs if len(targets) == 1 else f'({outs})'}") if x)
     returned = ", ".join(f'"base[out{i}]": base{i}' for i in range(len(targets)))
-    return bases, [*lines, f"{function}({given})", f"return {{{returned}}}  # all of it: a write beside the view shows"]
+    return bases, [*lines, f"{function}({given})", f"return {{{returned}}}  # all of it: a write outside the view shows"]
 
 
 def _text(t: CaseScript, device_name: str, title: str) -> str:

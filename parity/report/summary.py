@@ -1,4 +1,4 @@
-"""The summary at the end of a run: what was compared, what was found, what the device lacks, what compared nothing."""
+"""The summary at the end of a run: what was compared, what was found, what the device does not have, what compared nothing."""
 
 from __future__ import annotations
 
@@ -215,9 +215,7 @@ def _drawn(coverage: Sequence[Coverage], run_file: str) -> list[str]:
     drawn = sum(1 for c in coverage for _ in c.drawn())
     if not drawn:
         return []
-    return [
-        f"drawn      {plural(drawn, 'pair')} of features; those that are lacking: parity prove coverage {shlex.quote(run_file)}"
-    ]
+    return [f"drawn      {plural(drawn, 'pair')} of features; missing ones: parity prove coverage {shlex.quote(run_file)}"]
 
 
 def _aspects(items: Sequence[ItemRow]) -> str:

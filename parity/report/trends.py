@@ -76,7 +76,7 @@ class Trends:
 
 
 def of_runs(before: Run, after: Run) -> Trends:
-    """What changed from one run to another; what a truncated run lacks is among the warnings of its diff.
+    """What changed from one run to another; what a truncated run is missing is among the warnings of its diff.
 
     Raises NothingCompared if the runs have nothing in common.
     """
@@ -165,6 +165,6 @@ def _fingerprints(before: Run, after: Run) -> Iterator[tuple[str, str, str, bool
 
 
 def _changes(made: Diff) -> Iterator[tuple[str, int, tuple[str, ...]]]:
-    for group, told in made.groups.items():
-        lines = tuple(about(t) + (f": {t.case}" if t.case else "") for t in told[:LISTED])
-        yield group.words.capitalize(), len(told), lines
+    for group, entries in made.groups.items():
+        lines = tuple(about(t) + (f": {t.case}" if t.case else "") for t in entries[:LISTED])
+        yield group.words.capitalize(), len(entries), lines

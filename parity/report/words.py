@@ -44,7 +44,7 @@ def reproduce(case: str, device: str, faults: str = "", setup: str = "", options
         given = "".join(
             f" {dashes}{k}={shlex.quote(x)}" for k, x in (("device", device), (planted, faults), ("setup", setup)) if x
         )
-        where = f"; where it parts: {parity} locate {shlex.quote(case)}{given}" if tool != "pytest" else ""
+        where = f"; where it diverges: {parity} locate {shlex.quote(case)}{given}" if tool != "pytest" else ""
         return f"reproduce: {tool} {shlex.quote(case)}{given}{where}"
     named = f" --device {shlex.quote(device)}" + (f" --setup {shlex.quote(faults)}" if faults else "")
     named += (f" --setup {shlex.quote(setup)}" if setup else "") + (f" {STRICT}" if is_strict(options) else "")
@@ -60,7 +60,7 @@ def script_line(script: object, simulated: bool, command: str = "") -> str:
 
 def code_options(header: Header, *more: str) -> str:
     """The options that name the files that a run was given again, because parity takes no code that a run file names. more:
-    names of such options beside --setup."""
+    names of such options besides --setup."""
     named = (("setup", "faults"), ("setup", "setup"), *((o, o) for o in more))
     given = ((o, getattr(header, field).name) for o, field in named)
     return "".join(f" --{o} {shlex.quote(name)}" for o, name in given if name)

@@ -24,7 +24,7 @@ from parity.core.results import COMPARED, Aspect, Measure, Status
 
 KEY = 3  # bytes of a key; in an item of 1,000 cases, 1 of 17,000 pairs is none
 STEPS = 8  # codes per factor of two of an error ratio
-FLOOR = -7  # the power of two of the least error ratio; half of what is told as a difference
+FLOOR = -7  # the power of two of the least error ratio; half of what is reported as a difference
 LARGEST = 127  # code of the largest error ratio, and of an infinite one
 LEAST = 128  # added to the code of a ratio of the least possible budget
 TIME_STEPS = 10  # codes per factor of two of a time

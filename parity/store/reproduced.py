@@ -1,4 +1,4 @@
-"""What trying findings again in fresh processes made of a run's records and items."""
+"""Updates a run's records and items by what was reproduced in fresh processes."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import replace
 from parity.core.results import EARLIER_CALLS, FINDINGS, Cause, Record, Status
 from parity.store.rows import Again, ItemRow
 
-FAR = 2.0  # times the budget above which what never comes again fails
+FAR = 2.0  # times the budget above which what is never reproduced fails
 
 
 def marked(records: Sequence[Record], done: Sequence[Again]) -> tuple[Record, ...]:
     """The records, with what became of those that were tried once more: the history without which they do not come, the flag
-    that explains them, or that they did not come again, which goes for the drawn cases of the same kind, too."""
+    that explains them, or that they were not reproduced, which goes for the drawn cases of the same kind, too."""
     by = {(a.case, a.aspect, a.op): a for a in done}
     findings = [r for r in records if r.shrunk and r.status in FINDINGS and not r.known]  # known ones are not tried
     tried = {_kind(r): by.get(key_of(r)) for r in findings}
@@ -48,7 +48,7 @@ def is_far(r: Record) -> bool:
 
 
 def recounted(items: Iterable[ItemRow], records: Iterable[Record]) -> tuple[ItemRow, ...]:
-    """The items, with what was found counted as not reproduced where nothing of a kind came again."""
+    """The items, with what was found counted as not reproduced where nothing of a kind was reproduced."""
     statuses: dict[tuple[str, str, str], set[str]] = defaultdict(set)
     for r in records:
         if r.counts:

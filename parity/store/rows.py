@@ -63,7 +63,7 @@ class ItemRow:
     round: of a run with a limit of time, which part of the item this row counts (`parity.engine.rounds`); of a row that sums up
     several (`folded`), the last one.
     not_run: cases that were left out: each ended or hung a process, or so many others did that no more were started.
-    alike: those of them that were not even tried, because cases that hung have nothing that they lack, and are no larger.
+    alike: those of them that were not even tried, because cases that hung have all that they have, and are no larger.
     metadata: fresh results whose strides differ from the CPU's, one note for each pair of words for them.
 
     Of a user's own function: ids: digest of its inputs and weights; device_seconds: the least of some calls; errors: "aspect
@@ -127,7 +127,7 @@ def _sum(rows: Sequence[ItemRow]) -> ItemRow:
         left.update(r.left)
         elements.update(r.elements)
     operators = sorted({o for r in rows for o in r.operators})
-    by_cases = sorted(rows, key=lambda r: r.cases)  # a part of more cases tells more of the device's times
+    by_cases = sorted(rows, key=lambda r: r.cases)  # a part of more cases says more of the device's times
     return replace(
         rows[-1],
         cases=sum(r.cases for r in rows),
@@ -237,14 +237,14 @@ def explained(records: Iterable[Record]) -> tuple[Record, ...]:
 def with_least(deaths: Iterable[Death]) -> tuple[Death, ...]:
     """The deaths of a run file, in which one that was shrunk stands a second time, with its least case."""
     by: dict[Death, Death] = {}
-    told: list[Death] = []
+    others: list[Death] = []
     for d in deaths:
         if d.shrunk:
             by[replace(d, shrunk="", shrunk_aspect="", script="")] = d
         else:
-            told.append(d)
+            others.append(d)
     made = []
-    for d in told:
+    for d in others:
         made.append(by.pop(d, d))
     return (*made, *by.values())
 

@@ -225,7 +225,7 @@ def _parsed(path: Path) -> tuple[Header, Sequence[Row], str]:
         raise RunFileError(f"the run file {path} is empty: the run ended before it began; run it again")
     lines = text.split("\n")
     whole, rest = lines[:-1], lines[-1]
-    if not whole or _json(rest) is not None:  # the last line is complete and only lacks its newline
+    if not whole or _json(rest) is not None:  # the last line is complete and only its newline is missing
         whole, rest = [*whole, rest], ""
     form, header = _header(path, whole[0])
     rows = [_row(path, number, line, form) for number, line in enumerate(whole[1:], 2) if line.strip()]

@@ -190,7 +190,7 @@ def _headed(source: _Source, kind: str) -> list[tuple[Json, int]]:
     """The rows of one kind as TOML tables, each with the line of its head. Raises TableError."""
     rows = source.data.get(kind, [])
     if not isinstance(rows, list) or not all(isinstance(r, dict) for r in rows):
-        raise source.error(source.line(kind, 0), f"'{kind}' is no list of rows", f"head each row with [[{kind}]]")
+        raise source.error(source.line(kind, 0), f"'{kind}' is not a list of rows", f"head each row with [[{kind}]]")
     heads = [i for i, text in enumerate(source.lines, 1) if re.match(rf"\s*\[\[\s*{kind}\s*\]\]", text)]
     heads += [source.line(kind, 0)] * (len(rows) - len(heads))  # rows written as inline tables have no head of their own
     return list(zip(rows, heads))
@@ -229,7 +229,7 @@ def _check(source: _Source, kind: str, row: Json, head: int, known: Collection[s
             raise source.error(source.line(there, head), fault, "give both or neither")
     for key in needed:
         if key not in row:
-            raise source.error(head, f"[[{kind}]] lacks '{key}'", f"it needs {', '.join(needed)}")
+            raise source.error(head, f"[[{kind}]] has no '{key}'", f"it needs {', '.join(needed)}")
     for key, value in row.items():
         if problem := _problem(key, value, known):
             raise source.error(source.line(key, head), *problem)

@@ -1,5 +1,5 @@
 """`parity.compare_generation`: at which step the logits of a model that generates tokens are more than rounding away from the
-CPU's, and where its tokens part.
+CPU's, and where its tokens diverge.
 
 Two greedy generations part for good at the first token that differs, and a tie of two logits is enough for that. So the CPU
 chooses all tokens, and every side follows them with a cache of its own: the logits of every step are judged, behind such a
@@ -36,7 +36,7 @@ from parity.locating.search import PATIENCE, located, with_place
 Step = Callable[[Any, Tensor, Any], tuple[Tensor, Any]]
 LOGITS = re.compile(r"out\['logits'\]\[(\d+)\]$")
 RETURNS = "a step returns (logits, cache): logits of (batch, new tokens, vocabulary) or (batch, vocabulary), and any cache"
-SHOWN = 5  # steps, or other tensors, that are told
+SHOWN = 5  # steps, or other tensors, that are shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class GeneratedToken:
 @dataclass(frozen=True, slots=True, repr=False)
 class Generation:
     """What `compare_generation` found. subject: "GPT2 float32 on mps"; steps: all of them, along the CPU's tokens; comparison:
-    the verdicts of logits, cache and whatever the model writes; located: the operators that part by themselves."""
+    the verdicts of logits, cache and whatever the model writes; located: the operators that diverge by themselves."""
 
     subject: str
     steps: tuple[GeneratedToken, ...]
@@ -89,13 +89,13 @@ class Generation:
         return (*(Line.of(f"step {s.number}", s.verdict) for s in self.steps), *others)
 
     @property
-    def parting(self) -> GeneratedToken | None:
+    def divergence(self) -> GeneratedToken | None:
         """The first step at which the device would have chosen another token; None if there is none."""
         return next((s for s in self.steps if s.token != s.device_token), None)
 
     @property
     def state(self) -> tuple[tuple[str, Verdict], ...]:
-        """Findings beside the logits: the cache, and buffers that the model writes."""
+        """Findings other than the logits: the cache, and buffers that the model writes."""
         return tuple((n, v) for n, v in self.comparison.findings if not LOGITS.match(n))
 
     @property
@@ -132,12 +132,12 @@ class Generation:
         return "\n".join([*lines, f"next: {self.comparison.next}"] if self.comparison.next else lines)
 
     def _tokens(self) -> str:
-        if (p := self.parting) is None:
+        if (p := self.divergence) is None:
             return "the tokens are the same"
         k = next(k for k, (a, b) in enumerate(zip(p.token, p.device_token)) if a != b)
         why = f"a tie that rounding explains (the CPU's logits are {p.gap:.2g} apart)" if p.tie else "for its wrong logits"
         which = f" in sequence {k}" if len(p.token) > 1 else ""
-        return f"tokens part at step {p.number}{which}: {p.token[k]} on the CPU, {p.device_token[k]} on the device, {why}"
+        return f"tokens diverge at step {p.number}{which}: {p.token[k]} on the CPU, {p.device_token[k]} on the device, {why}"
 
 
 def _how(v: Verdict) -> str:
@@ -162,13 +162,13 @@ def compare_generation(
     **kwargs: Any,
 ) -> Generation:
     """Generate tokens greedily on the CPU and have the device follow them: judge the logits of each step and the cache, and
-    tell where the device would have chosen another token.
+    say where the device would have chosen another token.
 
     model: one of Hugging Face's with `generate`, or any module with a step. tokens: the prompt, integers of (batch, length),
     all of one length. step(model, tokens, cache): one pass over new tokens, which returns logits, of (batch, new tokens,
     vocabulary) or (batch, vocabulary), and the cache for the next pass; the first gets the prompt and None. By default Hugging
     Face's call for a model that has `generate`, else model(tokens, cache). max_new_tokens: how many steps; an end token ends
-    nothing. locate: search the generation for the operator that parts. kwargs: more arguments of each call of a Hugging Face
+    nothing. locate: search the generation for the operator that diverges. kwargs: more arguments of each call of a Hugging Face
     model; an attention_mask grows with the tokens.
 
     The result is true in a test where rounding explains all (`assert parity.compare_generation(...)`). Raises UsageError for

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from parity.comparing.rounded_runs import Off, Past, off, student, unit_roundoff
-from parity.training.side import State, Took, widened
+from parity.comparing.rounded_runs import ErrorHistory, RoundingDistance, off, student, unit_roundoff
+from parity.training.side import State, StepResult, widened
 
 FALSE_ALARMS = 1e-4  # of a whole training on a device whose roundings are at most `MARGIN` times the CPU's
 MARGIN = 4.0
@@ -23,10 +23,10 @@ HIGHER = 1.5  # times as far off as what was looked at for nothing, the next has
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """How far off a result of a step is. mean: common factor beside the CPU, over all steps so far; steady: whether that is
-    more than chance and an honest device's lean; suspicious: whether the result deserves a closer look."""
+    """How far off a result of a step is. mean: common factor of the difference to the CPU, over all steps so far; steady:
+    whether that is more than chance and an honest device's lean; suspicious: whether the result deserves a closer look."""
 
-    off: Off
+    off: RoundingDistance
     mean: float = 0.0
     steady: bool = False
     suspicious: bool = False
@@ -37,12 +37,12 @@ class StepRuns:
     """A step on all sides, from one state. runs: rounded ones; larger: those with larger roundings; u: the unit roundoff."""
 
     before: State
-    cpu: Took
-    theirs: Took
-    truth: Took
-    runs: Sequence[Took]
+    cpu: StepResult
+    theirs: StepResult
+    truth: StepResult
+    runs: Sequence[StepResult]
     u: float
-    larger: Sequence[Took] = ()
+    larger: Sequence[StepResult] = ()
 
 
 class Judge:
@@ -51,16 +51,16 @@ class Judge:
 
     def __init__(self, steps: int, tensors: int) -> None:
         self._p = FALSE_ALARMS / (2 * steps * tensors)
-        self._past: dict[tuple[str, str], Past] = {}
+        self._past: dict[tuple[str, str], ErrorHistory] = {}
         self._gates: dict[tuple[str, str], float] = {}  # higher where a closer look has found nothing
 
     def step(self, t: StepRuns, half: bool) -> dict[tuple[str, str], Suspect]:
         """How far off each result is, and whether it deserves a closer look. half: whether some of it ran in a half type."""
         found: dict[tuple[str, str], Suspect] = {}
         for key, got, own, exact, others, least in _results(t, t.runs):
-            past = self._past.setdefault(key, Past())
+            past = self._past.setdefault(key, ErrorHistory())
             o = off(got, own, exact, others, least, past)
-            mean, chance = past.steady(max(-GATE, min(GATE, o.beside)), self._p)
+            mean, chance = past.steady(max(-GATE, min(GATE, o.cpu_lean)), self._p)
             steady = key[0] == "gradient" and abs(mean) > (HALF_LEANING if half else LEANING) + chance
             gate = self._gates.get(key, GATE)
             loud = o.lost or o.ratio > gate or abs(o.lean) > gate
@@ -92,11 +92,11 @@ class Judge:
     def _dismiss(self, key: tuple[str, str], s: Suspect) -> None:
         self._gates[key] = HIGHER * max(s.off.ratio, abs(s.off.lean))
 
-    def again(self, wanted: Mapping[Any, Suspect], t: StepRuns) -> dict[tuple[str, str], tuple[Off, str]]:
+    def again(self, wanted: Mapping[Any, Suspect], t: StepRuns) -> dict[tuple[str, str], tuple[RoundingDistance, str]]:
         """Those that rounding does not explain, with many runs at hand, in words. None of the runs with larger roundings may be
         as far off as the device."""
         limit = student(self._p, max(1, len(t.runs)))
-        sure: dict[tuple[str, str], tuple[Off, str]] = {}
+        sure: dict[tuple[str, str], tuple[RoundingDistance, str]] = {}
         bounds = self.bounds(wanted, t)
         for key, got, own, exact, others, least in _results(t, t.runs):
             if key not in wanted:
@@ -121,7 +121,7 @@ def _side(lean: float) -> str:
     return "large" if lean > 0 else "small"
 
 
-def _results(step: StepRuns, runs: Sequence[Took]) -> Any:
+def _results(step: StepRuns, runs: Sequence[StepResult]) -> Any:
     """(key, device, CPU, truth, rounded runs, least error) of every result of a step that all sides have."""
     before, truth, u = step.before, step.truth, step.u
     sides = (step.theirs, step.cpu, truth, *runs)

@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map
 
-from parity.comparing.draws import Handed, streams
+from parity.comparing.draws import SharedRandom, streams
 from parity.comparing.function import raised_at
 from parity.comparing.subject import SEED, coarsest, is_compiled, parts_compiled, uncompiled
 from parity.core.errors import ParityError, UsageError
@@ -50,7 +50,7 @@ class State:
 
 
 @dataclass(slots=True)
-class Took:
+class StepResult:
     """A step that was taken. loss: 0-d; gradients: as the last backward pass left them, by parameter; tensors: parameters and
     buffers afterwards. stepped: whether an optimizer stepped; draws: operators that drew random numbers; left: those that drew
     by themselves."""
@@ -149,7 +149,7 @@ class Side:
             raise UsageError(f"make returns no step, and model(*batch) raises TypeError: {e}; {RETURNS}") from e
         loss = getattr(out, "loss", out)
         if not isinstance(loss, Tensor) or loss.numel() != 1:
-            raise UsageError(f"the model returns {type(out).__name__}, which is no loss; {RETURNS}")
+            raise UsageError(f"the model returns {type(out).__name__}, which is not a loss; {RETURNS}")
         for o in self.optimizers:
             o.zero_grad()
         torch.autograd.backward(loss)
@@ -285,10 +285,10 @@ class Side:
 
         return tree_map(placed, given)
 
-    def take(self, batch: Any, number: int, around: contextlib.AbstractContextManager[Any] | None = None) -> Took:
+    def take(self, batch: Any, number: int, around: contextlib.AbstractContextManager[Any] | None = None) -> StepResult:
         """Take a step with a batch that `batch` returned. number: of the step, for the seed; around: in force during the step.
         Raises what the user's code raises."""
-        took = Took()
+        took = StepResult()
 
         def stepping(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
             took.stepped = True
@@ -304,7 +304,7 @@ class Side:
             if p.requires_grad:
                 hooks.append(p.register_post_accumulate_grad_hook(functools.partial(accumulated, n)))  # type: ignore[no-untyped-call]
         try:
-            with _seeded(number, self.device), uncompiled(), around or contextlib.nullcontext(), Handed() as random_:
+            with _seeded(number, self.device), uncompiled(), around or contextlib.nullcontext(), SharedRandom() as random_:
                 loss = self.step(batch)
         finally:
             for h in hooks:

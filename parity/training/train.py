@@ -1,14 +1,14 @@
 """`parity.compare_training`: from which step on, and in which layer, a training on the device is more than rounding away from
 the CPU's.
 
-Two trainings part by themselves: each step makes the roundings of those before it larger. So every step is judged alone. The
+Two trainings diverge by themselves: each step makes the roundings of those before it larger. So every step is judged alone. The
 device takes it; then the CPU takes it from the device's own state (weights, buffers, gradients, optimizer, scheduler, scaler),
 and so do float64 and a few runs in float64 in which every operator's result is rounded by chance, in the dtype that it had.
 How far those lie from float64 is what rounding explains of loss, gradients and new weights. A step that seems to leave it is
-run `MORE` times more before it is told, also with larger roundings, which shows whether a rounding decides it (a ReLU at zero).
-The step that is told is then searched as by `parity.locate`.
+run `MORE` times more before it is reported, also with larger roundings, which shows whether a rounding decides it (a ReLU at
+zero). The step that is reported is then searched as by `parity.locate`.
 
-Beside that, the trainings run freely, on the device, on the CPU, and on the CPU from start weights and batches moved by a
+Besides, the trainings run freely, on the device, on the CPU, and on the CPU from start weights and batches moved by a
 rounding: their curves show what the differences grow to, and whether roundings alone grow to as much.
 """
 
@@ -31,7 +31,7 @@ from parity.comparing.comparison import ParityWarning
 from parity.comparing.draws import ATEN_INTO, ATEN_MADE
 from parity.comparing.function import attempted, raised_at, target
 from parity.comparing.places import Places
-from parity.comparing.rounded_runs import Off, by_chance, in_double, unit_roundoff
+from parity.comparing.rounded_runs import RoundingDistance, by_chance, in_double, unit_roundoff
 from parity.core.dtypes import HALF
 from parity.core.errors import NothingCompared, ParityError, UsageError
 from parity.core.results import Raised
@@ -43,14 +43,14 @@ from parity.locating.search import locate_run
 from parity.oracle.roundoffs import perturbed
 from parity.oracle.step_dtypes import Recorded
 from parity.training.judge import MARGIN, Judge, StepRuns
-from parity.training.side import Side, State, Took, widened
+from parity.training.side import Side, State, StepResult, widened
 from parity.training.trained import KINDS, Departure, Point, Training
 
 SAMPLES = 4  # rounded runs of every step
 FEW = 4  # with larger roundings, which show at once where a rounding decides it
 MORE = 32  # of a step that seems to leave what rounding explains
 FREE = 2  # trainings on the CPU from a start moved by a rounding
-PATIENCE = 120.0  # seconds for locating in the step that is told
+PATIENCE = 120.0  # seconds for locating in the step that is reported
 TOO_OFTEN = 2  # steps in a row that only the device skips
 EAGER = "torch.compile made some of it, and what was compared here is its eager code: parity.assert_parity takes compile="
 
@@ -71,7 +71,7 @@ def compare_training(
     EMA or other object with a state_dict, and last step(batch), the user's own training step, which returns the loss. Without
     it, model(*batch) must return the loss. A make without parameters runs with the device as torch's default. data: batches,
     an iterable or a function that returns one; it starts over where it ends early. samples: rounded runs of each step.
-    locate: search the first step that is told for its operator.
+    locate: search the first step that is reported for its operator.
 
     Random numbers (dropout) are drawn on the CPU and handed to both sides, so that masks agree. The result is true in a test
     (`assert parity.compare_training(...)`) where rounding explains all steps. Raises UsageError if a step does not run on the
@@ -85,7 +85,7 @@ def compare_training(
         raise UsageError(f"samples is {samples!r}; give a whole number from 2 on")
     place = target(device)
     if place.name == "cpu":
-        raise UsageError("the device is the CPU itself, which cannot part from itself; name another with device=")
+        raise UsageError("the device is the CPU itself, which cannot diverge from itself; name another with device=")
     batches = _batches(data, steps)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ParityWarning)
@@ -151,7 +151,7 @@ class _Trainings:
         self.notes: list[str] = [EAGER] if self.there.compiled else []
         self.draws, self.skipped = 0, 0
         self.trained = self.stepped = self.narrow = False
-        self.told: tuple[int, State] | None = None
+        self.reported: tuple[int, State] | None = None
         self.began = began
 
     def _same_parts(self, there: Side) -> None:
@@ -178,7 +178,7 @@ class _Trainings:
                 )
                 break
         found = sorted(self.departures.values(), key=lambda d: d.step)
-        located = self._located(title) if self.told is not None and self.locates else None
+        located = self._located(title) if self.reported is not None and self.locates else None
         if not self.curve and not broken:
             raise NothingCompared(f"{title}: no step was compared")
         if not (self.trained or broken):
@@ -216,7 +216,7 @@ class _Trainings:
         if isinstance(theirs, Raised):
             if theirs.type == "UsageError":
                 raise UsageError(theirs.message)
-            self.told = self.told or (number, before)
+            self.reported = self.reported or (number, before)
             if SIDES.search(theirs.message) and (name := self.there.stays()):
                 self.notes.append(f"'{name}' of the step lies on the CPU: let make put it on the device that it gets")
             return f"raises at step {number + 1} of {len(self.batches)} ({theirs.type}: {theirs.message})"
@@ -228,17 +228,17 @@ class _Trainings:
 
     def _on_the_cpu(
         self, side: Side, number: int, batch: Any, timed: bool = False, change: Any = None, around: Any = None
-    ) -> Took:
+    ) -> StepResult:
         given = side.batch(batch, change)
         began = time.perf_counter()
         got, cause = attempted(lambda: side.take(given, number, around), "run")
         if isinstance(got, Raised):
             raise UsageError(f"step {number + 1} raises on the CPU: {got.type}: {got.message}{raised_at(cause)}") from cause
         self.plain += (time.perf_counter() - began) if timed else 0.0
-        took: Took = got
+        took: StepResult = got
         return took
 
-    def _random(self, cpu: Took, theirs: Took, number: int) -> None:
+    def _random(self, cpu: StepResult, theirs: StepResult, number: int) -> None:
         self.draws += cpu.draws
         if own := sorted(n for n in cpu.left | theirs.left if n in (*ATEN_INTO, *ATEN_MADE)):
             raise UsageError(
@@ -256,7 +256,7 @@ class _Trainings:
                 "so that they cannot be handed over; set dropout to 0"
             )
 
-    def _alive(self, number: int, before: State, cpu: Took) -> None:
+    def _alive(self, number: int, before: State, cpu: StepResult) -> None:
         """Whether there is something to judge in a step."""
         changed = any(
             not torch.equal(t, before.tensors[n]) for n, t in cpu.tensors.items() if before.tensors[n].shape == t.shape
@@ -267,15 +267,15 @@ class _Trainings:
         if not math.isfinite(float(cpu.loss)) and not any(n.endswith(note) for n in self.notes):
             self.notes.append(f"from step {number + 1} on the loss {note}")
 
-    def _wide(self, before: State, number: int, batch: Any, around: Any, change: Any = None) -> Took | Raised:
+    def _wide(self, before: State, number: int, batch: Any, around: Any, change: Any = None) -> StepResult | Raised:
         self.wide.load(before)
         given = self.wide.batch(batch, change)
-        got: Took | Raised = ex.attempt(lambda: self.wide.take(given, number, around), "run")
+        got: StepResult | Raised = ex.attempt(lambda: self.wide.take(given, number, around), "run")
         return got
 
     def _rounded(
         self, before: State, number: int, batch: Any, dtypes: Any, keys: Iterable[int], times: float = 1.0
-    ) -> list[Took]:
+    ) -> list[StepResult]:
         """The step in float64, rounded by chance; where it does not run in float64, on the CPU from a state and with a batch
         that are moved by a rounding."""
         got = []
@@ -286,23 +286,23 @@ class _Trainings:
             around = by_chance(dtypes, self.near.dtype, key, times)
             change = functools.partial(perturbed, u=times * self.u, key=key)
             one = self._wide(before, number, batch, around, change)
-            got += [one] if isinstance(one, Took) else []
+            got += [one] if isinstance(one, StepResult) else []
         return got
 
-    def _shaken(self, before: State, number: int, batch: Any, key: int, times: float) -> Took:
+    def _shaken(self, before: State, number: int, batch: Any, key: int, times: float) -> StepResult:
         u = times * self.u
         tensors = {n: _moved(t, u, 1000 * key + i) for i, (n, t) in enumerate(before.tensors.items())}
         self.near.load(replace(before, tensors=tensors))
         return self._on_the_cpu(self.near, number, batch, change=functools.partial(_moved, u=u, key=key))
 
     def _compared(
-        self, number: int, batch: Any, before: State, cpu: Took, theirs: Took, dtypes: Mapping[str, list[str]]
+        self, number: int, batch: Any, before: State, cpu: StepResult, theirs: StepResult, dtypes: Mapping[str, list[str]]
     ) -> float:
         """Judge a step; the largest error in units of what rounding explains."""
         if cpu.stepped != theirs.stepped:
             self.skipped += 0 if theirs.stepped else 1
             if self.skipped == TOO_OFTEN:
-                self._tell(
+                self._report(
                     [Departure(number + 1, "gradient", "", math.inf, "GradScaler finds NaN or Inf that the CPU has not")],
                     before,
                 )
@@ -339,16 +339,16 @@ class _Trainings:
             runs += self._rounded(before, number, batch, dtypes, keys)
             larger += self._rounded(before, number, batch, dtypes, [k + MORE for k in keys[FEW:]], MARGIN)
             sure = self.judge.again(wanted, replace(step, runs=runs, larger=larger))
-            self._tell([self._departure(number, k, o, how) for k, (o, how) in sure.items()], before)
+            self._report([self._departure(number, k, o, how) for k, (o, how) in sure.items()], before)
         return worst
 
-    def _departure(self, number: int, key: tuple[str, str], o: Off, how: str) -> Departure:
+    def _departure(self, number: int, key: tuple[str, str], o: RoundingDistance, how: str) -> Departure:
         kind, name = key
         if o.lost:
             how = "NaN or Inf where the CPU, from the same state, has none"
         return Departure(number + 1, kind, name, o.ratio, how)
 
-    def _tell(self, found: list[Departure], before: State) -> None:
+    def _report(self, found: list[Departure], before: State) -> None:
         order = {n: k for k, n in enumerate(self.near.order)}
         for kind in KINDS:
             some = [d for d in found if d.kind == kind]
@@ -357,10 +357,10 @@ class _Trainings:
                 one = min(some, key=lambda d: order.get(d.name, len(order)))
                 more = f" ({plural(len(some) - 1, 'other')} at this step)" if len(some) > 1 else ""
                 self.departures[kind] = replace(one, how=one.how + more)
-        if self.departures and self.told is None:
-            self.told = self.departures[next(iter(self.departures))].step - 1, before
+        if self.departures and self.reported is None:
+            self.reported = self.departures[next(iter(self.departures))].step - 1, before
 
-    def _point(self, number: int, ours: Took, theirs: Took, moved: list[Took], ratio: float) -> Point:
+    def _point(self, number: int, ours: StepResult, theirs: StepResult, moved: list[StepResult], ratio: float) -> Point:
         walked = _distance(ours.tensors, self.start.tensors)
         away = _distance(theirs.tensors, ours.tensors)
         explained = max(_distance(m.tensors, ours.tensors) for m in moved)
@@ -368,9 +368,9 @@ class _Trainings:
         return Point(number + 1, float(ours.loss), float(theirs.loss), away / by, explained / by, ratio)
 
     def _located(self, title: str) -> Located | None:
-        """The operators that part in the step that is told, from the device's own state before it."""
-        assert self.told is not None
-        number, before = self.told
+        """The operators that diverge in the step that is reported, from the device's own state before it."""
+        assert self.reported is not None
+        number, before = self.reported
 
         def prepared(places: Places) -> Callable[[], Any]:
             side = Side(self.make, self.device)

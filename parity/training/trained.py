@@ -10,7 +10,7 @@ from parity.locating.located import Located, plural
 
 KINDS = ("loss", "gradient", "weights")
 LEGEND = (
-    "distance: of the weights from the CPU's, beside how far these have moved; rounding: the same of trainings on the CPU",
+    "distance: of the weights from the CPU's, next to how far these have moved; rounding: the same of trainings on the CPU",
     "whose start and batches are moved by a rounding; this step: its own largest error, in units of what rounding explains",
 )
 
@@ -50,7 +50,7 @@ class Point:
 class Training:
     """What `compare_training` found. subject: "Net float32 on mps"; steps: how many were asked for; departures: the first of
     each kind, in the order of steps, each the one nearest to its cause; curve: one point for each step; located: the operators
-    that part in the first step that is told; broken: what the device raised, and when. seconds: of the whole comparison;
+    that diverge in the first step that is reported; broken: what the device raised, and when. seconds: of the whole comparison;
     plain: of the plain steps in it, on the CPU and on the device."""
 
     subject: str
@@ -115,7 +115,7 @@ class Training:
             what = (
                 self.located.broken or f"{plural(self.located.compared, 'call')} of operators agree, each on its own operands"
             )
-            return [f"taken again from the same state, no operator of that step parts by itself ({what})"]
+            return [f"taken again from the same state, no operator of that step diverges by itself ({what})"]
         text = str(self.located).splitlines()
         return [text[0].removeprefix(self.located.subject).strip(), *text[1:]]
 

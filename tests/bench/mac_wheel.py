@@ -39,7 +39,7 @@ def download(version: str, folder: Path) -> Path:
 def report(path: Path) -> int:
     """Print what does not hold in this wheel; the exit code."""
     wheel = MacWheel(path)
-    lacking, unread = wheel.lacking(), wheel.unread()
+    lacking, unread = wheel.missing(), wheel.unread()
     kernels = len(wheel.registered())
     print(f"torch {wheel.torch}: {kernels} kernels for MPS, {len(lacking)} assumptions do not hold")
     for line in lacking:

@@ -211,7 +211,8 @@ def bisected(folder: Path, base: str) -> int:
     """Three environments, the second of which and the third have the change."""
     plant = planted([PLANTS["value"]])
     places = [second_torch.environment(folder / f"v{k}", f"2.9{k}.0", plant if k else "", base) for k in range(3)]
-    command = [sys.executable, "-m", "parity", "upgrade", "special.ndtri(float32[3].between(0.1, 0.9))", "--bisect", *map(str, places)]
+    case = "special.ndtri(float32[3].between(0.1, 0.9))"
+    command = [sys.executable, "-m", "parity", "upgrade", case, "--bisect", *map(str, places)]
     done = subprocess.run([*command, "--device", "sim"], capture_output=True, text=True, check=False, cwd=folder)
     print(done.stdout + done.stderr)
     return 0 if done.returncode == 1 and f"{places[1]} is the first that differs: forward drift" in done.stdout else 1

@@ -39,7 +39,22 @@ SHORT = {"run": ("--list",), "train": ("--steps", "1")}
 OUTSIDE = r"python3 -m venv|\.venv/bin/pip install|pytest -n 4 |python -m pytest -q tests/|\. \.venv/bin/activate"  # the gate's
 OTHERS = ("--index-url", "--runs", "--write")  # of pip and of programs in tests
 PLAIN_TEXT = {"code.md"}  # chapters with a drawing
-PRIVATE = ("told", "beside", "parts from", "lacks", "lacking", "in so many words", "came again", "comes again", "is no number")
+# Words that only parity uses, as patterns: report, next to, diverge, missing and reproduced are everybody's.
+PRIVATE = (
+    "told",
+    "beside",
+    "part(s|ed)? from",
+    "lack(s|ed|ing)?",
+    "in so many words",
+    "(come|came|comes) again",
+    "is no number",
+)
+IN_CODE = re.compile(rf"(?<![a-z])({'|'.join((*PRIVATE, 'tells?', 'telling', 'parted', 'partings?'))})(?![a-z])", re.IGNORECASE)
+# Names that run files, files of known findings and JSON reports have, or had, which go on being read.
+STORED = re.compile(
+    r'"(lacks|lacking|beside|beside NaN or Inf|this torch lacks)"|\| beside \||\.lacking\b|\blacking(?=:|\(self\))'
+)
+NOT_YET = {"engine/options.py", "report/progress.py", "faces/running.py"}  # to be said anew; the last for a name of the second
 
 
 @pytest.fixture
@@ -175,6 +190,35 @@ def test_a_chapter_begins_with_its_question_and_its_command(page: Path) -> None:
 
 @pytest.mark.parametrize("page", pages.READ, ids=lambda p: "README" if p.parent == pages.REPO else p.stem)
 def test_pages_are_in_plain_words(page: Path) -> None:
-    """Not in those that only parity uses, but for the meanings of statuses, which the code has."""
-    text = " ".join(re.sub(r"^\| `\w+` .*$|`[^`]+`", "", pages.prose(page), flags=re.M).split()).lower()
-    assert [w for w in PRIVATE if re.search(rf"\b{w}\b", text)] == []
+    """Not in those that only parity uses."""
+    text = " ".join(re.sub(r"`[^`]+`", "", pages.prose(page)).split()).lower()
+    assert [w for w in PRIVATE if re.search(rf"\b({w})\b", text)] == []
+
+
+def test_code_is_in_plain_words() -> None:
+    """In messages, docstrings, comments and names, so that what is written there needs no dictionary."""
+    package = pages.REPO / "parity"
+    lines = {p.relative_to(package).as_posix(): p.read_text(encoding="utf-8").split("\n") for p in package.rglob("*.py")}
+    private = {
+        (f, n): line for f, some in lines.items() for n, line in enumerate(some, 1) if IN_CODE.search(STORED.sub("", line))
+    }
+    assert [f"{f}:{n}: {line.strip()}" for (f, n), line in private.items() if f not in NOT_YET] == []
+    assert {f for f, _ in private} >= NOT_YET, "a file has none left: take it out of NOT_YET"
+
+
+@pytest.mark.parametrize(
+    ("line", "is_private"),
+    [
+        ("    found = self._may_be_told(x)", True),
+        ("class Told:", True),
+        ('raise UsageError(f"the run lacks {n} items")', True),
+        ("# float32 beside halves", True),
+        ("    theirs = told.render(x)", True),
+        ("    lacking = [k for k in keys if k not in known]", True),
+        ("besides the black slacks, parts of a folder stay untold", False),
+        ("    lacking: tuple[str, ...] = ()", False),
+        ('if problem in ("beside", "missing"):', False),
+    ],
+)
+def test_private_words_are_seen_in_names_and_sentences(line: str, is_private: bool) -> None:
+    assert bool(IN_CODE.search(STORED.sub("", line))) is is_private

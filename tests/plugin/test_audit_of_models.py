@@ -67,7 +67,7 @@ def test_a_model_that_runs_ends_with_0(models: Path, capsys: pytest.CaptureFixtu
 def test_what_is_lacking_ends_with_1_and_has_line_and_remedy(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert audit("nets.py") == 1
     out = capsys.readouterr().out
-    assert "Lacking needs 1 operator that MPS lacks: aten::special_log_ndtr.out; float64, which MPS does not have" in out
+    assert "Lacking needs 1 operator missing on MPS: aten::special_log_ndtr.out; float64, which MPS does not have" in out
     assert "in Lacking: torch.special.log_ndtr at nets.py:17, in forward" in out
     assert "do: PYTORCH_ENABLE_MPS_FALLBACK=1" in out
     assert "do: use float32" in out
@@ -117,7 +117,7 @@ def test_a_test_is_written_that_fails_where_something_is_lacking(models: Path) -
     makes = {make.__name__: make for make in mark.args[1]}
     assert [*makes] == ["net", "lacking"]
     written["test_runs_on_mps"](makes["net"])
-    with pytest.raises(pytest.fail.Exception, match=r"Lacking needs 1 operator that MPS lacks: aten::special_log_ndtr\.out"):
+    with pytest.raises(pytest.fail.Exception, match=r"Lacking needs 1 operator missing on MPS: aten::special_log_ndtr\.out"):
         written["test_runs_on_mps"](makes["lacking"])
     assert audit("nets.py", "-o", "test_on_mps.py") == UsageError.exit_code  # never over a file
 

@@ -216,7 +216,7 @@ def test_a_hang_is_shrunk_with_few_attempts(tmp_path: Path, monkeypatch: pytest.
     one, two = shrinking.shrunk([hang, other, other], how, 1, hang_after=3.0)
     assert one.death.shrunk == "tan(float32[1, 1])"
     assert one.died <= shrinking.HANGS
-    assert (two.death, two.died, two.why) == (other, 0, "it did not come again")
+    assert (two.death, two.died, two.why) == (other, 0, "it was not reproduced")
     (late,) = shrinking.shrunk([hang], how, 1, seconds=0.0)
     assert "for shrinking deaths were over" in late.why
 

@@ -64,11 +64,11 @@ def test_a_path_that_is_no_utf8_is_refused_by_name(
     odd = Path(os.fsdecode(os.fsencode(tmp_path) + b"/d\xff"))
     odd.mkdir()
     assert cli.main([*SHORT, "--findings", str(odd / "f")]) == 2
-    assert f"parity: --findings '{tmp_path}/d\\xff/f' is no UTF-8" in capsys.readouterr().err
+    assert f"parity: --findings '{tmp_path}/d\\xff/f' is not UTF-8" in capsys.readouterr().err
     monkeypatch.chdir(odd)
     assert cli.main(SHORT) == 2
     said = capsys.readouterr().err
-    why = "is no UTF-8, so that no worker can be told of it; take a path that is"
+    why = "is not UTF-8, so that it cannot be sent to a worker; take a path that is"
     assert said == f"parity: the current folder '{tmp_path}/d\\xff' {why}\n"
     assert not list(odd.iterdir())
 

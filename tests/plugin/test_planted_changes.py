@@ -21,7 +21,7 @@ from parity.engine.examine import examine
 from parity.engine.journal import NoJournal
 from parity.engine.options import RunOptions
 from parity.engine.planning import RunPlan
-from parity.history.change import Group, Told
+from parity.history.change import Group, ReportedChange
 from parity.history.diff import Diff, compare
 from parity.report.diff import terminal
 from parity.store.rows import End, Header, Run, totals
@@ -48,7 +48,7 @@ def healthy() -> Run:
     return ran()
 
 
-def only(diff: Diff, group: Group) -> tuple[Told, ...]:
+def only(diff: Diff, group: Group) -> tuple[ReportedChange, ...]:
     """The entries of the one group that has any."""
     assert list(diff.groups) == [group], terminal(diff)
     return diff.groups[group]

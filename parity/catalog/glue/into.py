@@ -259,7 +259,7 @@ def reshape_alias(x: Tensor, size: Any, stride: Any) -> Tensor:
 
 
 def copy_from(x: Tensor, resized: bool) -> tuple[Tensor, Tensor]:
-    """The copy kernel of devices: a copy on the device, and one to the CPU and back. The CPU, which lacks it, clones."""
+    """The copy kernel of devices: a copy on the device, and one to the CPU and back. The CPU has none, and clones."""
     if x.is_cpu:
         return x.clone(), x.clone()
     copy = torch.ops.aten._copy_from_and_resize if resized else torch.ops.aten._copy_from

@@ -70,5 +70,5 @@ def coo_mul(values: Tensor, rows: Tensor, columns: Tensor, size: Any, dense: Ten
 
 
 def to_sparse(x: Tensor, *dims: int) -> Tensor:
-    """A dense tensor made sparse and dense again. dims: of how many dimensions the places are told, or none for all."""
+    """A dense tensor made sparse and dense again. dims: of how many dimensions the places are stored, or none for all."""
     return x.to_sparse(*dims).to_dense()

@@ -111,7 +111,7 @@ def _sdpa(draw: Draw) -> Arguments:
     long = keys > max(KEYS)
     wide = draw.choice((width, 3, 8, 32, 1)) if draw.pick(4) == 3 else width
     scale = draw.choice((None, 0.5, 1.0, None, 0.125, None))
-    # Over long keys mostly numbers of a usual size, and values of one sign: what the weights sum to is what tells. Where no
+    # Over long keys mostly numbers of a usual size, and values of one sign: what the weights sum to is what shows. Where no
     # gradient is asked for, other kernels run.
     still, usual = draw.pick(5) < (1 if long else 2), long and draw.pick(4) > 0
     grouped = len(lead) > 1 and draw.pick(4) == 3

@@ -78,7 +78,7 @@ def _conv(spatial: int) -> Signature:
     return signature
 
 
-def _beside(draw: Draw, spatial: int, x: TensorSpec, weight: TensorSpec, channels: int) -> Arguments:
+def _with_bias(draw: Draw, spatial: int, x: TensorSpec, weight: TensorSpec, channels: int) -> Arguments:
     """With a bias and a stride, or without."""
     bias = draw.maybe(draw.tensor((channels,)))
     return Arguments((x, weight), keywords(bias=bias, stride=draw.option(2, (2,) * spatial)))
@@ -102,10 +102,10 @@ def _border(draw: Draw, spatial: int) -> Arguments:
         return Arguments((draw.tensor((1, 1, *shape)), draw.tensor((1, 1, *kernel))), keywords(stride=stride))
     if kind == 1:
         long = draw.choice((65535, 65536, 65537, 65600, *draw.huge))
-        return _beside(draw, spatial, draw.tensor((1, 1, *ones, long)), draw.tensor((1, 1, *ones, draw.choice((1, 2)))), 1)
+        return _with_bias(draw, spatial, draw.tensor((1, 1, *ones, long)), draw.tensor((1, 1, *ones, draw.choice((1, 2)))), 1)
     if kind == 2:
         many = draw.tensor((draw.choice(BEYOND), 1, *ones, 1))
-        return _beside(draw, spatial, many, draw.tensor((2, 1, *ones, 1)), 2)
+        return _with_bias(draw, spatial, many, draw.tensor((2, 1, *ones, 1)), 2)
     if kind == 3:
         wide = draw.choice((512, 1024, 1025))
         shape, kernel = ((1, wide, *ones, 2), (1, wide, *ones, 2)) if draw.flag() else ((1, 1, *ones, 2), (wide, 1, *ones, 1))
@@ -114,7 +114,7 @@ def _border(draw: Draw, spatial: int) -> Arguments:
     x, weight = (batch, 1, *(side,) * spatial), (wide, 1, *ones, 1)
     if kind == 5:
         x, weight = (1, wide, *ones, side), (1, wide, *ones, side)
-    return _beside(draw, spatial, draw.tensor(x), draw.tensor(weight), weight[0])
+    return _with_bias(draw, spatial, draw.tensor(x), draw.tensor(weight), weight[0])
 
 
 def _border_transposed(draw: Draw, spatial: int) -> Arguments:
@@ -126,10 +126,10 @@ def _border_transposed(draw: Draw, spatial: int) -> Arguments:
         return Arguments((draw.tensor((1, 1, *ones, 2)), draw.tensor((1, 1, *ones, side))), keywords(stride=draw.option(2)))
     if kind == 1:
         long = draw.choice((32768, 65535, 65537, *draw.huge))
-        return _beside(draw, spatial, draw.tensor((1, 1, *ones, long)), draw.tensor((1, 1, *ones, draw.choice((1, 2)))), 1)
+        return _with_bias(draw, spatial, draw.tensor((1, 1, *ones, long)), draw.tensor((1, 1, *ones, draw.choice((1, 2)))), 1)
     if kind == 2:
         many = draw.tensor((draw.choice(BEYOND), 1, *ones, 1))
-        return _beside(draw, spatial, many, draw.tensor((1, 2, *ones, 1)), 2)
+        return _with_bias(draw, spatial, many, draw.tensor((1, 2, *ones, 1)), 2)
     if kind == 3:
         wide = draw.choice((512, 1024, 1025))
         shape, kernel = ((1, wide, *ones, 2), (wide, 1, *ones, 2)) if draw.flag() else ((1, 1, *ones, 2), (1, wide, *ones, 1))
@@ -138,7 +138,7 @@ def _border_transposed(draw: Draw, spatial: int) -> Arguments:
     x, weight = (batch, 1, *(side,) * spatial), (1, wide, *ones, 1)
     if kind == 5:
         x, weight = (1, wide, *ones, side), (wide, 2, *ones, 1)
-    return _beside(draw, spatial, draw.tensor(x), draw.tensor(weight), weight[1])
+    return _with_bias(draw, spatial, draw.tensor(x), draw.tensor(weight), weight[1])
 
 
 def _batched(of: Signature) -> Signature:

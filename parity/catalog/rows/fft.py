@@ -65,7 +65,7 @@ def _two(half: bool = False) -> Signature:
 def _many(half: bool = False) -> Signature:
     def signature(draw: Draw) -> Arguments:
         shape = draw.shape(1, 4, empty=False)
-        # torch 2.13's CPU writes beside its memory from 512 on: irfftn(randn(2, 512, 2)), three times, ends the process
+        # torch 2.13's CPU writes outside its memory from 512 on: irfftn(randn(2, 512, 2)), three times, ends the process
         shape = (*(min(s, 257) for s in shape[:-1]), shape[-1] + 1) if half else shape
         dim = None if half or not draw.flag() else draw.dims(shape)
         lengths = _lengths(draw, len(dim), half) if dim else None

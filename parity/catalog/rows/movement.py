@@ -49,7 +49,7 @@ def _to(draw: Draw) -> Arguments:
 
 def _copy(draw: Draw) -> Arguments:
     """A destination, and a source that broadcasts to it, often of another dtype; one of them sometimes on the CPU, in a dtype
-    that a device may lack."""
+    that a device may not have."""
     shape = draw.shape(0, 5)
     if draw.is_inexact and draw.rare(8):
         wide = FACTS[draw.dtype].wide

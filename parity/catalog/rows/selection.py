@@ -68,7 +68,7 @@ def _whole(draw: Draw) -> Arguments:
 
 
 def _whole_or_nothing(draw: Draw) -> Arguments:
-    """The middle of nothing is no number."""
+    """The middle of nothing has no value."""
     return Arguments((_operand(draw, empty=draw.dtype in FLOATS)[0],))
 
 

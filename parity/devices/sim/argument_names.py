@@ -29,7 +29,7 @@ def names_of(op: str, level: str, given: int, keywords: frozenset[str]) -> tuple
         for one in () if packet is None else (overload,) if base == exact else packet.overloads():
             declared = getattr(packet, one)._schema.arguments
             held = {a.name for a in declared}
-            if len(declared) >= given:  # a public function may have keywords that its operator lacks
+            if len(declared) >= given:  # a public function may have keywords that its operator does not have
                 strange = sum(k not in held and SAME.get(k) not in held for k in keywords)
                 fits.append((strange, declared))
     best = min(fits, key=lambda f: f[0])[1] if fits else ()

@@ -2,8 +2,8 @@
 
 torch takes the simulated device for a backend like CUDA, whose optimizers use the `_foreach` kernels by default; on MPS they do
 not (torch 2.13: `torch/utils/_foreach_utils.py`), and the layers of transformers have a fused way without gradients, which MPS
-does not take. `torch.norm` has a branch for MPS, too, which refuses `dtype=`: a bug of torch that would be told of a healthy
-device, so `sim:mps` does not take it; audits of models do.
+does not take. `torch.norm` has a branch for MPS, too, which refuses `dtype=`: a bug of torch that would be reported of a
+healthy device, so `sim:mps` does not take it; audits of models do.
 """
 
 from __future__ import annotations

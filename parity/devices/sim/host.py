@@ -17,7 +17,7 @@ _COMPOSED: Any = torch._C.DispatchKey.CompositeImplicitAutograd
 
 def linear_backward(x: Tensor, g: Tensor, w: Tensor, mask: Sequence[bool]) -> tuple[Tensor | None, ...]:
     """Gradients of input, weight and bias of `linear`, as far as the mask asks for them. A weight without outputs of its own
-    (1-d) is one row, and the result lacks that dimension."""
+    (1-d) is one row, and the result has no such dimension."""
     rows, w2 = math.prod(x.shape[:-1]), w.unsqueeze(0) if w.dim() == 1 else w
     g2, x2 = g.reshape(rows, w2.shape[0]), x.reshape(rows, x.shape[-1])
     gx = (g2 @ w2.conj()).reshape(x.shape) if mask[0] else None
@@ -51,7 +51,7 @@ def _into(out: Tensor, result: Tensor) -> Tensor:
 
 
 def native_group_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, *sizes: Any) -> Any:
-    """aten::native_group_norm. The CPU's own reads weight and bias as if they were contiguous, beside a strided one (2.13)."""
+    """aten::native_group_norm. The CPU's own reads weight and bias as if they were contiguous, next to a strided one (2.13)."""
     return aten.native_group_norm.default(x, _dense(weight), _dense(bias), *sizes)
 
 
@@ -216,7 +216,7 @@ def attention_composed(*args: Any, **kwargs: Any) -> Any:
 
 
 def rms_norm_composed(*args: Any) -> Any:
-    """aten::rms_norm in torch's own pieces, below `_fused_rms_norm`, whose backward MPS lacks, with torch's own check."""
+    """aten::rms_norm in torch's own pieces, below `_fused_rms_norm` (MPS has no backward of it), with torch's own check."""
     x, shape = args[0], tuple(args[1])
     if not shape or tuple(x.shape[-len(shape) :]) != shape:
         raise RuntimeError(f"Given normalized_shape={list(shape)}, expected input with shape [*, ...], not {list(x.shape)}")

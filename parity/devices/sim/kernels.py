@@ -334,7 +334,7 @@ def allocated(seat: Seat, fresh: Tensor) -> Tensor:
 
 
 def _true_view(host: Any, own: Any) -> Any:
-    """The argument for a fault: with its true storage offset, and the memory beside it in reach."""
+    """The argument for a fault: with its true storage offset, and the memory next to it in reach."""
     if isinstance(host, list) and isinstance(own, (list, tuple)) and len(host) == len(own):
         return [_true_view(h, o) for h, o in zip(host, own)]
     if isinstance(host, Tensor) and isinstance(own, Tensor) and not own.is_cpu and host.data_ptr() == own.data_ptr() != 0:

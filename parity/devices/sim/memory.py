@@ -28,7 +28,7 @@ _SIM_TYPE = 12  # kDLExtDev, which torch reads as its PrivateUse1 device
 
 
 def _private(name: str) -> Any:
-    """A private attribute of torch. Raises DeviceError if this torch lacks it."""
+    """A private attribute of torch. Raises DeviceError if this torch does not have it."""
     value = getattr(torch._C, name, None)
     if value is None:
         raise DeviceError(

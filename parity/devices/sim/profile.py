@@ -1,4 +1,4 @@
-"""Profiles: what a simulated device lacks. `PERMISSIVE` lacks nothing; `mps_profile()` has the limits of MPS."""
+"""Profiles: the limits of a simulated device. `PERMISSIVE` has none; `mps_profile()` has the limits of MPS."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ MPS_FROM_PYTHON = frozenset({"linalg_lu_solve.out"})
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What a device lacks.
+    """The limits of a device.
 
     table: the aten overloads that it has a kernel for, or None for all. refused_dtypes: dtype -> its C++ name.
     always_on_cpu: overloads that leave the device unasked. fallback: whether a missing operator runs on the CPU.
@@ -154,7 +154,7 @@ def composing(overload: str) -> Iterator[None]:
 
 
 def _warn_once(text: str) -> None:
-    """MPS has one flag for all operators: only the first one of a process is told of, unless torch is to warn always."""
+    """MPS has one flag for all operators: only the first one of a process is reported, unless torch is to warn always."""
     if not _warned or torch.is_warn_always_enabled():
         _warned.append(text)
         warnings.warn(text, UserWarning, stacklevel=2)

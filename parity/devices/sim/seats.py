@@ -29,7 +29,7 @@ class Seat:
     """The current state of one device index. Mutable: `sit` changes it.
 
     resolved: memory of operands whose lazy conj or neg bit torch has resolved for the next kernel -> the bits.
-    witness: is told of each operator that came to its end, with its arguments on the host and its result.
+    witness: called with each operator that came to its end, with its arguments on the host and its result.
     computes: calls with more elements give results of the right form, in memory that nobody writes; None for no limit.
     """
 

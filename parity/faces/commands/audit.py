@@ -9,13 +9,14 @@ from parity.core.errors import UsageError
 from parity.engine.options import read_text
 from parity.faces.commands.groups import add_output, take_rest
 
-HELP = "what a model needs that MPS lacks, and how two versions of torch differ"
+HELP = "what a model needs that MPS does not have, and how two versions of torch differ"
 ABOUT = """\
-What a model needs that MPS lacks (FILE.py), or how two versions of torch differ (--between).
+What a model needs that MPS does not have (FILE.py), or how two versions of torch differ (--between).
 
 Your model is run on this machine's CPU, forward and backward, composed of operators as MPS composes it. Listed are those that
-MPS lacks or refuses, with your line and what to do; then public bugs whose conditions your calls meet. Ends with 0 where all is
-there, with 1 where something is lacking or a finding of class A in a RUN concerns it, with 3 where not all was seen."""
+are missing on MPS or refused, with your line and what to do; then public bugs whose conditions your calls meet. Ends with 0
+where all is there, with 1 where something is missing or a finding of class A in a RUN concerns it, with 3 where not all was
+seen."""
 OF_MODELS = ("--torch", "--no-backward", "--shapes", "--format", "--output")
 TEST = ".py"  # how -o names a test for pytest
 
@@ -35,7 +36,7 @@ def add(to: argparse.ArgumentParser) -> None:
     how = "compute nothing large, for a model that this machine cannot run; build it under torch.device('meta')"
     to.add_argument("--shapes", action="store_true", help=how)
     to.add_argument("--format", choices=("text", "json"), help="text by default")
-    how = "also write the answer to this file (JSON); or, as test_on_mps.py, a test that the model needs nothing that MPS lacks"
+    how = "also write the answer to this file (JSON); or, as test_on_mps.py, a test that MPS has all that the model needs"
     add_output(to, how)
     take_rest(to, "asked")
 

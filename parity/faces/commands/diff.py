@@ -19,9 +19,9 @@ ABOUT = (
     "or, where the cases are others, by op, dtype and aspect; errors and times pair by case, explored ones too where both "
     "runs have the same seed. Ends with 1 where the second run has a finding that the first one had not, or had as another "
     "kind (crash, then wrong), where support was lost or moved to the CPU, where an op is compared no longer, for the "
-    f"groups of --fail-on, where a run was interrupted or lacks items (--accept {PARTIAL} takes it), and where a run has fewer "
-    "ops than the other, or is a shard of it (patterns name what to compare); with 2 for a file that is damaged; with 3 where "
-    "a run compared nothing, or both nothing in common."
+    f"groups of --fail-on, where a run was interrupted or is missing items (--accept {PARTIAL} takes it), and where a run has "
+    "fewer ops than the other, or is a shard of it (patterns name what to compare); with 2 for a file that is damaged; with 3 "
+    "where a run compared nothing, or both nothing in common."
 )
 FORMATS = {"md": "markdown", "json": "json", "xml": "junit", "html": "html"}  # by the suffix of a file
 
@@ -47,16 +47,18 @@ def run(o: argparse.Namespace) -> int:
     runs = run_file.read(o.before, partial), run_file.read(o.after, partial)
     from parity.history import diff
     from parity.history.change import groups
-    from parity.report import diff as told  # torch is imported only by a command that needs it, and after the files were read
+    from parity.report import (
+        diff as diff_report,  # torch is imported only by a command that needs it, and after the files were read
+    )
 
     fail_on = groups(split(o.fail_on), "--fail-on")
     if form == "html" and not o.output:
         raise UsageError("a page is written to a file: parity diff BEFORE AFTER -o diff.html")
     made = diff.compare(*runs, partial, split(o.ops))
-    text = told.FORMATS[form](made, fail_on, o.verbose)
+    text = diff_report.FORMATS[form](made, fail_on, o.verbose)
     if o.output:
         o.output.write_text(text, encoding="utf-8")
-        print(told.verdict_line(made, fail_on, str(o.output)))
+        print(diff_report.verdict_line(made, fail_on, str(o.output)))
     elif form == "terminal":
         print(text, end="")
     else:

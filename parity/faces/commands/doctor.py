@@ -1,4 +1,4 @@
-"""`parity doctor`: a device examined, or the most telling checks of one in an archive."""
+"""`parity doctor`: a device examined, or the most revealing checks of one in an archive."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def add(to: argparse.ArgumentParser) -> None:
     add_device(to)
     add_code(to)
     to.add_argument("--format", choices=("text", "json"), default="text", help="of the answer: text by default")
-    to.add_argument("--archive", action="store_true", help="the most telling checks, in one archive to send to others")
+    to.add_argument("--archive", action="store_true", help="the most revealing checks, in one archive to send to others")
     add_output(to, "with --archive: the file to write (parity-archive-DATE-TIME.zip by default)")
     take_rest(to, "asked", options=True)
 
@@ -43,7 +43,7 @@ def run(o: argparse.Namespace) -> int:
         return _archive(o)
     if given := (*o.asked, *(["--output"] if o.output else [])):
         raise UsageError(f"'{given[0]}' goes with --archive: parity doctor --archive; a device is named by --device")
-    from parity.report import doctor as told
+    from parity.report import doctor as doctor_report
 
     as_json = o.format == "json"
     try:
@@ -51,9 +51,9 @@ def run(o: argparse.Namespace) -> int:
     except DeviceError as e:
         if not as_json:
             raise
-        print(told.absent_as_json(o.device, str(e)))
+        print(doctor_report.absent_as_json(o.device, str(e)))
         return e.exit_code
-    print(told.as_json(found) if as_json else told.render(found))
+    print(doctor_report.as_json(found) if as_json else doctor_report.render(found))
     return {HEALTHY: 0, SUSPECT: 1}.get(found["verdict"], DeviceError.exit_code)
 
 

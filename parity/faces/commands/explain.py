@@ -68,7 +68,7 @@ def _row(subject: str) -> Row:
     rows = [*exact, *(r for r in rows if wanted in map(lookup.normalised, lookup.names_of(r)))][:1] or rows
     if len(rows) > 1:
         names = ", ".join(r.name for r in rows[:5])
-        raise UsageError(f"'{subject}' matches {len(rows)} ops ({names} ...); explain tells of one: name it")
+        raise UsageError(f"'{subject}' matches {len(rows)} ops ({names} ...); explain takes one: name it")
     return rows[0]
 
 

@@ -29,7 +29,7 @@ WAYS = ("terminal", "markdown", "json", "junit", "html")  # of a diff
 
 
 class Parser(argparse.ArgumentParser):
-    """Tells a mistake in one line, like every other error."""
+    """Reports a mistake in one line, like every other error."""
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong, and end with 2."""

@@ -98,7 +98,7 @@ def _add(o: argparse.Namespace) -> int:
     held = {e.id: e for e in (before.entries if before else ())}
     new += _prolonged(o, made, held)
     if not new:
-        print(f"{o.run} has nothing to add: no finding that {path} lacks")
+        print(f"{o.run} has nothing to add: no finding that is missing in {path}")
         return 0
     changed = _merged(held, new)
     for e in changed.values():

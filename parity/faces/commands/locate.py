@@ -36,7 +36,7 @@ def add(to: argparse.ArgumentParser) -> None:
     add_code(to)
     how = "judge what this file of parity locate --capture recorded on another machine, with its inputs and weights"
     to.add_argument("--against", metavar="CAPTURE", type=read_path, help=how)
-    how = "also compile it with this backend of torch.compile (aot_eager, inductor ...), and tell which code is wrong"
+    how = "also compile it with this backend of torch.compile (aot_eager, inductor ...), and say which code is wrong"
     to.add_argument("--compile", metavar="BACKEND", help=how)
     how = (
         "write to this file: everything with the table of all modules (report.html), or the call of the first operator that "

@@ -54,7 +54,7 @@ def replay(subject: str, how: How) -> int:
     """
     if "(" in subject:
         suite.row(notation.parse(subject).op)
-        return _told([one(subject, how)])
+        return _verdict([one(subject, how)])
     path = Path(subject)
     if not subject or not path.exists():
         raise CaseError(f"'{subject}' is neither a case id nor a run file; a case id looks like add(float32[2], float32[2])")
@@ -69,10 +69,10 @@ def replay(subject: str, how: How) -> int:
         suite.row(notation.parse(case).op)
     how = as_then(subject, run.header, how)
     examined(how.device or "auto", how.faults, how.setup)  # errors are reported here once, not for every case
-    return _told([one(case, how) for case in cases])
+    return _verdict([one(case, how) for case in cases])
 
 
-def _told(codes: Sequence[int]) -> int:
+def _verdict(codes: Sequence[int]) -> int:
     """Print the verdict of some cases; the exit code of all."""
     code = max(codes, key=lambda code: (code == 1, code))
     differ = sum(c == 1 for c in codes)

@@ -113,7 +113,7 @@ def _matrix(o: argparse.Namespace, run: Run) -> str:
 
 def _causes(o: argparse.Namespace, run: Run) -> str:
     from parity.findings import causes
-    from parity.report import causes as told
+    from parity.report import causes as causes_report
     from parity.report import caveats
     from parity.report.known import marks
 
@@ -137,8 +137,8 @@ def _causes(o: argparse.Namespace, run: Run) -> str:
         return issue.render(gathered[0], run.header)
     before, known = caveats.sentences(run), marks(run, gathered)
     if o.format == "json":
-        return told.as_json(gathered, run.header, before, known) + "\n"
+        return causes_report.as_json(gathered, run.header, before, known) + "\n"
     if o.format == "markdown":
-        return told.as_markdown(gathered, run.header, before, not any(caveats.failures(run)), known)
+        return causes_report.as_markdown(gathered, run.header, before, not any(caveats.failures(run)), known)
     whole = not any(caveats.failures(run))
-    return told.render(gathered, run.header, bool(o.cause), () if o.cause else before, known, whole) + "\n"
+    return causes_report.render(gathered, run.header, bool(o.cause), () if o.cause else before, known, whole) + "\n"

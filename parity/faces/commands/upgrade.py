@@ -12,8 +12,8 @@ from parity.faces.files import check_output, writable
 
 HELP = "the same cases with two versions of torch, and what changed"
 ABOUT = """\
-Run the same cases in two Python environments on this machine, one after the other, and tell what changed, with a verdict in one
-sentence. Patterns and options of parity run say which cases: --device, --dtype, --profile, --known ... parity need not be
+Run the same cases in two Python environments on this machine, one after the other, and report what changed, with a verdict in
+one sentence. Patterns and options of parity run say which cases: --device, --dtype, --profile, --known ... parity need not be
 installed in the environments. Where both cannot stand side by side (another macOS or chip), run parity run before and after,
 and then parity diff. Ends with 0 where nothing got worse, with 1 where something did, or where too little could be compared to
 say so. Both runs are in --folder: parity diff prints their difference in other formats.

@@ -22,7 +22,7 @@ KERNEL = ("_scaled_dot_product_attention_math_for_mps",)
 ROWS = (*SDPA, "multi_head_attention")
 NAMES = ("query", "key", "value")
 SHORT, WIDTHS = 8, (64, 96, 128)  # query lengths up to SHORT of these head dimensions take a kernel of their own
-LONG = 3068  # keys from which half precision tells, unscaled
+LONG = 3068  # keys from which half precision shows, unscaled
 BLOCK = 32  # keys that one group of threads sums
 
 

@@ -61,7 +61,7 @@ BUGS = (
     ),
     reported(
         "issues/135223 silent_wrong_forward out offset size",
-        "a range written into a slice lands at the start of the memory, so fftfreq lacks its negative half",
+        "a range written into a slice lands at the start of the memory, so fftfreq has no negative half",
         ("fft.fftfreq", "arange"),
         _into_the_start,
         _writes_a_slice,

@@ -98,7 +98,7 @@ def _leaves_dimension(call: Call) -> bool:
 
 
 def _copy_unchecked(call: Call) -> Tensor:
-    """Each row goes where its index points in memory, beside the view too; what would leave the memory is dropped."""
+    """Each row goes where its index points in memory, outside the view too; what would leave the memory is dropped."""
     out = _destination(call)
     dim, index, source = argument(call, 1, "dim"), argument(call, 2, "index").reshape(-1), argument(call, 3, "source")
     rows, memory = out if out.dim() else out.view(1), call.memory(out)
@@ -292,7 +292,7 @@ BUGS = (
     ),
     reported(
         "issues/189968 silent_wrong_forward value inplace",
-        "index_copy_ takes indices outside the dimension and writes beside the view",
+        "index_copy_ takes indices outside the dimension and writes outside the view",
         ("index_copy",),
         _copy_unchecked,
         _leaves_dimension,

@@ -104,7 +104,7 @@ def _on_two_devices(call: Call) -> bool:
     return len({t.device for t in call.operands}) > 1
 
 
-def _solve_beside(device: str) -> str:
+def _solve_with_cpu_side(device: str) -> str:
     """What becomes of a triangular system whose right side lies on the CPU: torch refuses two devices."""
     try:
         if device != "cpu":
@@ -173,7 +173,7 @@ BUGS = (
     ),
     reported(
         "issues/196113 silent_wrong_forward dtype size",
-        "stacks of wide complex matrices: right singular vectors lack their conjugation, so least squares fails",
+        "stacks of wide complex matrices: right singular vectors are not conjugated, so least squares fails",
         ("_linalg_svd", "linalg_lstsq"),
         _unconjugated_right_vectors,
         _is_jacobi,
@@ -208,7 +208,7 @@ BUGS = (
         ("linalg.solve_triangular",),
         abort,
         _on_two_devices,
-        trigger=_solve_beside,
+        trigger=_solve_with_cpu_side,
         neighbour=lambda d: torch.linalg.solve_triangular(_matrix(d, 3, 3).triu(), ramp(d, 3, 2), upper=True),
         rows="solve_triangular",
         level="function",

@@ -12,7 +12,7 @@ from parity.devices.sim.call import Call
 from parity.devices.sim.faults import abort
 from parity.zoo.effects import argument, gradients, ramp, reported
 
-NONE, MEAN = 0, 1  # how kernels are told of `reduction`
+NONE, MEAN = 0, 1  # how kernels get `reduction`
 DEFAULT_IGNORED = -100
 EXP_RANGE = 88  # exp(-88) is the last that float32 can hold with all its digits
 OUT_OF_REACH: dict[str, str] = {}
@@ -67,7 +67,7 @@ def _reduces_a_column(call: Call) -> bool:
     return x.dim() > 0 and x.shape[-1] == 1 and int(argument(call, 3, "reduction", MEAN)) != NONE
 
 
-def _squeezed_beside_full(call: Call) -> bool:
+def _squeezed_and_full(call: Call) -> bool:
     """Input and target lose their dimensions of size 1, the incoming gradient keeps them. Leading ones do no harm."""
     shape = list(call.args[1].shape)
     while shape and shape[0] == 1:
@@ -150,7 +150,7 @@ BUGS = (
         "binary cross entropy's backward drops dimensions of size 1 of all but the incoming gradient",
         ("binary_cross_entropy_backward",),
         _product_of_other_shapes,
-        _squeezed_beside_full,
+        _squeezed_and_full,
         trigger=lambda d: _bce_gradient(d, 3, 1, 1),
         neighbour=lambda d: _bce_gradient(d, 3, 2),
         rows="binary_cross_entropy",

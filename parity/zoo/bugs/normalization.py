@@ -133,7 +133,7 @@ BUGS = (
     ),
     reported(
         "pull/186367 drift value args",
-        "layer_norm loses a small variance beside a large mean",
+        "layer_norm loses a small variance next to a large mean",
         ("native_layer_norm",),
         _cancelled_variance,
         _has_a_far_mean,

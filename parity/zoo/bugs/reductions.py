@@ -13,12 +13,12 @@ from parity.devices.sim.effects import raising
 from parity.devices.sim.faults import abort, garbage
 from parity.zoo.effects import argument, ramp, reported
 
-AXES = 4  # that some kernels of MPS can tell apart, from the last one on
+AXES = 4  # that some kernels of MPS can distinguish, from the last one on
 OUT_OF_REACH: dict[str, str] = {}
 
 
 def _dims(call: Call) -> list[int]:
-    """The dimensions that a kernel is told to reduce; none of them where it is to reduce all."""
+    """The dimensions that a kernel is asked to reduce; none of them where it is to reduce all."""
     dim = argument(call, 1, "dim")
     return [] if dim is None else [dim] if isinstance(dim, int) else list(dim)
 

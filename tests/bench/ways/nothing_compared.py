@@ -67,7 +67,7 @@ WAYS = (
             f"{RUN} sinh mul cosh exp --shard 1/1 --output before.jsonl",
             "parity diff before.jsonl after.jsonl",
         ),
-        says="the first run lacks",
+        says="the first run is missing",
     ),
     Way(
         "a merge of shards that compared nothing",

@@ -18,7 +18,7 @@ from parity.catalog.row import OUT, Row
 from parity.checks.check import Result, Settings, check, failing, quiet
 from parity.core.case import OpClass
 from parity.core.notation import parse
-from parity.core.results import LACKS, OTHER_SIGNATURE, Aspect, Measure, Status, Verdict, times_the_budget
+from parity.core.results import MISSING, OTHER_SIGNATURE, Aspect, Measure, Status, Verdict, times_the_budget
 from parity.devices import resolve
 from parity.devices.base import Device
 from parity.execution import execute
@@ -50,7 +50,7 @@ def test_a_case_is_checked_in_every_aspect_that_its_op_has() -> None:
     ("error", "words"),
     [
         (TypeError("exp() got an unexpected argument"), f"{OTHER_SIGNATURE}: exp() got an unexpected argument"),
-        (AttributeError("module 'torch' has no attribute 'x'"), f"{LACKS}: module 'torch' has no attribute 'x'"),
+        (AttributeError("module 'torch' has no attribute 'x'"), f"{MISSING}: module 'torch' has no attribute 'x'"),
         (RuntimeError("exp was removed"), "the reference refuses: exp was removed"),
     ],
 )
@@ -106,7 +106,7 @@ def test_a_finding_in_one_aspect_leaves_the_others_alone() -> None:
 
     results = checked('exp(float32[4]).into("stepped")', Spoiled(spoil))
     assert {str(r.aspect): r.verdict.reason for r in failing(list(results.values()))} == {
-        "out=": "written beside its destination"
+        "out=": "written outside its destination"
     }
 
 

@@ -98,7 +98,7 @@ def test_a_write_beside_a_tensor_is_found(which: str, text: str, at: int) -> Non
     found = failing(checked(text, Fault("beside", ("exp.out",), beside(which, at)), GUARDED))
     assert {r.verdict.status for r in found} == {Status.WRONG}
     where = "before" if at < 0 else "behind"
-    assert found[0].verdict.reason.startswith(f"the call wrote beside what it was given: {where} a tensor of 12 elements")
+    assert found[0].verdict.reason.startswith(f"the call wrote outside of what it was given: {where} a tensor of 12 elements")
     assert ("out=" in {r.aspect for r in found}) or which == "operand"
     assert not failing(checked(text, Fault("beside", ("exp.out",), beside(which, at)), Settings(only="forward")))
 

@@ -32,7 +32,7 @@ def test_a_check_of_a_random_op_asks_its_law() -> None:
     assert verdict("uniform_(float32[64])", Spoiled()) == ("agree", "by relation")
     assert verdict("uniform_(float32[64])", Spoiled(lambda t: t * 0.5))[0] == "wrong"
     assert verdict("uniform_(float32[8].step(-1, 2, 0))", Spoiled()) == ("agree", "by relation")
-    assert verdict("uniform_(float32[8].step(-1, 2, 0))", Spoiled(beside)) == ("wrong", "written beside its destination")
+    assert verdict("uniform_(float32[8].step(-1, 2, 0))", Spoiled(beside)) == ("wrong", "written outside its destination")
 
 
 def test_where_the_reference_fails_the_same_test_the_case_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

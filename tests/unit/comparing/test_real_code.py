@@ -95,7 +95,7 @@ def test_attention_that_drops_out_is_computed_by_its_formula(monkeypatch: pytest
 
     monkeypatch.setattr(draws, "sdpa_kernel", told)
     x = torch.randn(1, 2, 4, 8)
-    with draws.Handed() as handed:
+    with draws.SharedRandom() as handed:
         F.scaled_dot_product_attention(x, x, x)
         assert not asked
         F.scaled_dot_product_attention(x, x, x, dropout_p=0.5)

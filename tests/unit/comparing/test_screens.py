@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import parity
-from parity.checks.operators import Lain, OperatorCall
+from parity.checks.operators import OperatorCall, StridedOperand
 from parity.comparing.function import compared
 from parity.comparing.pair import compare
 from parity.comparing.screens import Sums, is_settled, moved_run, moves_as_far
@@ -20,12 +20,12 @@ from parity.devices.sim.honest import FAULTS as HONEST
 from parity.locating import calls, search
 
 
-def lain(t: Tensor, group: int) -> Lain:
-    return Lain(t.flatten(), tuple(t.shape), t.stride(), 0, False, False, group)
+def strided(t: Tensor, group: int) -> StridedOperand:
+    return StridedOperand(t.flatten(), tuple(t.shape), t.stride(), 0, False, False, group)
 
 
 def product(a: Tensor, b: Tensor) -> OperatorCall:
-    return OperatorCall(torch.ops.aten.mm.default, (lain(a, 0), lain(b, 1)), {})
+    return OperatorCall(torch.ops.aten.mm.default, (strided(a, 0), strided(b, 1)), {})
 
 
 def chained(a: Tensor, b: Tensor) -> Tensor:

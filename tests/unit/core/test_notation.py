@@ -57,7 +57,7 @@ def test_drawn_cases_of_every_row_survive_the_round_trip() -> None:
 @pytest.mark.parametrize(
     "text, said",
     [
-        ("add(float32[2]", "this is no case id"),
+        ("add(float32[2]", "this is not a case id"),
         ("add", "expected an op with its arguments"),
         ("add(float33[2])", "unknown dtype 'float33'"),
         ("add(float32[-1])", "a shape of sizes"),

@@ -30,5 +30,5 @@ def test_an_installation_without_them_says_what_to_do(tmp_path: Path) -> None:
         resources.folder("conformance", tmp_path / "parity")
     assert str(e.value) == (
         "this installation of parity has no folder 'conformance' (looked for parity/_data/conformance and "
-        "tests/conformance beside the package); reinstall it: pip install --force-reinstall torch-parity"
+        "tests/conformance next to the package); reinstall it: pip install --force-reinstall torch-parity"
     )

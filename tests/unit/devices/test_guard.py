@@ -41,7 +41,7 @@ def test_a_deadly_operator_is_computed_on_the_cpu(monkeypatch: pytest.MonkeyPatc
         got = torch.exp(device.upload(torch.zeros(2)))
         assert got.device.type == device.torch_device.type
         assert device.download(got).tolist() == [1.0, 1.0]
-    assert guard.reasons() == ("exp: ended the process that examined the device; its own findings tell more",)
+    assert guard.reasons() == ("exp: ended the process that examined the device; its own findings say more",)
     assert device.answers()  # by transfers alone
 
 
@@ -65,5 +65,5 @@ def test_a_device_that_dies_in_the_examination_is_suspect_by_name(tmp_path: Path
     answer = doctor.examined("sim", str(tmp_path / "faults.py"))
     assert answer["verdict"] == "suspect"
     assert answer["deadly"] == ["cumsum"]
-    assert answer["reasons"] == ["cumsum: ended the process that examined the device; its own findings tell more"]
+    assert answer["reasons"] == ["cumsum: ended the process that examined the device; its own findings say more"]
     assert DEADLY not in os.environ

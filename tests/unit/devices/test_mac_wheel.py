@@ -59,7 +59,7 @@ def test_a_wheel_in_which_all_holds(tmp_path: Path, torch: str) -> None:
     read = MacWheel(wheel(tmp_path, torch))
     assert read.torch == read.table.torch == torch
     assert read.table.keys == {"add.out": {"CPU", "MPS"}, "acos_": {"MPS"}}
-    assert read.lacking() == ()
+    assert read.missing() == ()
     assert read.unread() == ()
 
 
@@ -71,7 +71,7 @@ def test_what_does_not_hold_is_told(tmp_path: Path) -> None:
     raw += b"\0wavelets are not supported on MPS\0"
     changed = {"libtorch_cpu": raw, "__init__": b"def is_built():\n"}
     read = MacWheel(wheel(tmp_path, **changed))
-    lacking = read.lacking()
+    lacking = read.missing()
     for part in (
         "text 'bincount is not supported for Bool': the library does not hold",
         "the library holds it; it is said to be there from 2.14",
@@ -115,9 +115,9 @@ def without(name: str) -> Callable[[Path], Path]:
     ("make", "why"),
     [
         (lambda f: f / "none.whl", "cannot read .*none.whl: No such file"),
-        (lambda f: f, "no ordinary file"),
-        (not_a_zip, "no sound zip archive"),
-        (damaged, "no sound zip archive"),
+        (lambda f: f, "not an ordinary file"),
+        (not_a_zip, "not a sound zip archive"),
+        (damaged, "not a sound zip archive"),
         (without("numpy-2.0.dist-info/METADATA"), "no METADATA of torch"),
         (without("torch-2.13.0.dist-info/METADATA"), "holds no torchgen/packaged"),
         (lambda f: wheel(f, METADATA=b"Version: \x1b[31m"), "names no version"),
@@ -154,5 +154,5 @@ def test_every_assumption_stands_in_the_wheel(torch: str) -> None:
         pytest.skip(str(e))
     read = MacWheel(path)
     assert read.torch == torch
-    assert read.lacking() == ()
+    assert read.missing() == ()
     assert {"2.12.1": 878, "2.13.0": 890, "2.14.1": 912}[torch] == len(read.registered())

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from parity.engine import alone, suite
-from parity.engine.alone import DONE, Alone, Asked, Checked, Ended
+from parity.engine.alone import DONE, Asked, Checked, Ended, IsolatedRunner
 from parity.engine.options import RunOptions
 from parity.engine.suite import Item
 from parity.store.rows import DEVICE, OUTSIDE, UNKNOWN
@@ -71,11 +71,11 @@ class _Process:
 
 def checked(
     played: Played, monkeypatch: pytest.MonkeyPatch, earlier: Iterable[Any] = (), skip: Iterable[int] = ()
-) -> tuple[Alone, list[int]]:
+) -> tuple[IsolatedRunner, list[int]]:
     """The item's cases, asked for in order but for some, and the ordinals of those that have a result."""
     monkeypatch.setattr(alone, "_Process", played.process)
     monkeypatch.setattr("parity.engine.inquest.held", lambda *_: (DEVICE, "it comes with the device"))
-    one = Alone(ITEM, None, RunOptions(), 0.0, "test[exp-float32]", list(earlier))
+    one = IsolatedRunner(ITEM, None, RunOptions(), 0.0, "test[exp-float32]", list(earlier))
     out, got = frozenset(skip), []
     for k in (k for k in range(CASES) if k not in out):
         result = one.checked(k, f"case {k}", 20.0, out)
@@ -85,7 +85,7 @@ def checked(
     return one, got
 
 
-def told(one: Alone) -> list[tuple[int, str, str]]:
+def told(one: IsolatedRunner) -> list[tuple[int, str, str]]:
     return [(d["ordinal"], d["how"], d["blame"]) for d in one.deaths]
 
 

@@ -53,7 +53,7 @@ def test_an_op_that_torch_lacks_says_nothing_and_why() -> None:
     gone = suite.Item(replace(suite.row("exp"), call="torch.no_such_function"), "float32")
     done = examine(gone, plan(), NoJournal())
     assert (done.summary.counts, done.records, done.findings) == ({}, (), ())
-    assert done.summary.void == {"this torch lacks torch.no_such_function, which a row of the catalog calls": 14}
+    assert done.summary.void == {"this torch does not have torch.no_such_function, which a row of the catalog calls": 14}
 
 
 def test_each_kind_of_difference_is_one_finding_with_its_least_case() -> None:

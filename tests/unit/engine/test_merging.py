@@ -55,7 +55,7 @@ def test_every_item_is_in_one_shard() -> None:
 
 @pytest.mark.parametrize("which", ["0/7", "8/7", "3", "/", "a/b", "1/1000", "-1/7", "1/7/9", "²/7"])
 def test_what_is_no_shard_is_refused(which: str) -> None:
-    with pytest.raises(UsageError, match="is no shard; name one of at most 999, such as 3/7"):
+    with pytest.raises(UsageError, match="is not a shard; name one of at most 999, such as 3/7"):
         suite.shard((), which)
 
 
@@ -78,7 +78,7 @@ def test_shards_add_up() -> None:
         ((part(1, 3, "exp"), part(3, 3)), "shard 2 of 3 missing; name the run files of all shards"),
         ((part(2, 4), part(3, 4)), "shards 1, 4 of 4 missing"),
         ((part(1, 2), part(2, 3)), "1.jsonl is shard 1/2 and 2.jsonl is shard 2/3: they divide the run into other numbers"),
-        ((part(1, 2), part(2, 2, shard="")), "2.jsonl is no shard: it holds a whole run"),
+        ((part(1, 2), part(2, 2, shard="")), "2.jsonl is not a shard: it holds a whole run"),
         ((part(1, 2), part(2, 2, seed="1")), "1.jsonl and 2.jsonl differ in --seed: '0' and '1'"),
         ((part(1, 2), part(2, 2, profile="full")), "differ in --profile: 'quick' and 'full'"),
         ((part(1, 2), part(2, 2, selection="exp")), "differ in the selection: 'all' and 'exp'"),

@@ -13,7 +13,7 @@ import torch
 from parity import tolerance
 from parity.checks import deciding
 from parity.checks.following import _runs_on_the_cpu
-from parity.checks.operators import Lain, OperatorCall, compared
+from parity.checks.operators import OperatorCall, StridedOperand, compared
 from parity.core.results import UNSEARCHED, Cause, Record, Status
 from parity.devices import Call, Fault, load_faults, resolve
 from parity.devices.flags import FLAGS, Flag
@@ -274,11 +274,10 @@ def test_what_a_refusal_needs_is_found(
 
 
 def _call(operator: Any, *operands: torch.Tensor) -> OperatorCall:
+    flat = [x.as_strided((x.untyped_storage().nbytes() // x.element_size(),), (1,), 0).clone() for x in operands]
     laid = [
-        Lain(x.as_strided((x.untyped_storage().nbytes() // x.element_size(),), (1,), 0).clone(), tuple(x.shape), x.stride(),
-             0, False, False, k)
-        for k, x in enumerate(operands)
-    ]  # fmt: skip
+        StridedOperand(base, tuple(x.shape), x.stride(), 0, False, False, k) for k, (base, x) in enumerate(zip(flat, operands))
+    ]
     return OperatorCall(operator, tuple(laid), {})
 
 

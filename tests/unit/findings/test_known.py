@@ -77,7 +77,7 @@ def test_a_file_is_read_whole() -> None:
         ('["forward"]', '["forwards"]', "aspects holds 'forwards'; did you mean 'forward'"),
         ('["softmax"]', '"softmax"', "ops holds 'softmax'; write a list of texts"),
         ('["softmax"]', "[]", "ops holds []; name at least one op"),
-        ("dim=-1)", "dim=-1", "cases holds 'forward: softmax(float32[2, 2].transpose(0, 1), dim=-1'; this is no case id"),
+        ("dim=-1)", "dim=-1", "cases holds 'forward: softmax(float32[2, 2].transpose(0, 1), dim=-1'; this is not a case id"),
         ("float32[2, 2]", "float32[200000, 200000]", "its operands take 149 GiB; at most 16 GiB are run again"),
         ('"values"', '"vlaues"', "symptom holds 'vlaues'; allowed: values"),
         ('subject = "aten::_softmax"', "", "a cause needs a subject and a symptom"),
@@ -85,7 +85,7 @@ def test_a_file_is_read_whole() -> None:
         ('reason = "reported"', 'reason = "\\u001b[2J"\nwhat2 = 1', "unknown key of [[known]] 'what2'"),
         ("device = ", "devise = ", "unknown key of [environment] 'devise'; did you mean 'device'?"),
         ('device = "mps"\ntorch', "device = 3\ntorch", "device is 3; write a text"),
-        ("[[known]]", "[known]", "'known' is no list of entries; head each entry with [[known]]"),
+        ("[[known]]", "[known]", "'known' is not a list of entries; head each entry with [[known]]"),
         ("since = {", "since = { on = 3,", "since holds {'on': 3"),
         ("status =", 'by-chance = "yes"\nstatus =', "by-chance holds 'yes'; write true"),
         ("status =", 'members = [{ subject = "aten::exp" }]\nstatus =', "members holds {'subject': 'aten::exp'}; write a list"),
@@ -119,7 +119,7 @@ def test_a_file_that_is_not_there_or_no_text_is_told(tmp_path: Path) -> None:
     (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(KnownError, match="it is not text"):
         known.read(tmp_path / "bytes.toml")
-    with pytest.raises(KnownError, match="no ordinary file"):
+    with pytest.raises(KnownError, match="not an ordinary file"):
         known.read(tmp_path)
 
 

@@ -54,7 +54,7 @@ def test_versions_of_a_requirement_come_from_pip_in_their_order(monkeypatch: pyt
     assert versions("torch>=2.9,<=2.14") == ["torch==2.9.1", "torch==2.13.0", "torch==2.14.0"]
     assert versions("torch>2.14 --pre --index-url URL")[-1] == "torch==2.15.0.dev1 --pre --index-url URL"
     assert commands_[-1][-4:] == ["torch", "--pre", "--index-url", "URL"]
-    for asked, why in {"torch>=2.15": "has 0 versions", "torch=2": "is no requirement of torch"}.items():
+    for asked, why in {"torch>=2.15": "has 0 versions", "torch=2": "is not a requirement of torch"}.items():
         with pytest.raises(UsageError, match=why):
             versions(asked)
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from parity.core.errors import NothingCompared, UsageError
-from parity.core.results import BOTH_REFUSE, LACKS, OTHER_SIGNATURE, Cause, Fingerprint, Record
+from parity.core.results import BOTH_REFUSE, MISSING, OTHER_SIGNATURE, Cause, Fingerprint, Record
 from parity.history.change import Change, Group
 from parity.history.diff import Diff, compare
 from parity.store.code import Code
@@ -279,7 +279,7 @@ def test_items_of_one_run_are_added_or_removed() -> None:
 def test_a_run_of_fewer_ops_fails_until_the_ops_are_named(header: Header) -> None:
     """On either side, and whatever --accept partial says, which is for what broke off."""
     part, whole = run(items=(item(agree=3),), header=header), run(items=(item(agree=3), item("sort", agree=3)))
-    what = "run lacks 1 of the 2 op x dtype pairs of the other one (sort float32)"
+    what = "run is missing 1 of the 2 op x dtype pairs of the other one (sort float32)"
     text = f"{what}: name the ops to compare: parity diff BEFORE AFTER PATTERN"
     for runs, word in (((part, whole), "first"), ((whole, part), "second")):
         diff = compare(*runs, partial=True)
@@ -352,7 +352,7 @@ def test_nine_tenths_of_the_cells_are_enough_for_a_verdict() -> None:
 @pytest.mark.parametrize(
     ("reason", "group"),
     [
-        (f"{LACKS} torch.sub", Group.LOST),
+        (f"{MISSING} torch.sub", Group.LOST),
         (f"{OTHER_SIGNATURE}: sub() got", Group.SIGNATURE),
         (f"{BOTH_REFUSE}: no", Group.REFUSED),
     ],

@@ -38,8 +38,8 @@ def script(folder: Path, answer: str) -> str:
     ("answer", "why"),
     [
         ('{"python": [3, 9, 1]}', "is Python 3.9.1; parity needs 3.11 or later"),
-        ('{"python": [3, 12, 1], "why": "it has none", "lacks": "torch"}', r"import torch: it has none; install it there: "),
-        ('{"python": [3, 12, 1], "why": "OSError: no", "lacks": ""}', r"\(Python 3.12.1\) cannot import parity: OSError: no"),
+        ('{"python": [3, 12, 1], "why": "it has none", "missing": "torch"}', r"import torch: it has none; install it there: "),
+        ('{"python": [3, 12, 1], "why": "OSError: no", "missing": ""}', r"\(Python 3.12.1\) cannot import parity: OSError: no"),
         ("hello", "does not answer as a Python does"),
         ("[3]", "does not answer as a Python does"),
     ],

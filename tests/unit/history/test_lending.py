@@ -52,8 +52,8 @@ def test_what_is_nowhere_and_torch_are_not_lent(tmp_path: Path, library: Path, m
     lender = Lender(tmp_path, [str(library)])
     with pytest.raises(ModuleNotFoundError) as e:
         lender.imports("lent_alpha")
-    assert lender.problem(e.value) == {"why": "ModuleNotFoundError: No module named 'no_such_module'", "lacks": ""}
-    assert lender.problem(ModuleNotFoundError(name="torch")) == {"why": "it has none", "lacks": "torch"}
+    assert lender.problem(e.value) == {"why": "ModuleNotFoundError: No module named 'no_such_module'", "missing": ""}
+    assert lender.problem(ModuleNotFoundError(name="torch")) == {"why": "it has none", "missing": "torch"}
 
 
 def test_what_is_compiled_for_another_python_is_named(tmp_path: Path, library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,5 +66,5 @@ def test_what_is_compiled_for_another_python_is_named(tmp_path: Path, library: P
         lender.imports("lent_alpha")
     assert lender.problem(e.value) == {
         "why": "it has none, and that of this Python is compiled for 3.99",
-        "lacks": "gamma-things",
+        "missing": "gamma-things",
     }

@@ -191,7 +191,7 @@ def test_a_right_write_into_a_view_agrees() -> None:
 
 def test_a_write_beside_its_destination_is_wrong() -> None:
     found = written(lambda base: base[5:6].fill_(0))
-    assert (found.status, found.reason) == (Status.WRONG, "written beside its destination")
+    assert (found.status, found.reason) == (Status.WRONG, "written outside its destination")
     assert found.measure is not None
     assert (found.measure.problem, found.measure.index) == ("beside", (5,))
 

@@ -45,7 +45,7 @@ def operators(needs: Needs, pass_: str = "forward") -> set[str]:
 def test_a_model_that_runs_is_said_to() -> None:
     needs = parity.audit(Recurrent(), torch.randn(2, 2, 8, 8))
     assert needs.complete, needs
-    assert not needs.lacking
+    assert not needs.missing
     assert needs.headline.startswith("Recurrent will run on MPS (torch 2.")
 
 
@@ -83,8 +83,8 @@ def test_a_missing_operator_is_named_with_its_place() -> None:
 
     needs = parity.audit(net, torch.randn(3), backward=False)
     assert needs.operators == ("aten::heaviside.out",)
-    assert "needs 1 operator that MPS lacks: aten::heaviside.out" in needs.headline
-    (lacking,) = needs.lacking
+    assert "needs 1 operator missing on MPS: aten::heaviside.out" in needs.headline
+    (lacking,) = needs.missing
     assert lacking.place.function == "torch.heaviside"
     assert Path(__file__).name in lacking.place.line
     assert "PYTORCH_ENABLE_MPS_FALLBACK=1" in str(needs)
@@ -92,10 +92,10 @@ def test_a_missing_operator_is_named_with_its_place() -> None:
 
 def test_an_operator_that_only_the_backward_lacks() -> None:
     needs = parity.audit(nn.AdaptiveMaxPool3d(2), torch.randn(1, 2, 4, 4, 4, requires_grad=True))
-    assert [n.pass_ for n in needs.lacking] == ["forward", "backward"]
+    assert [n.pass_ for n in needs.missing] == ["forward", "backward"]
     x = torch.ones(1, 1, 3, 3, requires_grad=True)
     needs = parity.audit(lambda t: F.interpolate(t, 5, mode="bilinear", antialias=True), x)
-    assert [(n.operator, n.pass_) for n in needs.lacking] == [("aten::_upsample_bilinear2d_aa_backward.grad_input", "backward")]
+    assert [(n.operator, n.pass_) for n in needs.missing] == [("aten::_upsample_bilinear2d_aa_backward.grad_input", "backward")]
 
 
 def test_float64_inside_is_told_where_it_comes_in() -> None:
@@ -107,7 +107,7 @@ def test_float64_inside_is_told_where_it_comes_in() -> None:
     needs = parity.audit(net, torch.randn(3, requires_grad=True))
     assert needs.dtypes == ("float64",)
     assert not needs.operators
-    assert {n.place.function for n in needs.lacking} == {"torch.Tensor.double"}
+    assert {n.place.function for n in needs.missing} == {"torch.Tensor.double"}
     assert "use float32" in str(needs)
     assert "no fallback helps" in str(needs)
 
@@ -177,7 +177,7 @@ def test_what_to_do_about_a_tensor_left_on_the_cpu(fn: Callable[..., Any], remed
     ("fn", "advice"),
     [
         (lambda x: x.cuda(), "let it compute where its inputs lie"),
-        (lambda x, y: x, "give the inputs that it lacks beside it"),
+        (lambda x, y: x, "give the missing inputs as well"),
         (lambda x: x.view(7), "give inputs that it takes there"),
     ],
     ids=["names a device", "lacks an input", "takes another"],

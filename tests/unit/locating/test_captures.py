@@ -79,7 +79,7 @@ def only(number: int, of: int, effect: Callable[[Call], Any]) -> Callable[[Call]
 
 
 def names(found: parity.Located) -> list[tuple[str, str, str]]:
-    return [(p.operator, p.pass_, p.place.module) for p in found.partings]
+    return [(p.operator, p.pass_, p.place.module) for p in found.divergences]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
@@ -94,7 +94,7 @@ def test_the_struck_layer_is_named_as_with_both_sides_at_hand(dtype: torch.dtype
         found = parity.locate(*made(dtype), against=file)
         both = parity.locate(net, ids, device=resolve("sim", (fault,)))
         assert names(found) == names(both)
-        assert len(found.partings) == 1
+        assert len(found.divergences) == 1
         assert found.first is not None
         assert "test_captures.py:" in found.first.place.line
         assert f"Net {str(dtype)[6:]} on sim (a.capture) diverges from the CPU first in layers." in str(found)
@@ -125,7 +125,7 @@ def test_what_the_cpu_has_no_operator_for_is_judged_as_a_function(tmp_path: Path
     q, fault = torch.randn(1, 2, 6, 4), Fault("mask", ("scaled_dot_product_attention",), larger, level="function")
     parity.capture(attention, q, device=resolve("sim", (fault,)), path=file)
     found = parity.locate(attention, q, against=file)
-    assert [p.operator for p in found.partings] == ["torch.nn.functional.scaled_dot_product_attention"]
+    assert [p.operator for p in found.divergences] == ["torch.nn.functional.scaled_dot_product_attention"]
 
 
 def test_results_that_differ_as_a_whole_and_operators_that_raise_are_told(tmp_path: Path) -> None:
@@ -314,18 +314,18 @@ def test_a_file_that_is_no_sound_capture_gets_one_sentence(tmp_path: Path) -> No
         assert len(str(caught.value).splitlines()) == 1
 
     for cut in (0, 5, 1000, len(raw) // 2, len(raw) - 1):
-        refused(raw[:cut], "no sound capture, it may be truncated or edited")
+        refused(raw[:cut], "not a sound capture, it may be truncated or edited")
     refused(raw[:-8] + b"\x01" * 8, "not what was written")
     refused(raw.replace(b"native_layer_norm", b"native_layer_narm", 1), "its description is not what was written")
     with pytest.raises(OutputError, match="is a folder; name a file for the capture"):
         parity.capture(net, ids, device="sim", path=tmp_path)
-    refused(pickle.dumps([print]), "no sound capture")
+    refused(pickle.dumps([print]), "not a sound capture")
     refused(safetensors.torch.save({"a": torch.ones(2)}), "a file of safetensors, but no capture")
     refused(
         raw.replace(b"parity capture 1", b"parity capture 9", 1), "has format 9 of captures, and this parity reads format 1"
     )
     for place in (tmp_path / "none", tmp_path):
-        with pytest.raises(CaptureError, match=r"there is no capture|is no capture"):
+        with pytest.raises(CaptureError, match=r"there is no capture|is not a capture"):
             parity.locate(net, ids, against=place)
     for change in (
         lambda body: body["calls"][0].update(place=3),
@@ -335,7 +335,7 @@ def test_a_file_that_is_no_sound_capture_gets_one_sentence(tmp_path: Path) -> No
     ):
         file.write_bytes(raw)
         rewritten(file, change)
-        with pytest.raises(CaptureError, match="no sound capture"):
+        with pytest.raises(CaptureError, match="not a sound capture"):
             parity.locate(net, ids, against=file)
 
 
@@ -364,7 +364,7 @@ def test_a_file_names_nothing_that_is_run_but_operators_and_functions_of_torch(t
         found = tried(lambda call, n=name: call.update(kind="function", name=n))  # type: ignore[misc]
         assert f"this torch has no {name}" in found.left
     assert not target.exists()
-    assert not found.partings
+    assert not found.divergences
 
 
 # ------------------------------------------------------------------------------------------------------ the command line

@@ -75,7 +75,7 @@ def test_the_struck_layer_is_named_and_no_other(dtype: torch.dtype) -> None:
     """Forward and backward; a device that rounds as real ones do is not blamed."""
     found = located(Fault("norm", ("native_layer_norm",), only(2, larger)), dtype=dtype)
     assert found.first is not None
-    assert [(p.operator, p.pass_, p.place.module) for p in found.partings] == [
+    assert [(p.operator, p.pass_, p.place.module) for p in found.divergences] == [
         ("aten::native_layer_norm", "forward", "layers.1.norm")
     ]
     assert found.first.place.function == "torch.nn.functional.layer_norm"
@@ -84,13 +84,15 @@ def test_the_struck_layer_is_named_and_no_other(dtype: torch.dtype) -> None:
     assert str(found).splitlines()[-1] == f"next: parity run layer_norm --dtype {str(dtype)[6:]} --device sim --setup FILE"
     assert f"Net {str(dtype)[6:]} on sim diverges from the CPU first in layers.1.norm (LayerNorm), forward" in str(found)
     back = located(Fault("gelu", ("gelu_backward",), only(3, larger)), dtype=dtype)
-    assert [(p.operator, p.pass_, p.place.module) for p in back.partings] == [("aten::gelu_backward", "backward", "layers.0")]
+    assert [(p.operator, p.pass_, p.place.module) for p in back.divergences] == [
+        ("aten::gelu_backward", "backward", "layers.0")
+    ]
     for faults in ((), HONEST):
         healthy = located(*faults, dtype=dtype)
         assert healthy.first is None
         assert healthy.compared == 27  # operators of the model itself, and none that puts its operands there
         assert not healthy.left
-    assert not located(Fault("gelu", ("gelu_backward",), larger), dtype=dtype, backward=False).partings
+    assert not located(Fault("gelu", ("gelu_backward",), larger), dtype=dtype, backward=False).divergences
 
 
 def test_what_the_cpu_has_no_operator_for_is_compared_as_a_function() -> None:
@@ -99,7 +101,7 @@ def test_what_the_cpu_has_no_operator_for_is_compared_as_a_function() -> None:
     net, x = nn.LSTM(5, 7, batch_first=True), torch.randn(2, 4, 5, requires_grad=True)
     fault = Fault("lstm", ("lstm_mps_backward",), larger)
     found = parity.locate(net, x, device=resolve("sim", (fault,)))
-    assert [(p.operator, p.pass_, p.place.kind) for p in found.partings] == [("torch.lstm", "backward", "LSTM")]
+    assert [(p.operator, p.pass_, p.place.kind) for p in found.divergences] == [("torch.lstm", "backward", "LSTM")]
     assert parity.locate(net, x, device="sim").first is None
 
     def attention(q: Tensor) -> Tensor:
@@ -109,7 +111,7 @@ def test_what_the_cpu_has_no_operator_for_is_compared_as_a_function() -> None:
     for trained in (False, True):  # its pieces take fresh memory for the mask
         x = torch.randn(1, 2, 6, 4, requires_grad=trained)
         found = parity.locate(attention, x, device=resolve("sim", (fault,)))
-        assert {p.operator for p in found.partings} == {"torch.nn.functional.scaled_dot_product_attention"}
+        assert {p.operator for p in found.divergences} == {"torch.nn.functional.scaled_dot_product_attention"}
 
 
 def finer(call: Call) -> Any:
@@ -151,7 +153,7 @@ def test_statistics_kept_for_the_gradient_are_no_difference(dtype: torch.dtype, 
         assert wrong.first is not None
         assert wrong.first.operator == f"aten::{name}"
     wrong = found(Fault("off", ("native_layer_norm_backward",), larger))
-    assert [(p.operator, p.pass_) for p in wrong.partings] == [("aten::native_layer_norm_backward", "backward")]
+    assert [(p.operator, p.pass_) for p in wrong.divergences] == [("aten::native_layer_norm_backward", "backward")]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
@@ -169,7 +171,7 @@ def test_running_statistics_are_judged_with_the_operator_that_keeps_them(dtype: 
         return parity.locate(net, torch.randn(12, 8, dtype=dtype), device=resolve("sim", faults))
 
     wrong = found(True, Fault("var", ("native_batch_norm",), more))
-    assert [(p.operator, p.place.module) for p in wrong.partings] == [("aten::native_batch_norm", "1")]
+    assert [(p.operator, p.place.module) for p in wrong.divergences] == [("aten::native_batch_norm", "1")]
     assert "of its running statistics: device" in str(wrong)
     for faults in ((), HONEST):
         assert found(True, *faults).agrees
@@ -190,7 +192,7 @@ def test_an_operator_that_only_the_device_has_is_named_before_a_later_one() -> N
 
     faults = Fault("lstm", ("_lstm_mps",), larger), Fault("tanh", ("tanh",), larger)
     found = parity.locate(Tagger(), torch.randn(2, 4, 5), device=resolve("sim", faults))
-    assert [(p.operator, p.pass_) for p in found.partings] == [("torch.lstm", "forward"), ("aten::tanh", "forward")]
+    assert [(p.operator, p.pass_) for p in found.divergences] == [("torch.lstm", "forward"), ("aten::tanh", "forward")]
 
 
 def test_an_operator_that_raises_is_named() -> None:
@@ -212,7 +214,7 @@ def test_a_compiled_model_is_searched_in_its_eager_code() -> None:
         warnings.simplefilter("always")
         found = parity.locate(net, torch.randn(2, 8), device=resolve("sim", (Fault("gelu", ("gelu_backward",), larger),)))
     assert not [w for w in heard if "global hooks" in str(w.message)]
-    assert [(p.operator, p.place.module) for p in found.partings] == [("aten::gelu_backward", "1")]
+    assert [(p.operator, p.place.module) for p in found.divergences] == [("aten::gelu_backward", "1")]
     assert found.notes == ("it is compiled, and what was compared here is its eager code",)
 
 
@@ -221,7 +223,7 @@ def test_a_step_far_back_in_a_recurrent_layer_has_its_place() -> None:
     net = nn.Sequential(nn.Linear(4, 4), nn.RNN(4, 5, batch_first=True))
     fault = Fault("tanh", ("tanh_backward",), only(190, larger))
     found = parity.locate(net, torch.randn(2, 200, 4), device=resolve("sim", (fault,)))
-    assert [(p.operator, p.pass_, p.place.module) for p in found.partings] == [("aten::tanh_backward", "backward", "1")]
+    assert [(p.operator, p.pass_, p.place.module) for p in found.divergences] == [("aten::tanh_backward", "backward", "1")]
 
 
 def test_what_to_do_about_what_a_device_refuses_is_said() -> None:

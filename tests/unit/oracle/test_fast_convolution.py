@@ -50,7 +50,7 @@ def test_tiles_are_no_difference_and_one_percent_is() -> None:
         first, second, third = by_transform(call)
         return first, second * 1.01, third
 
-    assert {p.operator for p in located(wrong).partings} == {"aten::convolution_backward"}
+    assert {p.operator for p in located(wrong).divergences} == {"aten::convolution_backward"}
 
 
 @pytest.mark.parametrize("transposed", [False, True])

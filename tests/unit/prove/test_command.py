@@ -116,7 +116,7 @@ def test_trace_shows_the_calls_as_a_fault_sees_them(capfd: pytest.CaptureFixture
     assert cli.main(["prove", "trace", "cholesky(float32[2, 2].constant())", "--device", "sim:mps"]) in (0, 1)
     capfd.readouterr()
     for argv, words in (
-        (["prove", "trace", "exp"], "'exp' is no case; one looks like max_pool2d("),
+        (["prove", "trace", "exp"], "'exp' is not a case; one looks like max_pool2d("),
         (["prove", "trace", "exp(float32[2])", "--device", "cpu"], "faults can only be planted on a simulated device"),
     ):
         assert cli.main(argv) == 2

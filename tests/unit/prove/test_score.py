@@ -321,7 +321,7 @@ def test_a_hang_that_does_not_come_again_is_no_finding(unseen: score.FaultTrial)
     text = notation.case_text(case.case)
     facts = {"item": item.id, "ordinal": ordinal, "examples": 4, "fired": 1, "through": False, "began": 5.0}
     s = scored(unseen, [died("hang", text, True, phase="search", **facts)])
-    assert (s.found, s.miss) == (False, "a hang that did not come again")
+    assert (s.found, s.miss) == (False, "a hang that was not reproduced")
     assert (s.examples, s.fired, s.seconds, s.reason) == (4, 2, 2.0, "SIGSEGV")
     assert s.alarms == (f"hang in {text}, and not when it was run again",)
     assert all(n.startswith("the shrunk case does not end the process: ceil(") for n in s.notes)
@@ -334,7 +334,7 @@ def test_a_hang_that_does_not_come_again_is_no_finding(unseen: score.FaultTrial)
         ("healthy", False, "miss", "the case ends the process on the healthy device too"),
         ("least", True, "shrunk", "ceil(float32[1, 1])"),
         ("least", False, "shrunk", "ceil(float32[3, 3])"),
-        ("beside", True, "composites", ("ceil (crash)",)),
+        ("others", True, "composites", ("ceil (crash)",)),
         ("beside", False, "alarms", ("ceil (crash)",)),
     ],
 )

@@ -170,11 +170,11 @@ def of(**files: str | bytes) -> Callable[[Path], Path]:
 @pytest.mark.parametrize(
     ("make", "why"),
     [
-        (damaged, "it is no sound zip archive"),
-        (lambda folder: folder, "it is no ordinary file"),
+        (damaged, "it is not a sound zip archive"),
+        (lambda folder: folder, "it is not an ordinary file"),
         (lambda folder: zipped(folder, readme_txt="hello"), "it holds no first.json"),
         (of(first_json="[1]"), "its first.json is damaged"),
-        (of(first_json="{}"), "its first.json does not tell what was done"),
+        (of(first_json="{}"), "its first.json does not say what was done"),
         (of(doctor_json='{"device": "mps"}'), "its doctor.json is damaged"),
         (of(doctor_json=b"\xff"), "can't decode byte 0xff"),
         (of(reported_jsonl="x\n"), "its reported.jsonl is damaged"),

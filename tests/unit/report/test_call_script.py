@@ -1,4 +1,4 @@
-"""The script of a call that parts in a model shows the fault on the device that has it, and on no other."""
+"""The script of a call that diverges in a model shows the fault on the device that has it, and on no other."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import nn
 import parity
 from parity.devices import Call, Device, Fault, resolve
 from parity.faces.cli import main
-from parity.locating.located import Parting
+from parity.locating.located import Divergence
 from parity.report import call_script as module
 from parity.report.call_script import call_script
 from parity.report.script import Unwritable
@@ -34,7 +34,7 @@ def more_variance(call: Call) -> Any:
     return result
 
 
-def first(device: Device) -> Parting:
+def first(device: Device) -> Divergence:
     """What parts first in a small network: its convolution reads a transposed input."""
     torch.manual_seed(0)
     net = nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.GELU(), nn.Flatten(), nn.Linear(12, 2))
@@ -76,7 +76,7 @@ def test_what_cannot_be_written_is_said(monkeypatch: pytest.MonkeyPatch) -> None
     faulty = resolve("sim", (Fault("off", ("_lstm_mps",), larger),))
     lstm = parity.locate(nn.LSTM(2, 3), torch.randn(4, 1, 2), device=faulty).first
     assert lstm is not None
-    with pytest.raises(Unwritable, match=r"torch.lstm is no operator that the CPU has, too; parity run tests it"):
+    with pytest.raises(Unwritable, match=r"torch.lstm is not an operator that the CPU has, too; parity run tests it"):
         call_script(lstm, "sim")
     monkeypatch.setattr(module, "LARGEST", 8)
     with pytest.raises(Unwritable, match="the operands of aten::gelu take 0 KiB, and a script holds 0; try a smaller model"):

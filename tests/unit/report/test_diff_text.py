@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 from parity.core.results import Cause, Fingerprint, Record
-from parity.history.change import Change, Group, Told
+from parity.history.change import Change, Group, ReportedChange
 from parity.history.diff import Diff, compare
 from parity.history.drift import Drift, Shift
 from parity.history.pace import Pace, Paces
@@ -44,7 +44,7 @@ def full(entries: int) -> Diff:
             changes = () if drifts or paces else (Change(*cells[0], f"op{k}(float32[2])", "agree", "wrong", "why", group=g),)
             cause = Cause("aten::mul", "values") if g is Group.REGRESSED else None
             told.append(
-                Told(
+                ReportedChange(
                     g, cells, cause, "A" if cause else "", changes,
                     (shift,) if drifts else (), (pace,) if paces else (), f"op{k}(float32[2])" if changes else "",
                 )

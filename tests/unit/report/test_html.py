@@ -43,7 +43,7 @@ def test_the_parts_are_there() -> None:
     """Causes with script, budget and picture, the matrix, distributions, what was refused, power, coverage, the run."""
     page = html.render(stored.run(), name="my run.jsonl")
     parts = read(page)
-    assert {"causes", "checks", "matrix", "errors", "lacks", "power", "coverage", "run", "filter", "table"} <= parts.ids
+    assert {"causes", "checks", "matrix", "errors", "refused", "power", "coverage", "run", "filter", "table"} <= parts.ids
     assert "trends" not in parts.ids
     assert page.count('class="weight A"') == 1
     for text in (

@@ -87,7 +87,7 @@ def opened(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Opened]]:
 
 def test_parts_show_and_a_cause_opens(opened: Callable[..., Opened]) -> None:
     page = opened(stored.run()).page
-    for part in ("causes", "checks", "matrix", "errors", "lacks", "power", "coverage", "run"):
+    for part in ("causes", "checks", "matrix", "errors", "refused", "power", "coverage", "run"):
         assert page.locator(f"#{part}").is_visible()
     cause = page.locator("details.cause").first
     assert not cause.locator("pre").first.is_visible()

@@ -113,7 +113,7 @@ def test_the_counts_of_a_run_are_told_together() -> None:
     data = data_of(header(), items, (*drawn, *least), coverage=(DRAWN,), run_file="my run.jsonl", verbose=True)
     text = render(data)
     assert "1 cause (A 1) of 10 kinds of findings in 53 checks" in text
-    assert "drawn      1 pair of features; those that are lacking: parity prove coverage 'my run.jsonl'" in text
+    assert "drawn      1 pair of features; missing ones: parity prove coverage 'my run.jsonl'" in text
     assert "add(float32[3])" not in text
     assert verdict(data, 1) == (
         "FAIL  10 findings in 53 of 60 checks, in 0.0 s; stored in 'my run.jsonl'; next: parity report 'my run.jsonl'"

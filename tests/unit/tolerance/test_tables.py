@@ -249,12 +249,12 @@ BAD = {
     ),
     "no reason": (
         EXCEPTION.replace('reason = "cancels"', ""),
-        "10: [[exception]] lacks 'reason'; it needs op, dtype, pass, reason, link",
+        "10: [[exception]] has no 'reason'; it needs op, dtype, pass, reason, link",
     ),
     "empty reason": (EXCEPTION.replace('"cancels"', '" "'), "16: reason is ' '; write a text that says something"),
     "no link": (
         EXCEPTION.replace('link = "https://example.org/1"', ""),
-        "10: [[exception]] lacks 'link'; it needs op, dtype, pass, reason, link",
+        "10: [[exception]] has no 'link'; it needs op, dtype, pass, reason, link",
     ),
     "link": (
         EXCEPTION.replace("https://", "see "),
@@ -268,7 +268,7 @@ BAD = {
     "class": (rule(1, "composit"), "10: unknown class 'composit'; did you mean 'composite' or 'decomposition'?"),
     "source": (
         rule(1).replace('source = "measured"', ""),
-        "9: [[rule]] lacks 'source'; it needs class, dtype, pass, scale, output_ulp, source",
+        "9: [[rule]] has no 'source'; it needs class, dtype, pass, scale, output_ulp, source",
     ),
     "key": (
         rule(1).replace("scale", "scales"),
@@ -312,7 +312,7 @@ def test_what_cannot_be_trusted_is_refused_with_file_line_and_remedy(tmp_path: P
             "format = true\n",
             "mine/mps.toml:1: format is True, this parity reads 1; write 'format = 1' on top, or upgrade parity",
         ),
-        ("format = 1\nulp = 3\n", "mine/mps.toml:2: 'ulp' is no list of rows; head each row with [[ulp]]"),
+        ("format = 1\nulp = 3\n", "mine/mps.toml:2: 'ulp' is not a list of rows; head each row with [[ulp]]"),
         ("format = 1\npolicy = 3\n", "mine/mps.toml:2: policy is 3; write a section [policy]"),
     ],
 )
@@ -379,5 +379,5 @@ def test_a_policy_that_cannot_be_trusted_is_refused(tmp_path: Path, line: str, s
 @pytest.mark.parametrize("line", ["special = 3", "special = [3]", "rule = 3", "rule = [3]"])
 def test_a_section_that_is_no_list_of_rows_is_refused(tmp_path: Path, line: str) -> None:
     (tmp_path / "default.toml").write_text(f"format = 1\n{line}\n")
-    with pytest.raises(TableError, match=r"default.toml:2: '\w+' is no list of rows; head each row with \[\["):
+    with pytest.raises(TableError, match=r"default.toml:2: '\w+' is not a list of rows; head each row with \[\["):
         tolerance.load("cpu", tmp_path, {"relu"})

@@ -237,7 +237,7 @@ def test_what_only_the_device_has_is_located_in_a_step() -> None:
 
         found = parity.compare_training(make, ids, steps=1, device=resolve("sim", (Fault("lstm", (operator,), off),)))
         assert found.located is not None
-        assert [(p.operator, p.pass_, p.place.module) for p in found.located.partings] == [("torch.lstm", pass_, "net")]
+        assert [(p.operator, p.pass_, p.place.module) for p in found.located.divergences] == [("torch.lstm", pass_, "net")]
 
 
 def pair(device: torch.device) -> Any:
@@ -273,7 +273,7 @@ def test_several_models_are_told_apart() -> None:
     assert found.first is not None
     assert (found.first.kind, found.first.name) == ("gradient", "two.0.weight")
     assert found.located is not None
-    assert [p.place.module for p in found.located.partings] == ["two.0"]
+    assert [p.place.module for p in found.located.divergences] == ["two.0"]
 
 
 def test_a_tensor_that_make_leaves_on_the_cpu_stays_there() -> None:

@@ -117,7 +117,7 @@ def test_healthy_and_honest_devices_agree() -> None:
             found = parity.compare_generation(model, PROMPT, device=device, max_new_tokens=6)
             assert found, str(found)
             assert len(found.steps) == 6
-            assert found.parting is None
+            assert found.divergence is None
             assert "rounding explains the logits of 6 steps of generation and the cache; the tokens are the same" in str(found)
     assert parity.compare_generation(Decoder().half(), PROMPT, device="sim:mps", max_new_tokens=3)
 
@@ -166,8 +166,8 @@ def test_a_wrong_logit_changes_the_token() -> None:
 
     device = planted("linear", swapped, when=lambda call: call.args[1].shape[0] == WORDS)
     found = parity.compare_generation(Decoder(), PROMPT, device=device, max_new_tokens=3, locate=False)
-    assert found.parting is not None
-    assert not found.parting.tie
+    assert found.divergence is not None
+    assert not found.divergence.tie
     assert "on the device, for its wrong logits" in found.headline
 
 
@@ -188,10 +188,10 @@ def test_a_tie_is_no_finding() -> None:
     device = planted("linear", nudged, when=lambda call: call.args[1].shape[0] == WORDS)
     found = parity.compare_generation(model, PROMPT, device=device, max_new_tokens=4)
     assert found, str(found)
-    assert found.parting is not None
-    assert found.parting.tie
-    assert found.parting.gap == 0.0
-    assert "tokens part at step 1 in sequence 0: " in found.headline
+    assert found.divergence is not None
+    assert found.divergence.tie
+    assert found.divergence.gap == 0.0
+    assert "tokens diverge at step 1 in sequence 0: " in found.headline
     assert "a tie that rounding explains (the CPU's logits are 0 apart)" in found.headline
 
 

@@ -14,7 +14,7 @@ from parity.comparing.compiled import CompiledSide
 from parity.comparing.places import Place
 from parity.core.results import Measure, Status, Verdict
 from parity.devices import Call, Device, Fault, resolve
-from parity.locating.located import Located, Parting
+from parity.locating.located import Located, Divergence
 from parity.training.generation import GeneratedToken, Generation
 from parity.training.trained import Departure, Point, Training
 
@@ -89,7 +89,7 @@ def test_what_is_located_has_a_line_for_each_operator_that_differs() -> None:
 def test_all_else_that_a_search_finds_has_a_line() -> None:
     agreeing = Located("f float32 on sim", "float32", "sim", compared=3)
     compiled = CompiledSide("inductor", 1, (("out", GOOD), ("grad[0]", BAD)))
-    here = replace(agreeing, partings=(Parting("aten::exp", "forward", Place(), BAD),))
+    here = replace(agreeing, divergences=(Divergence("aten::exp", "forward", Place(), BAD),))
     cases: tuple[tuple[Located, dict[str, Status]], ...] = (
         (agreeing, {}),
         (replace(agreeing, broken="RuntimeError: no"), {"the call": Status.ERROR}),

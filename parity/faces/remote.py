@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from parity.faces import far_worker
+from parity.faces import remote_worker
 
 if TYPE_CHECKING:
     from xdist.workermanage import WorkerController  # type: ignore[import-untyped]  # xdist ships no types
@@ -21,13 +21,13 @@ class SeveralMachines:
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_getremotemodule(self) -> ModuleType:
         """Workers keep the `sys.path` of their own Python."""
-        return far_worker
+        return remote_worker
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: WorkerController) -> None:
-        """Tell a worker whether its disk is another one, and if so, what the file of known findings holds."""
-        node.workerinput["parity_far"] = is_far(node)
-        if is_far(node) and node.config.option.parity_known:
+        """Let a worker know whether its disk is another one, and if so, what the file of known findings holds."""
+        node.workerinput["parity_remote"] = is_remote(node)
+        if is_remote(node) and node.config.option.parity_known:
             node.workerinput["parity_known"] = Path(node.config.option.parity_known).read_text(encoding="utf-8")
 
     @pytest.hookimpl(trylast=True)
@@ -47,6 +47,6 @@ class SeveralMachines:
         runner._clone_node = cloned
 
 
-def is_far(node: Any) -> bool:
-    """Whether a worker is on another machine than the controller, as far as its gateway tells."""
+def is_remote(node: Any) -> bool:
+    """Whether a worker is on another machine than the controller, as far as its gateway shows."""
     return not node.gateway.spec.popen
