@@ -155,6 +155,11 @@ def _products(builder: _ExcuseBuilder, bench: Bench, b: Budget, truth: Tensor, n
         builder.move(np.where(below, size, 0.0), b, "partial results fall below the range")
         flushed = below & ~np.isfinite(parts(truth))  # Inf times what counts as 0
         builder.excuse(builder.ignore_nonfinite, flushed, "partial results fall below the range", True)
+    with_inf = oracle.shrunk_with_inf(name) if rule_of(row).sums_products else None
+    if with_inf is not None and with_inf.shape == truth.shape:
+        least = kept.tiny if _flushes(bench, f.name) else kept.smallest
+        below = ~np.isfinite(parts(truth)) & (paired(with_inf, truth) < least)
+        builder.excuse(builder.ignore_nonfinite, below, "Inf times a product that falls below the range", True)
     sums = oracle.magnitudes(name) if rule_of(row).sums_products else None
     if sums is not None and sums[0].shape == truth.shape:
         builder.excuse(builder.ignore_nonfinite, paired(sums[0], truth) > most / PARTIAL, "partial sums leave the range", True)
@@ -176,6 +181,11 @@ def _range(builder: _ExcuseBuilder, bench: Bench, b: Budget, truth: Tensor, name
     if over is not None and over.shape == truth.shape:
         lost = _moved(truth, over, f) > OFF * b.total
         _lost(builder, truth, over, lost, "numbers on the way leave the range")
+    if f.name in HALF and not narrow(bench, pass_) and bench.oracle.holds("inf"):
+        passed = bench.oracle.limited(name, inside.below, range_of(f, _flushes(bench, f.name)).below)
+        if passed is not None and passed.shape == truth.shape:
+            lost = np.isinf(parts(truth)) & np.isnan(parts(passed))
+            builder.excuse(builder.ignore_nonfinite, lost, "Inf times what kernels pass on as 0 in the half type", True)
     for under in below:
         if under is None or under.shape != truth.shape:
             continue
@@ -210,7 +220,7 @@ def ranges(bench: Bench, f: DtypeFacts, pass_: str) -> tuple[Range, Range]:
     """(range of the steps inside a kernel, range of what kernels pass to each other) for a result of this dtype."""
 
     def of(facts: DtypeFacts) -> Range:
-        return range_of(facts, bench.tables.flushes(facts.name, bench.row.name, bench.row.rule))
+        return range_of(facts, _flushes(bench, facts.name))
 
     float32 = FACTS["float32"] if f.name in HALF else f
     inside = f if pass_ in bench.row.judged.accumulates else float32

@@ -79,14 +79,16 @@ def lost_between(row: Row, f: DtypeFacts, oracle: Oracle, name: str, flushes: bo
     intermediate result is only added to (a product, to a bias).
     """
     lost = np.zeros_like(like)
-    chained = row.judged.rounds_between and oracle.bias() is None
+    factors = [x for x in oracle.operands if x.is_floating_point() or x.is_complex()]
+    chained = oracle.bias() is None and (row.judged.rounds_between or len(factors) > 2)
     if not name or (terms_of_gauss(row, f) == 1.0 and not chained):
         return lost
-    if not any(extremes(x)[0] < f.tiny / f.unit_roundoff for x in oracle.operands if x.is_floating_point() or x.is_complex()):
+    if math.prod(min(1.0, extremes(x)[0]) for x in factors) >= f.tiny / f.unit_roundoff:
         return lost
-    for x in oracle.gain_per_operand(name, 4.0 * (f.tiny if flushes else f.smallest)):
-        both = np.repeat(parts(x)[..., None], 2, -1) if f.kind == "complex" else parts(x)
-        lost += np.nan_to_num(both, nan=0.0, posinf=0.0) if both.shape == like.shape else 0.0
+    for x in oracle.gain_per_operand(name):
+        one = 4.0 * (f.tiny if flushes else f.smallest) * np.nan_to_num(parts(x), nan=0.0, posinf=0.0)
+        both = np.repeat(one[..., None], 2, -1) if f.kind == "complex" else one
+        lost += both if both.shape == like.shape else 0.0
     return lost
 
 

@@ -25,11 +25,11 @@ from parity.oracle.summation import PRODUCTS, SUMS
 
 Formula = Callable[..., Any]
 ADDS = frozenset((*PRODUCTS, *SUMS, "convolution", "convolution_backward", "embedding_dense_backward"))
-# One operation each: their formulas add nothing.
+# One operation each: their formulas add nothing, and that of isnan (x != x) would read two numbers where only some are flushed.
 PLAIN = frozenset((
     "add", "sub", "rsub", "mul", "div", "neg", "reciprocal", "sqrt", "rsqrt", "exp", "exp2", "expm1", "log", "log2", "log10",
     "log1p", "sin", "cos", "tan", "tanh", "erf", "erfc", "pow", "atan", "atan2", "abs", "maximum", "minimum", "remainder",
-    "fmod",
+    "fmod", "isnan",
 ))  # fmt: skip
 MULTIPLIES = frozenset(("prod", "cumprod"))
 # The decompositions of these kernels are not their formulas: they draw, or depend on the device.
@@ -147,7 +147,21 @@ def _own_formulas() -> Mapping[str, Formula]:
     return {
         "addcmul": product, "addcdiv": quotient, "_cdist_forward": distances, "_euclidean_dist": distances,
         "_pdist_forward": pairs, "reciprocal": inverse, "div": quotient_of, "sinh": sinh, "cosh": cosh,
+        "native_batch_norm": _batch_norm,
     }  # fmt: skip
+
+
+def _batch_norm(x: Tensor, weight: Any, bias: Any, *more: Any) -> Any:
+    """As kernels of scale and shift have it, too: x (weight / std) + (bias - mean (weight / std)). more: the running mean and
+    variance, whether it trains, momentum and eps."""
+    result, middle, inverse = _table()[torch.ops.aten.native_batch_norm.default](x, weight, bias, *more)
+    if weight is None or x.dim() < 2:
+        return result, middle, inverse
+    mean, var, training, _, eps = more
+    centre, factor = (middle, inverse) if training else (mean, torch.rsqrt(var + eps))
+    scale = factor * weight
+    lost = _lost(scale, weight) + _lost(centre * scale, centre)
+    return result + lost.view(-1, *(1 for _ in x.shape[2:])), middle, inverse
 
 
 def _lost(partial: Tensor, factor: Tensor) -> Tensor:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-# Numbers that replace a NaN or Inf: on both sides of 0, and larger than the others, so that extrema and masks change.
-STAND_INS = (1.0, -3.7, 1e4)
+# Numbers that replace a NaN or Inf: inside of [0, 1], beyond which some gradients are 0, on the other side of 0, and larger
+# than the others, so that extrema and masks change and no sum with one of the others is that other.
+STAND_INS = (0.5, -3.7, 1e4)
 PLANES = 2  # dimensions before those of an image: batches and channels
 APART = 4  # up to so many NaNs and Infs are replaced one by one; more of them all together
 
@@ -26,8 +27,8 @@ class Reach:
     possible: Tensor
 
 
-def spreads(replaced: Replaced, count: int) -> dict[str, Reach]:
-    """By result, the elements that `count` NaNs and Infs reach.
+def spreads(replaced: Replaced, count: int, largest: float) -> dict[str, Reach]:
+    """By result, the elements that `count` NaNs and Infs reach. largest: the largest finite magnitude among the operands.
 
     They reach the elements that change if one of them is replaced by a finite number. They may also reach all others along each
     dimension in which there are several such elements, or which belongs to an image or a volume: algorithms that work in tiles
@@ -35,12 +36,13 @@ def spreads(replaced: Replaced, count: int) -> dict[str, Reach]:
     """
     if not count:
         return {}
-    alone = [_reached(replaced, which) for which in range(min(count, APART))]
+    numbers = (*STAND_INS[:-1], max(STAND_INS[-1], largest))
+    alone = [_reached(replaced, which, numbers) for which in range(min(count, APART))]
     reach: dict[str, Reach] = {}
     for name in alone[0]:
         own = [r[name] for r in alone if name in r]
         if count > APART:  # all together; the first ones have shown how a single one spreads
-            together, own = _reached(replaced, None)[name], [r for r in own if bool(r.any())]
+            together, own = _reached(replaced, None, numbers)[name], [r for r in own if bool(r.any())]
             by_element = own and all(int(r.sum()) <= 1 for r in own)
             reach[name] = Reach(together, together if by_element else _along(together, _kept(own)))
         else:
@@ -48,13 +50,13 @@ def spreads(replaced: Replaced, count: int) -> dict[str, Reach]:
     return reach
 
 
-def _reached(replaced: Replaced, which: int | None) -> dict[str, Tensor]:
+def _reached(replaced: Replaced, which: int | None, numbers: tuple[float, ...]) -> dict[str, Tensor]:
     """The elements that change with the number in one place (None: in all); every element if the call fails for some number."""
-    results = [replaced(which, number) for number in STAND_INS]
+    results = [replaced(which, number) for number in numbers]
     reach = {}
     for name, first in results[0].items():
         others = [r[name] for r in results[1:] if name in r and r[name].shape == first.shape]
-        reached = torch.full(first.shape, len(others) + 1 < len(STAND_INS))
+        reached = torch.full(first.shape, len(others) + 1 < len(numbers))
         for other in others:
             reached |= (other != first) & ~(other.isnan() & first.isnan())
         reach[name] = reached

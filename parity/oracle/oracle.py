@@ -34,6 +34,7 @@ from parity.oracle.sensitivity import PERTURBATIONS, REFUSALS, Changes, Rounding
 # Samples of a sensitivity: fewer can only make an error ratio larger, so two are enough for results that pass with them.
 SAMPLES = (2, PERTURBATIONS, 8, 20)
 FACTORS = ("alpha", "beta")  # scalar factors of a sum
+HUGE = 1e150  # above all products of a few numbers of a dtype, or of their inverses
 WIDE = {"float16", "bfloat16", "float32"}
 
 
@@ -173,7 +174,8 @@ class CaseOracle(Oracle):
         """Which elements the NaN and Inf of operands and cotangents reach (`nonfinite_reach.spreads`)."""
         if self._spreads is None:
             odd = [v for v in (*(self._all_cotangents or ()), *self._placed.views) if _floating(v)]
-            self._spreads = spreads(self._replaced, sum(int(_nonfinite(v.abs()).sum()) for v in odd))
+            largest = max((extremes(v)[1] for v in odd), default=0.0)
+            self._spreads = spreads(self._replaced, sum(int(_nonfinite(v.abs()).sum()) for v in odd), largest)
         return self._spreads.get(name)
 
     def _replaced(self, which: int | None, number: float) -> dict[str, Tensor]:
@@ -235,6 +237,19 @@ class CaseOracle(Oracle):
             return None
         own = self.operands_of_derivative(int(name[5:-1])) if name.startswith("grad[") else ()
         return math.prod((_size(_fraction(x)) for x in own if x.shape == result.shape), start=_size(result))
+
+    def shrunk_with_inf(self, name: str) -> Tensor | None:
+        """In each element of a sum of products, a lower bound on the products of the finite factors below 1 of every term that
+        holds one Inf; at least 1 where none does, or where a term holds two. None without an Inf."""
+
+        def inverse(t: Tensor, i: int) -> Tensor:
+            return torch.where(torch.isinf(t.abs()), HUGE, 1.0 / _fraction(t)).to(t.dtype) if _floating(t) else t
+
+        result = self._variant("inverses", inverse).get(name) if self.holds("inf") else None
+        if result is None:
+            return None
+        least = HUGE / _size(result)
+        return torch.where(least > 1.0 / HUGE, least, 1.0)
 
     def operands_of_shape(self, truth: Tensor) -> tuple[Tensor, ...]:
         """The floating operands, except the first, that have the result's shape."""
@@ -333,8 +348,8 @@ class CaseOracle(Oracle):
             n = torch.clamp(n, min=max(sizes, default=1) / max(1, n.numel())) if len(sizes) == 1 else n
         return s, n
 
-    def gain_per_operand(self, name: str, size: float) -> list[Tensor]:
-        """For each floating operand, the increase of the sum over magnitudes if it is `size` throughout instead of 0.
+    def gain_per_operand(self, name: str) -> list[Tensor]:
+        """For each floating operand, the change of a sum of products over magnitudes if it is 1 throughout instead of 0.
 
         The other operands count as at least 1: of three factors, the product of two may be lost.
         """
@@ -344,10 +359,10 @@ class CaseOracle(Oracle):
 
         gained = []
         for k in (k for k, v in enumerate(self._placed.views) if _floating(v)):
-            ways = (self._variant(f"operand {k} as {x}", functools.partial(change, k=k, size=x)) for x in (size, 0.0))
+            ways = (self._variant(f"operand {k} as {x}", functools.partial(change, k=k, size=x)) for x in (1.0, 0.0))
             some, none = (results.get(name) for results in ways)
             if some is not None and none is not None:
-                gained.append((some.abs() - none.abs()).to(torch.float64).clamp(min=0.0))
+                gained.append(_size(some - none))
         return gained
 
     def flushed(self, name: str, flushes: Callable[[str], bool], result: str) -> Tensor | None:

@@ -121,8 +121,8 @@ class Oracle(ABC):
         """(S, n) of a sum of products: the same sum over magnitudes, and its number of terms; None if it is no sum."""
         return None
 
-    def gain_per_operand(self, name: str, size: float) -> list[Tensor]:
-        """For each floating operand, the increase of the sum over magnitudes if it is `size` throughout instead of 0."""
+    def gain_per_operand(self, name: str) -> list[Tensor]:
+        """For each floating operand, the change of a sum of products over magnitudes if it is 1 throughout instead of 0."""
         return []
 
     def grown(self, name: str) -> Tensor | None:
@@ -131,6 +131,10 @@ class Oracle(ABC):
 
     def shrunk(self, name: str) -> Tensor | None:
         """The result from magnitudes of at most 1: a lower bound on the partial results of a product; None if unknown."""
+        return None
+
+    def shrunk_with_inf(self, name: str) -> Tensor | None:
+        """For a sum of products, a lower bound on the partial products of the terms that hold an Inf; None if unknown."""
         return None
 
     def bias(self) -> float | None:

@@ -69,6 +69,46 @@ TIMES_INF = 'cumprod_into_itself(float32[3].between(-2, 2, seed=1).at(1, "smalle
 # Integers are first cast to the half type of the result.
 CAST = "addcmul(int64[()].full(), float16[()].decimals(), int64[()].full())"
 
+# Scale and shift: weight / std leaves the range, which (x - mean) / std times weight does not.
+SCALED = (
+    'batch_norm(bfloat16[1, 2], bfloat16[2], bfloat16[2].inside(0.5, 4), weight=bfloat16[2].at(0, "max"), '
+    "bias=bfloat16[2].step(-1, 2, 0))"
+)
+
+# The gradient asks which difference equals the distance, which another rounding of the distance alone would not.
+FARTHEST = 'cdist(float32[2, 1], float32[2, 1].at(0, "max"), p=inf)'
+
+# Products of three factors, of which two fall below the range: beside a bias, between factors, in Gauss's three products.
+OF_THREE = (
+    "bilinear(complex64[1, 1, 2].ties(seed=1585), complex64[1, 1, 1].halves(seed=2690), complex64[1, 2, 1].tiny(seed=1635), "
+    'complex64[1].at(0, "subnormal"))'
+)
+CONTRACTED = (
+    "einsum('bi,oij,bj->bo', complex64[1, 1].large(), complex64[2, 4, 1], complex64[2, 1].tiny(seed=3790))"
+    '.cotangent("normal", "contiguous", 1132)'
+)
+GAUSS = (
+    "conv_transpose2d_channels_last(complex64[3, 2, 2, 2].tiny(), complex64[2, 1, 1, 2].decimals(), bias=complex64[1].tiny())"
+)
+
+# The product of two of three factors is flushed, and the third is Inf.
+THREE_WITH_INF = 'bilinear(bfloat16[1, 1, 2].uniform(seed=1294), bfloat16[1, 1, 1].at(0, "inf"), bfloat16[3, 2, 1].tiny())'
+
+# The extremum is flushed and the number that it is compared with is not, by a kernel that calls another one.
+EXTREMUM = "norm_dims(bfloat16[1, 2, 1].tiny(), -inf, (1,), False)"
+
+# softmax gives its gradient's kernel a probability that is 0 in the half type, which is multiplied by Inf.
+IMPROBABLE = 'softmax_backward(float16[3].at(0, "-inf"), float16[3].between(-30, 8), 0, False).into("step_outer")'
+
+# Beside the largest number no usual number in the place of Inf changes the mean.
+BESIDE_MAX = 'var_mean(float32[3, 6].at(0, "max").at(1, "-inf"))'
+
+# Neither of the ranks for which dropout3d has a batch: dimension 0 is the channel, with one coin here.
+ONE_COIN = "dropout3d(bfloat16[1, 31, 1, 2, 2, 2, 2, 2].slice(-4, 1, 0).uniform(seed=3253), p=0.1)"
+
+# Beyond eps the gradient is 0; of NaN, one CPU kernel gives NaN and another one 0.
+BEYOND_EPS = 'logit(bfloat16[28, 2].between(0, 1).at(0, "nan"), eps=0.125)'
+
 
 def found(device: str, faults: list[Fault], text: str) -> list[str]:
     """The aspects of a case that are findings."""
@@ -81,14 +121,23 @@ def found(device: str, faults: list[Fault], text: str) -> list[str]:
 
 @pytest.mark.parametrize(
     "text",
-    [CONVOLVED, NARROWED, STRIDED, PUSHED, WIDER, VANISHED, MULTIPLIED, NEGATED, SMALLEST, WELFORD, TIMES_INF, CAST],
+    [
+        *(CONVOLVED, NARROWED, STRIDED, PUSHED, WIDER, VANISHED, MULTIPLIED, NEGATED, SMALLEST, WELFORD, TIMES_INF, CAST),
+        *(OF_THREE, CONTRACTED, GAUSS, THREE_WITH_INF, EXTREMUM, IMPROBABLE, BESIDE_MAX, ONE_COIN),
+    ],
     ids=[
         *("second", "flushed", "strided", "tangent", "wider", "vanished", "multiplied", "negated", "smallest", "Welford"),
-        *("times Inf", "cast"),
+        *("times Inf", "cast", "of three", "contracted", "Gauss", "three with Inf", "extremum", "improbable", "beside max"),
+        "one coin",
     ],
 )
 def test_an_honest_device_is_not_accused(text: str) -> None:
     assert not found("sim:mps", honest.FAULTS, text)
+
+
+@pytest.mark.parametrize("text", [SCALED, FARTHEST], ids=["scaled", "farthest"])
+def test_an_honest_device_that_flushes_nothing_is_not_accused(text: str) -> None:
+    assert not found("sim", honest.FAULTS, text)
 
 
 @pytest.mark.parametrize(("text", "op", "factor"), [(SHARED, "rsqrt", 1.02), (COARSER, "sum", 1.5)], ids=["shared", "coarser"])
@@ -140,3 +189,92 @@ def test_sums_in_float32_do_not_overflow_where_the_cpus_own_in_a_half_type_do() 
     """adaptive_avg_pool3d of torch 2.13's CPU adds up in float16; a device that is right there is not taken for wrong."""
     text = "adaptive_avg_pool3d(float16[3, 3, 3, 2, 3].channels_last().slice(1, 0, 1).borders(seed=117), (1, 1, 3))"
     assert not found("sim", honest.FAULTS, text)
+
+
+@pytest.mark.parametrize(
+    ("op", "text"),
+    [
+        ("bmm", THREE_WITH_INF.replace(".tiny()", ".between(1, 2, seed=1)")),
+        ("bmm", THREE_WITH_INF.replace("[1, 1, 2].uniform(seed=1294)", '[1, 1, 2].at(0, "inf").at(1, "inf")')),
+        ("_softmax_backward_data", IMPROBABLE.replace("float16", "float32")),
+        ("_softmax_backward_data", IMPROBABLE.replace("(-30, 8)", "(-3, 3)")),
+    ],
+    ids=["usual factors", "two of Inf", "float32", "probable"],
+)
+def test_nan_for_inf_is_found_where_nothing_falls_below_the_range(op: str, text: str) -> None:
+    assert not found("sim:mps", honest.FAULTS, text)
+    assert found("sim:mps", [Fault("nan", (op,), lambda call: _with(call.run(), torch.nan))], text)
+
+
+def _with(result: torch.Tensor, number: float) -> torch.Tensor:
+    """The result with another number in place of its infinities."""
+    return torch.where(result.isinf(), number, result)
+
+
+@pytest.mark.parametrize(
+    ("op", "text"), [("bmm", THREE_WITH_INF), ("_softmax_backward_data", IMPROBABLE)], ids=["of three", "improbable"]
+)
+def test_a_finite_number_for_inf_is_found(op: str, text: str) -> None:
+    assert found("sim:mps", [Fault("finite", (op,), lambda call: _with(call.run(), 7.0))], text)
+
+
+@pytest.mark.parametrize("text", [BESIDE_MAX, WELFORD, WELFORD.replace("std", "var")], ids=["beside max", "std", "var"])
+def test_a_finite_mean_of_numbers_with_inf_is_found(text: str) -> None:
+    def finite(call: Call) -> Any:
+        spread, mean = call.run()
+        return spread, torch.where(mean.isfinite(), mean, 7.0)
+
+    assert "forward" in found("sim:mps", [Fault("finite", ("std_mean", "var_mean"), finite)], text)
+
+
+@pytest.mark.parametrize("op", ["var_mean", "std_mean"])
+def test_a_wrong_mean_of_other_numbers_than_inf_is_found(op: str) -> None:
+    def half(call: Call) -> Any:
+        spread, mean = call.run()
+        return spread, torch.where(mean.isfinite(), mean + 0.5, mean)
+
+    text = f'{op}(float16[4, 4].at(0, "-inf"), dim=1)'
+    assert not found("sim:mps", honest.FAULTS, text)
+    assert "forward" in found("sim:mps", [Fault("half", (op,), half)], text)
+
+
+@pytest.mark.parametrize(
+    ("op", "text"), [("bmm", OF_THREE), ("mul", CONTRACTED), ("convolution", GAUSS)], ids=["of three", "contracted", "Gauss"]
+)
+def test_products_of_three_that_are_twice_as_large_are_found(op: str, text: str) -> None:
+    assert found("sim:mps", [Fault("twice", (op,), lambda call: 2.0 * call.run())], text)
+
+
+def test_a_nan_beside_a_gradient_at_nan_is_found() -> None:
+    def alone(call: Call) -> Any:
+        gradient, x, eps = call.args[0].double(), call.args[1].double(), call.args[2]
+        return torch.where((x < eps) | (x > 1.0 - eps), 0.0, gradient / (x * (1.0 - x))).to(call.args[1].dtype)
+
+    def spread(call: Call) -> Any:
+        return torch.where(call.args[1] > 0.5, torch.nan, alone(call))
+
+    assert not found("sim:mps", [Fault("alone", ("logit_backward",), alone)], BEYOND_EPS)
+    assert "backward" in found("sim:mps", [Fault("spread", ("logit_backward",), spread)], BEYOND_EPS)
+
+
+def test_a_gradient_of_nan_is_found_where_no_number_is_small() -> None:
+    faults = [Fault("nan", ("sgn",), lambda call: torch.full_like(call.run(), torch.nan))]
+    assert "backward" in found("sim:mps", faults, EXTREMUM.replace("tiny", "uniform"))
+
+
+def test_an_overflow_is_found_where_the_scale_of_a_normalization_holds() -> None:
+    def scaled(call: Call) -> Any:
+        result, *rest = call.run()
+        return torch.where(result.abs() > 1e30, -torch.inf, result), *rest
+
+    text = SCALED.replace("inside(0.5, 4)", "inside(3, 4)")
+    assert "forward" in found("sim", [Fault("overflow", ("native_batch_norm",), scaled)], text)
+    assert not found("sim", honest.FAULTS, text)
+
+
+def test_a_coin_for_each_of_dimension_1_is_found_where_dimension_0_is_the_channel() -> None:
+    def other(call: Call) -> Any:
+        x = call.args[0]
+        return call.run() * (torch.arange(x.shape[2]) % 2).to(x.dtype).view(-1, *(1 for _ in x.shape[3:]))
+
+    assert "forward" in found("sim", [Fault("other", ("mul",), other)], ONE_COIN)

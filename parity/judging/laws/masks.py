@@ -30,9 +30,10 @@ def _each(x: Tensor) -> Shape:
     return tuple(x.shape)
 
 
-def _channel(x: Tensor, unbatched: int = 0) -> Shape:
-    """The mask's shape with one coin per channel: dimensions 0 and 1, or 0 alone at the rank of an unbatched input."""
-    kept = 1 if x.dim() == unbatched else 2
+def _channel(x: Tensor, batched: int = 0) -> Shape:
+    """The mask's shape with one coin per channel: dimensions 0 and 1. batched: the only rank that torch takes for a batch; at
+    every other one dimension 0 is the channel. 0 if torch does so at no rank."""
+    kept = 1 if batched and x.dim() != batched else 2
     return (*x.shape[:kept], *(1 for _ in x.shape[kept:]))
 
 
@@ -267,9 +268,9 @@ def _lstm_sample(call: CallLike, r: Results) -> list[Observations]:
 
 MASKS: dict[str, Law] = {
     "dropout": dropout(),
-    "dropout1d": dropout(partial(_channel, unbatched=2)),
+    "dropout1d": dropout(partial(_channel, batched=3)),
     "dropout2d": dropout(_channel),
-    "dropout3d": dropout(partial(_channel, unbatched=4)),
+    "dropout3d": dropout(partial(_channel, batched=5)),
     "alpha_dropout": dropout(alpha=True),
     "feature_alpha_dropout": dropout(_channel, alpha=True),
     "rrelu": Law(_wrong_slope, _slope_sample, _slope_gradient, stacks=True),
