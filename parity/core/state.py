@@ -13,9 +13,11 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
+from torch.autograd import forward_ad
 from torch.nn.modules import module as modules
 
 _C: Any = torch._C
+dual_numbers: Any = forward_ad
 SUBNORMAL = sys.float_info.min / 4
 _guards: list[Any] = []  # of inference mode: each ends what it began when nobody holds it
 
@@ -42,6 +44,7 @@ def _put_inference(on: bool) -> None:
 
 _inference, _grad, _any_autocast = torch.is_inference_mode_enabled, torch.is_grad_enabled, _C._is_any_autocast_enabled
 _threads, _dtype = _C._is_multithreading_enabled, torch.get_default_dtype
+_forward, _anomalies = _C._is_fwd_grad_enabled, _C.is_anomaly_enabled
 AUTOCAST = [t for t in ("cpu", "cuda", "mps", "xpu", "privateuseone") if torch.amp.is_autocast_available(t)]
 
 
@@ -57,6 +60,19 @@ def _autocast_nesting() -> int:
 def _put_autocast(on: tuple[str, ...]) -> None:
     for t in AUTOCAST:
         torch.set_autocast_enabled(t, t in on)
+
+
+def _level() -> int:
+    return int(dual_numbers._current_level)
+
+
+def _put_level(level: int) -> None:
+    while _level() > level:
+        dual_numbers.exit_dual_level()
+
+
+def _put_anomalies(on: bool) -> None:
+    _C.set_anomaly_enabled(on, True)
 
 
 class _Stack(NamedTuple):
@@ -92,11 +108,14 @@ OPERATORS = _Stack(
     partial(_C._pop_torch_dispatch_stack, None),
     _C._push_on_torch_dispatch_stack,
 )
-# Inference mode changes the grad mode, so it is put back before that.
+# Inference mode changes the grad mode and forward gradients, so it is put back before them.
 RECORDING = (
     Piece("inference mode", _inference, _put_inference, False),
     Piece("grad mode", _grad, _C._set_grad_enabled, True),
     Piece("autocast", _autocast, _put_autocast, ()),
+    Piece("forward gradients", _forward, _C._set_fwd_grad_enabled, True),
+    Piece("the level of dual numbers", _level, _put_level, -1),
+    Piece("detection of anomalies in backward", _anomalies, _put_anomalies, False),  # it raises where a gradient is NaN
 )
 # A mode sees what puts the others back, so it goes first.
 TAKING = (
@@ -119,6 +138,9 @@ def modes() -> list[Any]:
         _inference(),
         _grad(),
         _autocast() if _any_autocast() else (),
+        _forward(),
+        _level(),
+        _anomalies(),
         _threads(),
         _dtype(),
     ]

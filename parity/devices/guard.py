@@ -1,5 +1,6 @@
 """The operators that the examination of a device itself calls: noted before each call, so that one that ends the process has a
-name, and computed on the CPU where one did so before.
+name, and computed on the CPU where one did so before. What one leaves in torch's state is put back at once: a mode that is
+entered by each call makes every later call slower, without end.
 
 Names come from a variable of the environment, because every process of a run needs them.
 """
@@ -7,7 +8,7 @@ Names come from a variable of the environment, because every process of a run ne
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from parity.core import state
 from parity.core.processes import deadly
 from parity.devices.base import Device
 from parity.devices.refusals import words
@@ -30,11 +32,12 @@ ATEN_TRANSFERS = (
 
 
 class _Calls(TorchFunctionMode):
-    """Notes each public function in a file, and turns whatever it raises into an exception with words."""
+    """Notes each public function in a file, turns whatever it raises into an exception with words, and puts back what it
+    leaves in torch's state. left: where that goes, by the function's name."""
 
-    def __init__(self, device: Device, notes: Path | None) -> None:
+    def __init__(self, device: Device, notes: Path | None, left: dict[str, str]) -> None:
         super().__init__()
-        self._device, self._without = device, deadly()
+        self._device, self._without, self._left = device, deadly(), left
         self._file = notes.open("wb", buffering=0) if notes is not None else None
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -43,8 +46,11 @@ class _Calls(TorchFunctionMode):
             return self._on_cpu(func, args, kwargs or {})
         if self._file is not None:
             self._file.seek(0)
-            name = "" if name in ATEN_TRANSFERS else name
-            self._file.write(name.encode()[:LONGEST].ljust(LONGEST))
+            noted = "" if name in ATEN_TRANSFERS else name
+            self._file.write(noted.encode()[:LONGEST].ljust(LONGEST))
+        if name.startswith("_set_"):  # torch.no_grad and the like: the examination's own
+            return func(*args, **(kwargs or {}))
+        before = state.whole()
         try:
             return func(*args, **(kwargs or {}))
         except BaseException as e:
@@ -52,6 +58,9 @@ class _Calls(TorchFunctionMode):
             if isinstance(e, Exception) and said == str(e):
                 raise
             raise RuntimeError(f"{name} raised {type(e).__name__}: {said}") from None
+        finally:
+            if state.whole() != before:
+                self._left.setdefault(name, "; ".join(state.put_back(before, state.WHOLE)))
 
     def _is_there(self, x: Any) -> bool:
         return isinstance(x, Tensor) and x.device.type == self._device.torch_device.type
@@ -69,22 +78,24 @@ class _Calls(TorchFunctionMode):
 
 
 @contextlib.contextmanager
-def guarded(device: Device, notes: Path | None = None) -> Iterator[None]:
-    """While active, the device's calls are noted in a file, and those of the deadly operators are computed on the CPU."""
-    active = device.active
+def guarded(device: Device, notes: Path | None = None) -> Iterator[dict[str, str]]:
+    """While active, the device's calls are noted in a file, and those of the deadly operators are computed on the CPU. Yields
+    what calls left in torch's state, which grows."""
+    active, left = device.active, dict[str, str]()
 
     @contextlib.contextmanager
     def both() -> Iterator[None]:
-        with active(), _Calls(device, notes):
+        with active(), _Calls(device, notes, left):
             yield
 
     setattr(device, "active", both)  # noqa: B010 -- a method of one object
     try:
-        yield
+        yield left
     finally:
         delattr(device, "active")
 
 
-def reasons() -> tuple[str, ...]:
-    """What is wrong with a device whose operators have ended an examination."""
-    return tuple(f"{name}: ended the process that examined the device; its own findings say more" for name in sorted(deadly()))
+def reasons(left: Mapping[str, str]) -> tuple[str, ...]:
+    """What is wrong with a device whose operators have ended an examination, or have left this in torch's state."""
+    ended = [f"{name}: ended the process that examined the device; its own findings say more" for name in sorted(deadly())]
+    return (*ended, *(f"{name}: left {words} in torch's state" for name, words in left.items()))

@@ -19,7 +19,6 @@ from parity.core import dtypes as known
 from parity.core import extensions, machine
 from parity.core.errors import ParityError
 from parity.core.health import DOCTOR, HEALTHY, SUSPECT, UNUSABLE, Health
-from parity.core.processes import deadly
 from parity.devices.base import Device
 from parity.devices.canaries import CANARIES, problem, said
 from parity.devices.fingerprint import fingerprint
@@ -183,11 +182,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ParityError as e:
         print(json.dumps({"error": str(e), "exit_code": e.exit_code}))
         return 0
-    with guarded(device, Path(options.calls) if options.calls else None):
+    with guarded(device, Path(options.calls) if options.calls else None) as left:
         health = probe(device)
-    if deadly():
+    if more := reasons(left):
         verdict = SUSPECT if health.verdict == HEALTHY else health.verdict
-        health = replace(health, verdict=verdict, reasons=(*reasons(), *health.reasons))
+        health = replace(health, verdict=verdict, reasons=(*more, *health.reasons))
     answer = {"device": device.name, **asdict(health), "fingerprint": asdict(fingerprint(device, health))}
     print(json.dumps(answer | {"adds": extensions.added}))
     return 0

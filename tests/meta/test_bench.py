@@ -141,6 +141,19 @@ def test_a_known_fault_hides_itself_and_no_other(capsys: pytest.CaptureFixture[s
     assert ("3 %", "doubled") not in contained
 
 
+def test_acquitted_has_ways_of_ten_kinds_and_tells_green_from_red() -> None:
+    bench = loaded("acquitted")
+    kinds = bench.ways()
+    assert len(kinds) == 10
+    assert all(len({w.name for w in ways}) == len(ways) >= 6 for ways in kinds.values())
+    assert all(w.healthy or w.healthy_commands for ways in kinds.values() for w in ways)
+    way = next(w for w in kinds["nothing_compared"] if w.name == "a test that takes the fixture and calls something else")
+    bad, good = bench.tried(way, False), bench.tried(way, True)
+    assert (bad.code, good.code, bench.problem(way, bad, good)) == (1, 0, "")
+    assert bench.problem(way, good, good) == "ended with 0, expected 1"
+    assert bench.problem(way, bad, bad) == "the healthy twin ended with 1, expected 0"
+
+
 def _lowered_tally(bench: ModuleType, equal: list[list[float]], low: list[float], truth: list[float]) -> Any:
     tally = bench.Tally()
     tally.take([[torch.tensor(r)] for r in equal], [torch.tensor(low)], [torch.tensor(truth, dtype=torch.float64)])

@@ -66,6 +66,13 @@ WAYS = (
     way("the first op replaces the function of the second", "setattr(torch, 'sinh', torch.cosh)", "another torch.sinh"),
     way("the first op seeds the random numbers of all others", "torch.manual_seed(3)", "the seed of random numbers"),
     way("the first op leaves a mode that detaches all results", "enter(Detaching())", "the function modes"),
+    way(
+        "the first op lets all others raise where a gradient is NaN",
+        "torch.autograd.set_detect_anomaly(True)",
+        "detection of anomalies",
+    ),
+    way("the first op takes the tangents of the second away", "torch._C._set_fwd_grad_enabled(False)", "forward gradients"),
+    way("the first op begins dual numbers", "torch.autograd.forward_ad.enter_dual_level()", "the level of dual numbers"),
     way("the first op flushes the subnormals of all others", "torch.set_flush_denormal(True)", "flushing of subnormals"),
     way("the first op lowers the precision of all others", "torch.set_float32_matmul_precision('medium')", "matmul_precision"),
     way(

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 
 from parity.core.processes import DEADLY
 from parity.devices import Fault, guard, resolve
@@ -41,7 +42,7 @@ def test_a_deadly_operator_is_computed_on_the_cpu(monkeypatch: pytest.MonkeyPatc
         got = torch.exp(device.upload(torch.zeros(2)))
         assert got.device.type == device.torch_device.type
         assert device.download(got).tolist() == [1.0, 1.0]
-    assert guard.reasons() == ("exp: ended the process that examined the device; its own findings say more",)
+    assert guard.reasons({}) == ("exp: ended the process that examined the device; its own findings say more",)
     assert device.answers()  # by transfers alone
 
 
@@ -67,3 +68,30 @@ def test_a_device_that_dies_in_the_examination_is_suspect_by_name(tmp_path: Path
     assert answer["deadly"] == ["cumsum"]
     assert answer["reasons"] == ["cumsum: ended the process that examined the device; its own findings say more"]
     assert DEADLY not in os.environ
+
+
+class Detaching(TorchFunctionMode):
+    """A mode that calls functions itself: ten of them in force take a thousand calls for each."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        return result.detach() if isinstance(result, torch.Tensor) else result
+
+
+@pytest.mark.parametrize("faulty", [True, False])
+def test_a_mode_that_a_call_leaves_is_put_back_and_the_device_suspect(faulty: bool) -> None:
+    def enters(call: Call) -> Any:
+        result = call.run()
+        if faulty:
+            torch._C._push_on_torch_function_stack(Detaching())
+        return result
+
+    device = resolve("sim", (Fault("enters", ("add",), enters),))
+    with guard.guarded(device) as left, device.active(), torch.no_grad():
+        x = device.upload(torch.ones(3))
+        for _ in range(40):
+            x = torch.add(x, 1)
+        assert device.download(x).tolist() == [41.0] * 3
+    assert not torch._C._len_torch_function_stack()
+    said = ("add: left the function modes (none before, Detaching after) in torch's state",)
+    assert guard.reasons(left) == (said if faulty else ())

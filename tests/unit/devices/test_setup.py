@@ -18,6 +18,9 @@ MODES = {
     "inference mode": "torch.kept = torch.inference_mode(); torch.kept.__enter__()",
     "grad mode": "torch.set_grad_enabled(False)",
     "autocast": "torch.autocast('cpu').__enter__()",
+    "forward gradients": "torch._C._set_fwd_grad_enabled(False)",
+    "the level of dual numbers": "torch.autograd.forward_ad.enter_dual_level()",
+    "detection of anomalies": "torch.autograd.set_detect_anomaly(True)",
     "the function modes": "torch.set_default_device('meta')",
 }
 
@@ -32,7 +35,7 @@ def written(folder: Path, text: str) -> str:
 @pytest.mark.parametrize("mode", MODES)
 def test_a_mode_that_stays_in_force_is_refused(run: Any, more: str, mode: str, tmp_path: Path) -> None:
     """And it is not in force any more, so that the process can tell it."""
-    with pytest.raises(UsageError, match=rf"own\.py leaves {mode} \(.*end that mode there"):
+    with pytest.raises(UsageError, match=rf"own\.py leaves {mode} .*end that mode there"):
         run(written(tmp_path, f"{MODES[mode]}\n{more}"))
     assert not state.unusual(state.TAKING)
 
