@@ -54,7 +54,8 @@ class Located:
     what the function raised on the device; whole: what differs in its results although no operator diverges alone; modules: how
     far each is off as errors add up, in the order in which they ran, where that was asked for. here: of a comparison with a
     capture, what was located on the device of this machine (None for the CPU); compiled: what became of the function that
-    torch.compile compiled, where that was asked for. next: the command that tests the first operator by itself."""
+    torch.compile compiled, where that was asked for. next: the command that tests the first operator by itself; workaround:
+    what was tried around that operator and agreed, "" for nothing."""
 
     subject: str
     dtype: str
@@ -69,6 +70,7 @@ class Located:
     here: Located | None = None
     compiled: CompiledSide | None = None
     next: str = ""
+    workaround: str = ""
 
     @property
     def agrees(self) -> bool:
@@ -112,6 +114,7 @@ class Located:
             lines += [f"  {line}" for line in (*_worst(p), *called(p))]
         more = len(self.partings) - SHOWN
         lines += [f"  ... and {more} more operators"] if more > 0 else []
+        lines += [self.workaround] if self.workaround else []
         if self.first is not None:
             lines.append(f"{plural(self.compared, 'call')} of operators compared")
         lines += [f"note: {plural(n, 'call')} of operators not compared: {why}" for why, n in self.left.items()]
