@@ -237,7 +237,7 @@ WAYS = (
     ),
     Way("float32", "float32 around {call}", frozenset((HALF_TYPES,)), _in_dtype(torch.float32, HALVES)),
     Way("int64", "int64 around {call}", frozenset((NARROW_INTEGERS,)), _in_dtype(torch.int64, NARROW)),
-    Way("CPU", "{call} on the CPU", frozenset(), _inside(_on_the_cpu), ", and copies operands and results"),
+    Way("CPU", "{call} on the CPU", frozenset(), _inside(_on_the_cpu), "; it copies operands and results"),
 )
 NAMED = {w.name: w for w in WAYS}
 

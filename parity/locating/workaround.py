@@ -33,7 +33,7 @@ def workaround(order: Sequence[Parting], device: Device) -> str:
 
 def _name(p: Parting) -> str:
     """The operator that was called, and the public function that it belongs to."""
-    operator, function = p.operator.removeprefix("aten::"), p.place.function.rpartition(".")[2]
+    operator, function = p.operator.removeprefix("aten::"), p.place.function.rpartition(".")[2].rstrip("_")
     return operator if function in ("", operator) else f"{operator} in {function}"
 
 
