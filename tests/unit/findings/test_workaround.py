@@ -28,6 +28,7 @@ CHANNELS = torch.arange(1.0, 65.0).reshape(1, 4, 4, 4).to(memory_format=torch.ch
 KERNEL = torch.ones(2, 4, 2, 2)
 MATRIX = torch.arange(1.0, 7.0).reshape(2, 3) / 8
 SMALL = torch.ones(3, dtype=torch.int8)
+COUNT = torch.arange(1, 13)
 NAN = torch.tensor([float("nan"), 1.0])
 
 
@@ -162,12 +163,12 @@ PLANTED = {
     ),
     "always": Planted("exp", fault("exp"), "CPU", lambda up: up(MATRIX).exp(), lambda up: up(up(MATRIX).cpu().exp())),
     "large": Planted(
-        "exp", fault("exp", when=lambda c: c.operands[0].numel() > 4), "CPU",
-        lambda up: up(MATRIX).exp(), lambda up: up(up(MATRIX).cpu().exp()),
+        "neg", fault("neg", when=lambda c: c.operands[0].numel() > 4), "CPU",
+        lambda up: up(COUNT).neg(), lambda up: up(up(COUNT).cpu().neg()), "int64",
     ),
     "strided or large": Planted(
-        "cos", fault("cos", when=lambda c: strided(c) or c.operands[0].numel() > 30), "CPU",
-        lambda up: up(CHANNELS).contiguous().cos(), lambda up: up(up(CHANNELS).cpu().cos()),
+        "neg", fault("neg", when=lambda c: strided(c) or c.operands[0].numel() > 8), "CPU",
+        lambda up: up(COUNT).contiguous().neg(), lambda up: up(up(COUNT).cpu().neg()), "int64",
     ),
     "NaN dropped": Planted(
         "maximum", fault("maximum", lambda c: torch.fmax(*c.operands[:2])), "CPU",
@@ -184,8 +185,8 @@ PLANTED = {
         lambda up: up(MATRIX).cumsum(0), lambda up: up(up(MATRIX).cpu().cumsum(0)),
     ),
     "downloads": Planted(
-        "sin", fault("download", lambda c: c.run() * 2 if c.args[0].is_floating_point() else c.run(), level="transfer"), "",
-        lambda up: up(MATRIX).sin(), lambda up: MATRIX.sin(),
+        "neg", fault("download", lambda c: c.run() * 2 if c.args[0].dtype is torch.int64 else c.run(), level="transfer"), "",
+        lambda up: up(COUNT).neg(), lambda up: COUNT.neg().to(torch.int32), "int64",
     ),
 }  # fmt: skip
 
@@ -227,7 +228,7 @@ def outcome(run: Callable[[], Tensor]) -> Tensor | None:
 
 
 def same(got: Tensor | None, expected: Tensor) -> bool:
-    return got is not None and got.shape == expected.shape and torch.allclose(got, expected, equal_nan=True)
+    return got is not None and got.shape == expected.shape and torch.allclose(got.double(), expected.double(), equal_nan=True)
 
 
 @pytest.mark.parametrize(("op", "dtype"), [("exp", "bfloat16"), ("add", "float32")])
