@@ -112,9 +112,9 @@ class Located:
             lines += ["then, each judged by itself:"] if k == 1 else []
             lines += [f"  {p.title}: {p.what}"] if k else []
             lines += [f"  {line}" for line in (*_worst(p), *called(p))]
+            lines += [f"  {self.workaround}"] if self.workaround and not k else []
         more = len(self.partings) - SHOWN
         lines += [f"  ... and {more} more operators"] if more > 0 else []
-        lines += [self.workaround] if self.workaround else []
         if self.first is not None:
             lines.append(f"{plural(self.compared, 'call')} of operators compared")
         lines += [f"note: {plural(n, 'call')} of operators not compared: {why}" for why, n in self.left.items()]

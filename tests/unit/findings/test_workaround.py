@@ -302,7 +302,7 @@ def test_only_ways_that_avoid_what_a_cause_needs_are_tried() -> None:
 def located(fn: Callable[..., Any], *inputs: Any, planted: Fault) -> str:
     """The line that `locate` has of a way around."""
     text = str(parity.locate(fn, *inputs, device=resolve("sim", (planted,))))
-    return next((line for line in text.splitlines() if line.startswith("workaround: ")), "")
+    return next((line.strip() for line in text.splitlines() if line.startswith("  workaround: ")), "")
 
 
 def test_locate_names_a_way_around_the_first_operator() -> None:
