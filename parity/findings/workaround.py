@@ -80,9 +80,9 @@ class Way:
         return replace(p, function=self.around(function), inplace=inplace, there=None)
 
     def text(self, w: Workaround, call: str, cases: str = "case") -> str:
-        """The way in one line, as it is printed. call: the name of the function; cases: what it was tried in, in one word."""
+        """The way and what came of it, in one line. call: the name of the function; cases: what it was tried in."""
         many = f"{w.agreed} of {w.cases} {cases}{'' if w.cases == 1 else 's'}"
-        return f"workaround: {self.words.format(call=call)} agrees ({many}){self.cost}"
+        return f"{self.words.format(call=call)} agrees ({many}){self.cost}"
 
 
 # ------------------------------------------------------------------------------------------ other operands, dtypes and places

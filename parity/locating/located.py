@@ -112,7 +112,7 @@ class Located:
             lines += ["then, each judged by itself:"] if k == 1 else []
             lines += [f"  {p.title}: {p.what}"] if k else []
             lines += [f"  {line}" for line in (*_worst(p), *called(p))]
-            lines += [f"  {self.workaround}"] if self.workaround and not k else []
+            lines += [f"  workaround: {self.workaround}"] if self.workaround and not k else []
         more = len(self.partings) - SHOWN
         lines += [f"  ... and {more} more operators"] if more > 0 else []
         if self.first is not None:

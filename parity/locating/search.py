@@ -181,7 +181,7 @@ def with_place(comparison: Comparison, found: Located) -> Comparison:
     order = sorted(comparison.verdicts, key=lambda nv: bool(one.place.module) and own not in nv[0])
     next_ = found.next or comparison.next
     where = "; ".join((f"{found.headline.removeprefix(found.subject).strip()}", *called(one)))
-    where += f"\n  {found.workaround}" if found.workaround else ""
+    where += f"\n  workaround: {found.workaround}" if found.workaround else ""
     where += f"\n  {comparison.parts}" if comparison.parts else ""  # of compiled code
     line = one.place.line.partition(", in ")[0]
     brief = f"{one.operator.removeprefix('aten::')} {one.how or one.verdict.status}" + (f", {line}" if line else "")

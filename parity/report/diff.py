@@ -242,7 +242,8 @@ def _groups(d: Diff, most: int, members: bool = False) -> list[str]:
         shown = f", the first {most} here (-v for all)" if 0 < most < len(told) else "" if most else " (-v names them)"
         lines.append(f"{group.words}: {len(told)}{shown} ({MEANING[group]})")
         for t in told[:most]:
-            lines += [f"  {about(t)}", *(f"    {x}" for x in (t.case, t.workaround if group not in BETTER else "") if x)]
+            lines += [f"  {about(t)}", *([f"    {t.case}"] if t.case else [])]
+            lines += [f"    workaround: {t.workaround}"] if t.workaround and group not in BETTER else []
             lines += [f"      {m}" for m in _members(t)] if members else []
     return lines
 
