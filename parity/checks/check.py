@@ -85,7 +85,8 @@ def check(
         notes.clear()
     with ex.Unwatched():
         inputs = build(case)
-    trial = Trial(ex.program(row), case, inputs, device, tables, settings, cpu, mark, notes)
+    program = ex.program(row) if settings.there is None else replace(ex.program(row), there=settings.there)
+    trial = Trial(program, case, inputs, device, tables, settings, cpu, mark, notes)
     trial.seconds = {} if seconds is None else seconds
     trial.due = due(trial)
     asked, forked = refusal.check if case.refused else _aspects, processes.forks()

@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -204,8 +205,11 @@ class Reader:
 KNOWN = frozenset(getattr(torch, name) for name in FACTS if hasattr(torch, name))
 
 
-def run_on(call: OperatorCall, device: Device | None, wide: bool = False, bases: bool = True) -> CallResult:
-    """Run a call on a device, or on the CPU for None. wide: in float64 and complex128; bases: whether they are asked for.
+def run_on(
+    call: OperatorCall, device: Device | None, wide: bool = False, bases: bool = True, there: Callable[..., Any] | None = None
+) -> CallResult:
+    """Run a call on a device, or on the CPU for None. wide: in float64 and complex128; bases: whether they are asked for;
+    there: what runs on the device in place of the operator.
 
     On the CPU destinations are written dense and then copied into their place, because its own kernels are wrong for some
     strided destinations (torch 2.13: `softmax_backward`). Raises what the operator raises.
@@ -237,7 +241,7 @@ def run_on(call: OperatorCall, device: Device | None, wide: bool = False, bases:
 
     args, kwargs = tree_map(realised, call.args), tree_map(realised, call.kwargs)
     with torch.no_grad():
-        result = (on_the_cpu(call.operator) if device is None else call.operator)(*args, **kwargs)
+        result = (on_the_cpu(call.operator) if device is None else there or call.operator)(*args, **kwargs)
     for view, dense in places:
         if view.shape == dense.shape:
             view.copy_(dense)

@@ -19,7 +19,7 @@ from parity.core.results import BOTH_REFUSE, Aspect, Computed, Measure, Metadata
 from parity.devices.base import Device
 from parity.devices.refusals import is_about_dtypes
 from parity.execution import execute as ex
-from parity.execution.execute import Destination, Live, Named, Placed, Program
+from parity.execution.execute import Destination, Live, Named, Placed, Program, There
 from parity.execution.inputs import Inputs
 from parity.execution.values import pool, window
 from parity.judging.bench import Bench
@@ -80,7 +80,8 @@ class Settings:
     it). power: judge agreements again with errors put in. poison: the byte with which freed memory of the device is filled
     before the calls (`parity.checks.poison`), 0 for none. guards: run the calls once more between guards. fail_on_metadata:
     other strides than the CPU's are a finding also where torch promises none. held: of how many cases, this one among them,
-    the results stay held across later calls, to be compared once more (`parity.checks.repeat`); 0: not of this one.
+    the results stay held across later calls, to be compared once more (`parity.checks.repeat`); 0: not of this one. there:
+    `Program.there`.
     """
 
     always_use_oracle: bool = False
@@ -95,6 +96,7 @@ class Settings:
     fail_on_metadata: bool = False
     whole: bool = False
     held: int = 0
+    there: There | None = None
 
     def wants(self, aspect: Aspect) -> bool:
         """Whether to check this aspect."""

@@ -195,6 +195,16 @@ class Cause:
         return f"{word}-{hashlib.blake2b(facts.encode(), digest_size=3).hexdigest()}"
 
 
+@dataclass(frozen=True, slots=True)
+class Workaround:
+    """A way around a finding that was tried (`parity.findings.workaround`). way: its name; cases: how many that fail as they
+    are were tried with it; agreed: in how many of these the device agreed then."""
+
+    way: str
+    agreed: int
+    cases: int
+
+
 # Words for the deciding properties of causes.
 NON_CONTIGUOUS_OPERAND = "non-contiguous operand"
 OFFSET_OPERAND = "offset operand"
@@ -237,7 +247,8 @@ class Record:
     they were drawn; gone: whether it was near its budget and was not reproduced in a fresh process, so that it does not count;
     also: further drawn cases that showed it and that the least case does not stand for (`parity.findings.recognition`); known:
     the entry of the file of known findings that it belongs to; by_chance: whether the least case agreed when it was run again;
-    extent: at which values it shows, and how large the error is there (`parity.findings.extent`)."""
+    extent: at which values it shows, and how large the error is there (`parity.findings.extent`); ways: what was tried around
+    it."""
 
     case: str
     op: str
@@ -259,6 +270,7 @@ class Record:
     known: str = ""
     by_chance: bool = False
     extent: tuple[tuple[str, float], ...] = ()
+    ways: tuple[Workaround, ...] = ()
 
     @property
     def counts(self) -> bool:

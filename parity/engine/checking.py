@@ -23,7 +23,7 @@ from parity.engine.planning import RunPlan
 from parity.engine.settings import settings_of_run
 from parity.engine.suite import Item
 from parity.engine.tally import ItemTally
-from parity.execution.execute import program
+from parity.execution.execute import There, program
 from parity.generation.generate import Drawn
 
 
@@ -76,12 +76,22 @@ def leaks_of(item: Item, plan: RunPlan, tally: ItemTally, journal: CaseJournal) 
     return {text: left} if left else {}
 
 
-def recheck(item: Item, plan: RunPlan, case: Case, notes: list[str], only: Aspect, journal: CaseJournal) -> tuple[Result, ...]:
-    """The results of one aspect of a case, with every tensor judged by the oracle; empty if the case cannot be built."""
+def recheck(
+    item: Item, plan: RunPlan, case: Case, notes: list[str], only: Aspect, journal: CaseJournal, there: There | None = None
+) -> tuple[Result, ...]:
+    """The results of one aspect of a case, with every tensor judged by the oracle; empty if the case cannot be built. there: as
+    `Program.there`."""
     hard, twice = plan.profile.poison, only is Aspect.REPEAT
     strict = plan.options.fail_on_metadata
     how = Settings(
-        True, twice, only, poison=NAN if hard else 0, guards=hard, fail_on_metadata=strict, held=HELD if twice else 0
+        True,
+        twice,
+        only,
+        poison=NAN if hard else 0,
+        guards=hard,
+        fail_on_metadata=strict,
+        held=HELD if twice else 0,
+        there=there,
     )
     try:
         results, _ = check(item.row, case, plan.device, plan.cpu, plan.tables, how, journal.stage, notes)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from parity.checks import metadata
 from parity.checks.check import Result, failing
 from parity.core import notation
 from parity.core.case import Case
 from parity.core.errors import ParityError
-from parity.core.results import UNSEARCHED, Aspect, Cause, Measure, Record, Status
+from parity.core.results import UNSEARCHED, Aspect, Cause, Measure, Record, Status, Workaround
 from parity.engine.checking import end_unless_alive, recheck
 from parity.engine.journal import LOCATING, SHRINKING, CaseJournal
 from parity.engine.options import RunOptions
@@ -24,6 +25,7 @@ from parity.findings.extent import Extent
 from parity.findings.locating import cause_of, unlocated
 from parity.findings.recognition import Recognition, uncovered
 from parity.findings.regions import extent
+from parity.findings.workaround import Way, tried, ways_around
 from parity.generation.generate import Drawn
 from parity.generation.plainer import plainest, rare
 from parity.generation.shrink import UNFIT
@@ -35,6 +37,7 @@ SHRINK_SECONDS = 6.0  # per kind
 PLAIN_SECONDS = 2.0  # and after that, for what the shrinker leaves
 OTHERS = 4  # further cases of a finding that are kept, for trying it again
 CAUSE_SECONDS = 20.0  # of an item; its findings after that are reported by op
+WAY_SECONDS, WAYS_SECONDS = 1.0, 8.0  # of a finding, and of all of an item, for trying ways around them
 AGAIN = 6  # how often a finding must be reproduced, one time after the other, to count as none of chance
 
 
@@ -44,7 +47,7 @@ class Finding:
     the item that showed this kind; others: a few of them, the largest first; cause: where it comes from, None if a later part
     of the item looks for it; also: drawn cases that the least case does not stand for; known: what it is to the known findings,
     None if it is new; by_chance: whether the case agreed when it was run again; extent: of all cases that showed it; before:
-    the cases before the first one in its process."""
+    the cases before the first one in its process; ways: what was tried around it."""
 
     item: Item
     result: Result
@@ -58,6 +61,7 @@ class Finding:
     by_chance: bool = False
     extent: Extent = ()
     before: tuple[str, ...] = ()
+    ways: tuple[Workaround, ...] = ()
 
 
 class Looks(NamedTuple):
@@ -74,7 +78,7 @@ def by_kind(
 ) -> Iterator[Finding]:
     """Each kind of finding with its least case and its cause, and what it is to the known ones."""
     kinds, locate, later = looks
-    spent = 0.0
+    spent = around = 0.0
     for k, (key, seen) in enumerate(tally.failing.items()):
         one, result = min(seen, key=lambda s: (len(s[0].picks), s[0].picks))
         case = one.case
@@ -96,6 +100,10 @@ def by_kind(
         found = Finding(
             item, result, case, one.case, len(seen), others, cause, also, None, chance, extent(shown), tally.before.get(one, ())
         )
+        if look and not chance and around < WAYS_SECONDS:
+            began = time.monotonic()
+            found = replace(found, ways=_ways(item, plan, found, (case, *reversed(drawn_cases), one.case), notes, journal))
+            around += time.monotonic() - began
         if known.entries and not later:
             pinned = any(s in tally.pinned for s, _ in seen)
             found = replace(found, known=known.matching(record_of(found), pinned))
@@ -157,6 +165,32 @@ def _cause(item: Item, plan: RunPlan, case: Case, result: Result, notes: list[st
     return cause
 
 
+def _ways(
+    item: Item, plan: RunPlan, f: Finding, cases: Sequence[Case], notes: list[str], journal: CaseJournal
+) -> tuple[Workaround, ...]:
+    """What came of the ways around a finding; as `_cause` if they end the process."""
+    aspect, of_strides = f.result.aspect, _problem(f.result) == metadata.PROBLEM
+
+    def differs(case: Case, way: Way | None) -> bool | None:
+        journal.begin(LOCATING, item.id, notation.case_text(case), plan.patience(case))
+        results = recheck(item, plan, case, notes, aspect, journal, None if way is None else way.there)
+        if any(r.verdict.status.is_doubtful for r in results):
+            end_unless_alive(plan, journal, f"looking for a way around {f.result.verdict.reason[:80]}")
+        notes.clear()
+        journal.end()
+        # A way may well give fresh results other strides, which alone are no fault if they were none before.
+        bad = [r for r in failing(results) if of_strides or _problem(r) != metadata.PROBLEM]
+        compared = any(r.aspect is aspect and r.verdict.status.is_comparison for r in results)
+        return True if bad else False if compared else None
+
+    assert f.cause is not None
+    return tried(ways_around(f.cause, aspect, item.dtype), dict.fromkeys(cases), differs, min(WAY_SECONDS, plan.left))
+
+
+def _problem(r: Result) -> str:
+    return r.verdict.measure.problem if r.verdict.measure is not None else ""
+
+
 def shrink(
     item: Item, plan: RunPlan, one: Drawn, result: Result, notes: list[str], journal: CaseJournal, sizes: bool = True
 ) -> tuple[Case, Result]:
@@ -201,7 +235,15 @@ def record_of(f: Finding) -> Record:
     known = f.known.id if f.known is not None else ""
     others = tuple(map(notation.case_text, f.others))
     return replace(
-        made, cause=f.cause, count=f.count, others=others, also=f.also, known=known, by_chance=f.by_chance, extent=f.extent
+        made,
+        cause=f.cause,
+        count=f.count,
+        others=others,
+        also=f.also,
+        known=known,
+        by_chance=f.by_chance,
+        extent=f.extent,
+        ways=f.ways,
     )
 
 

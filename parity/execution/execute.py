@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -109,12 +109,21 @@ def attribute(path: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """The callables of a row. out: whether the function takes out=."""
+    """The callables of a row. out: whether the function takes out=; there: makes of it the program that runs anywhere but
+    on the CPU, if that is another one (a way around a fault)."""
 
     row: Row
     function: Callable[..., Any]
     inplace: Callable[..., Any] | None
     out: bool
+    there: There | None = None
+
+    def on(self, placed: Placed) -> Program:
+        """What runs on these operands."""
+        return self if self.there is None or placed.device == "cpu" else self.there(self)
+
+
+There: TypeAlias = Callable[[Program], Program]
 
 
 @functools.lru_cache(maxsize=2048)
@@ -232,13 +241,13 @@ def _forward(p: Program, case: Case, inputs: Inputs, placed: Placed, grad: bool,
                 tensors[i] = leaf
     if not p.row.forms.mutates:
         args, kwargs = arguments(case, inputs, tensors, word, placed.device)
-        return Live(outputs(p.function(*args, **kwargs)), tuple(leaves))
+        return Live(outputs(p.on(placed).function(*args, **kwargs)), tuple(leaves))
     source = tensors[0] if leaves and leaves[0][0] == 0 else placed.bases[0]
     base = source.clone()
     spec = inputs.operands[0].spec
     tensors[0] = apply(base, spec.layout, spec.shape)
     args, kwargs = arguments(case, inputs, tensors, word, placed.device)
-    p.function(*args, **kwargs)
+    p.on(placed).function(*args, **kwargs)
     return Live((("out", tensors[0]), ("base[out]", base)), tuple(leaves))
 
 
@@ -310,7 +319,7 @@ def write_out(p: Program, case: Case, inputs: Inputs, placed: Placed, targets: S
         bases = [device.upload(t.base) if device.name != "cpu" else t.base.clone() for t in targets]
         views = [cut(b, t.layout, t.shape) for b, t in zip(bases, targets)]
         args, kwargs = arguments(case, inputs, placed.views, torch_word, placed.device)
-        p.function(*args, **kwargs, out=views[0] if len(views) == 1 else tuple(views))
+        p.on(placed).function(*args, **kwargs, out=views[0] if len(views) == 1 else tuple(views))
     names = ["out"] if len(bases) == 1 else [f"out[{i}]" for i in range(len(bases))]
     if case.into == "empty" or case.into in FACTS:
         return tuple(zip(names, views))
@@ -324,6 +333,7 @@ def _writing(case: Case) -> str:
 
 def write_inplace(p: Program, case: Case, inputs: Inputs, placed: Placed, device: Device) -> Named:
     """Runs the in-place form on a fresh copy of the first operand's base, and returns that whole base."""
+    p = p.on(placed)
     assert p.inplace is not None
     first = inputs.operands[0]
     with MODES[_writing(case)]():

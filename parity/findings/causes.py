@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from parity.core import notation
-from parity.core.case import Case, TensorSpec
+from parity.core.case import Case, TensorSpec, entry_of
 from parity.core.dtypes import HALF
 from parity.core.errors import CaseError
 from parity.core.results import (
@@ -31,6 +31,7 @@ from parity.core.results import (
     Status,
 )
 from parity.findings.symptoms import A_COPY, skeleton
+from parity.findings.workaround import NAMED, best
 from parity.store.rows import Death, is_own
 
 OPERATORS = "several operators"
@@ -73,6 +74,12 @@ class Gathered:
     def dtypes(self) -> tuple[str, ...]:
         """The dtypes that show it, each once."""
         return tuple(dict.fromkeys([*(r.dtype for r in self.records), *(d.dtype for d in self.deaths)]))
+
+    @property
+    def workaround(self) -> str:
+        """The cheapest way around that agreed wherever it was tried, in one line; "" if there is none."""
+        found = best(r.ways for r in self.records if r.shows_alone)
+        return NAMED[found.way].text(found, entry_of(self.ops[0]) if len(self.ops) == 1 else "the call") if found else ""
 
     @property
     def case(self) -> str:

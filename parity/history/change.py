@@ -111,7 +111,7 @@ class Change:
 class ReportedChange:
     """What is reported as one: the changes, shifts or paces of one cause, or else of one op. cause, weight: of the findings, if
     they have a cause; shifts: of findings, what their ops did inside the tolerance; reason: a message that all changes
-    share."""
+    share; workaround: a way around the cause that was tried and agreed (`Gathered.workaround`)."""
 
     group: Group
     cells: tuple[Cell, ...]
@@ -122,6 +122,7 @@ class ReportedChange:
     paces: tuple[Pace, ...] = ()
     case: str = ""
     reason: str = ""
+    workaround: str = ""
 
     @property
     def ops(self) -> tuple[str, ...]:
@@ -215,7 +216,9 @@ def _by_cause(
         cells = tuple(dict.fromkeys(c.cell for c in cs))
         case = _least_case(cs, cause)
         made = ReportedChange(group, cells, changes=tuple(cs), case=case, reason=cs[0].reason)
-        entries.append(made if cause is None else replace(made, cause=cause.cause, weight=cause.weight))
+        if cause is not None:
+            made = replace(made, cause=cause.cause, weight=cause.weight, workaround=cause.workaround)
+        entries.append(made)
     weights = (*WEIGHTS, "")
     entries.sort(key=lambda t: (_rank(status(t.changes[0])), weights.index(t.weight), -len(t.ops), -len(t.cells), t.cells))
     return entries

@@ -55,7 +55,7 @@ class Located:
     modules: how far each is off as errors add up, in the order in which they ran, where that was asked for. here: of a
     comparison with a capture, what was located on the device of this machine (None for the CPU); compiled: what became of the
     function that torch.compile compiled, where that was asked for. next: the command that tests the first operator by
-    itself."""
+    itself; workaround: what was tried around that operator and agreed, "" for nothing."""
 
     subject: str
     dtype: str
@@ -70,6 +70,7 @@ class Located:
     here: Located | None = None
     compiled: CompiledSide | None = None
     next: str = ""
+    workaround: str = ""
 
     @property
     def agrees(self) -> bool:
@@ -117,6 +118,7 @@ class Located:
             lines += ["then, each judged by itself:"] if k == 1 else []
             lines += [f"  {p.title}: {p.what}"] if k else []
             lines += [f"  {line}" for line in (*_worst(p), *called(p))]
+            lines += [f"  workaround: {self.workaround}"] if self.workaround and not k else []
         more = len(self.divergences) - SHOWN
         lines += [f"  ... and {more} more operators"] if more > 0 else []
         if self.first is not None:

@@ -40,6 +40,7 @@ from parity.execution import execute as ex
 from parity.locating.calls import Operators, Search
 from parity.locating.located import SHOWN, Divergence, Located, called
 from parity.locating.modules import module_errors
+from parity.locating.workaround import workaround
 
 PATIENCE = 60.0  # seconds for looking where a comparison that failed diverges
 
@@ -85,7 +86,10 @@ def located(q: Request, seconds: float = math.inf, whole: bool = True, modules: 
     notes += (more,) if more else ()
     left, broken, order, dtype = dict(search.left), "" if search.divergences else search.broken, search.order, s.dtype
     next_ = _next(order[0] if order else None, dtype, place)
-    return Located(title, dtype, place.name, order, search.compared, left, broken, differs, notes, table, next=next_)
+    around = workaround(order, place)
+    return Located(
+        title, dtype, place.name, order, search.compared, left, broken, differs, notes, table, next=next_, workaround=around
+    )
 
 
 def _whole(q: Request) -> str:
@@ -153,8 +157,8 @@ def locate_run(
         if search.foreign or not search.divergences:  # as in `located`
             search.functions_of(prepared(search.places), only_foreign=bool(search.divergences))
     order, left = search.order, dict(search.left)
-    next_ = _next(order[0] if order else None, "float32", device)
-    return Located(name, "", device.name, order, search.compared, left, "" if order else search.broken, next=next_)
+    next_, broken, around = _next(order[0] if order else None, "float32", device), search.broken, workaround(order, device)
+    return Located(name, "", device.name, order, search.compared, left, "" if order else broken, next=next_, workaround=around)
 
 
 def with_divergence(comparison: Comparison, q: Request) -> Comparison:
@@ -177,6 +181,7 @@ def with_place(comparison: Comparison, found: Located) -> Comparison:
     order = sorted(comparison.verdicts, key=lambda nv: bool(one.place.module) and own not in nv[0])
     next_ = found.next or comparison.next
     where = "; ".join((f"{found.headline.removeprefix(found.subject).strip()}", *called(one)))
+    where += f"\n  workaround: {found.workaround}" if found.workaround else ""
     where += f"\n  {comparison.where}" if comparison.where else ""  # of compiled code
     line = one.place.line.partition(", in ")[0]
     brief = f"{one.operator.removeprefix('aten::')} {one.how or one.verdict.status}" + (f", {line}" if line else "")

@@ -95,6 +95,7 @@ def full(c: Gathered, header: Header) -> list[str]:
         if m is not None and m.device:
             truth = f", truth {m.truth}" if m.truth and m.truth != m.reference else ""
             text.append(f"    worst at {list(m.index)}: device {m.device}, reference {m.reference}{truth}")
+    text += [f"    workaround: {c.workaround}"] if c.workaround else []
     text.append(f"    {reproduced(c.case, header)}")
     script = next(filter(None, [*(r.script for r in c.records if r.shows_alone), *(d.script for d in c.deaths)]), "")
     return text + ([f"    {script_line(script, header.fingerprint.simulated, called_in(header))}"] if script else [])
@@ -143,6 +144,7 @@ def as_json(causes: Sequence[Gathered], header: Header, caveats: Sequence[str] =
             "properties": list(c.cause.properties),
             "known": known.get(c.cause.id, ""),
             "case": c.case,
+            "workaround": c.workaround,
             "ops": list(c.ops),
             "dtypes": list(c.dtypes),
             "findings": [
@@ -185,6 +187,7 @@ def as_markdown(
         kinds = plural(len(c.records), "kind") if c.records else plural(len(c.deaths), "death")
         where = f"{kinds} in {listed(c.ops, 120)} ({listed(c.dtypes, 60)})"
         part = f"\n- **{c.weight}** `{c.cause.id}` {inert(sentence(c.cause))}; {inert(where)}\n  {code(c.case)}\n"
+        part += f"  workaround: {inert(c.workaround)}\n" if c.workaround else ""
         part += f"  {inert(shortened(known[c.cause.id], REASON * 4))}\n" if c.cause.id in known else ""
         if len(text) + len(part) > COMMENT - 200:
             text += f"\n... and {plural(len(causes) - k, 'more cause')}: `parity report RUN`\n"

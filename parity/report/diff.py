@@ -239,6 +239,7 @@ def _groups(d: Diff, most: int, members: bool = False) -> list[str]:
         lines.append(f"{group.words}: {len(entries)}{shown} ({MEANING[group]})")
         for t in entries[:most]:
             lines += [f"  {about(t)}", *([f"    {t.case}"] if t.case else [])]
+            lines += [f"    workaround: {t.workaround}"] if t.workaround and group not in BETTER else []
             lines += [f"      {m}" for m in _members(t)] if members else []
     return lines
 

@@ -252,6 +252,7 @@ def _cause(c: Gathered, details: _Details, name: str) -> dict[str, Any]:
         "sentence": sentence(c.cause),
         "where": f"{kinds} in {listed(c.ops, 160)} ({listed(c.dtypes, 80)})",
         "case": c.case,
+        "workaround": c.workaround,
         "issue": f"parity report {shlex.quote(name)} {c.cause.id} --format issue",
         "first": findings[0] if findings else None,
         "others": findings[1:],

@@ -38,6 +38,7 @@ def render(c: Gathered, header: Header) -> str:
             break
     parts += shown or (_shown(c.records[0], header, anyhow=True) if c.records else _of_death(c.deaths[0], f))
     parts += [f"Least case, in parity's notation: {code(c.case)}"]
+    parts += [f"Workaround: {inert(c.workaround)}."] if c.workaround else []
     if c.records and not any(r.shows_alone for r in c.records):
         parts.append(ONCE if c.records[0].status == Status.NOT_REPRODUCED else LATER)
     if like := public(c):

@@ -16,7 +16,19 @@ from typing import Any
 
 from parity.core import picture
 from parity.core.extensions import NAME
-from parity.core.results import DEATHS, SYMPTOMS, Aspect, Cause, Fingerprint, Json, Measure, MetadataNote, Record, Status
+from parity.core.results import (
+    DEATHS,
+    SYMPTOMS,
+    Aspect,
+    Cause,
+    Fingerprint,
+    Json,
+    Measure,
+    MetadataNote,
+    Record,
+    Status,
+    Workaround,
+)
 from parity.findings.causes import WEIGHTS
 from parity.report.matrix import PASSES
 from parity.store.code import Code
@@ -63,6 +75,7 @@ TYPES: Mapping[str, Json] = {
     "tuple[tuple[str, str], ...]": _list(_pair(TEXT, TEXT)),
     "tuple[Measure, ...]": _list({"$ref": "#/$defs/Measure"}),
     "tuple[MetadataNote, ...]": _list({"$ref": "#/$defs/MetadataNote"}),
+    "tuple[Workaround, ...]": _list({"$ref": "#/$defs/Workaround"}),
     "Fingerprint": {"$ref": "#/$defs/Fingerprint"},
     "Cause | None": {"anyOf": [{"$ref": "#/$defs/Cause"}, {"type": "null"}]},
     "Code": {"$ref": "#/$defs/Code"},
@@ -99,7 +112,7 @@ def of_run_file() -> Json:
     """The schema of one line of a run file."""
     rows = {k.__name__: _of_class(k, {"kind": {"const": word}}) for word, k in KINDS.items()}
     header = _of_class(Header, {MAGIC: {"const": 1}, "format": {"const": FORMAT}})
-    parts = {k.__name__: _of_class(k) for k in (Fingerprint, Code, Measure, MetadataNote, Cause)}
+    parts = {k.__name__: _of_class(k) for k in (Fingerprint, Code, Measure, MetadataNote, Cause, Workaround)}
     return {
         "$schema": DRAFT,
         "title": f"A line of a run file of parity, format {FORMAT}",
@@ -140,10 +153,11 @@ def of_report() -> Json:
     death = _object("A process that ended or hung in a case.", op=TEXT, dtype=TEXT, how={"enum": ENDS}, case=TEXT, signal=TEXT)
     cause = _object(
         "Findings with one origin. id: equal for equal facts, in every run; sentence: for a person; subject, symptom, "
-        "properties: the facts; known: why it is accepted, empty if it is new; case: the least case of its plainest finding.",
+        "properties: the facts; known: why it is accepted, empty if it is new; case: the least case of its plainest finding; "
+        "workaround: a way around it that agreed in all cases that it was tried in, empty if there is none.",
         id=TEXT,
         weight={"enum": list(WEIGHTS), "description": "; ".join(f"{w}: {words}" for w, words in WEIGHTS.items())},
-        sentence=TEXT, subject=TEXT, symptom=TEXT, properties=_list(TEXT), known=TEXT, case=TEXT,
+        sentence=TEXT, subject=TEXT, symptom=TEXT, properties=_list(TEXT), known=TEXT, case=TEXT, workaround=TEXT,
         ops=_list(TEXT), dtypes=_list(TEXT),
         findings=_list({"$ref": "#/$defs/Finding"}), deaths=_list({"$ref": "#/$defs/Death"}),
     )  # fmt: skip

@@ -22,7 +22,7 @@ from typing import Any, Self
 
 from parity.core import picture, untrusted
 from parity.core.errors import OutputError, RunFileError
-from parity.core.results import SYMPTOMS, Aspect, Cause, Fingerprint, Json, Measure, MetadataNote, Record
+from parity.core.results import SYMPTOMS, Aspect, Cause, Fingerprint, Json, Measure, MetadataNote, Record, Workaround
 from parity.store.code import Code
 from parity.store.features import Coverage, DrawnFeatures
 from parity.store.figures import Figures
@@ -277,6 +277,7 @@ def _row(path: Path, number: int, line: str, form: int) -> Row:
             tree["measures"] = tuple(_measure(m) for m in tree.get("measures", ()))
             tree["others"] = tuple(tree.get("others", ()))
             tree["extent"] = _numbers(tree.get("extent", ()))
+            tree["ways"] = tuple(map(_workaround, tree.get("ways", ())))
             tree["cause"] = _cause(tree["cause"]) if tree.get("cause") is not None else None
         if row_type is ItemRow:
             tree["worst"] = {k: float(v) for k, v in tree.get("worst", {}).items()}
@@ -334,6 +335,14 @@ def _cause(tree: Json) -> Cause:
     if cause.symptom.partition(":")[0] not in SYMPTOMS:
         raise ValueError(f"unknown symptom '{cause.symptom[:60]}'; allowed: {', '.join(SYMPTOMS)}")
     return cause
+
+
+def _workaround(tree: Json) -> Workaround:
+    workaround = Workaround(**tree)
+    check_types(workaround)
+    if not 0 <= workaround.agreed <= workaround.cases:
+        raise ValueError(f"{workaround.agreed} of {workaround.cases} cases agree with '{workaround.way[:60]}'")
+    return workaround
 
 
 def _tree(line: str) -> Json:

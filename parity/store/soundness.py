@@ -44,6 +44,7 @@ HOLDS: dict[str, Callable[[Any], bool]] = {
     "tuple[int, ...]": lambda x: isinstance(x, tuple) and all(type(v) is int for v in x),
     "tuple[Measure, ...]": lambda x: True,  # each one is checked by itself
     "tuple[MetadataNote, ...]": lambda x: True,  # likewise
+    "tuple[Workaround, ...]": lambda x: True,  # likewise
     "tuple[tuple[str, float], ...]": lambda x: True,  # likewise
     "tuple[tuple[str, str], ...]": lambda x: True,  # likewise
     "Fingerprint": lambda x: True,  # likewise

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from parity.core import notation
-from parity.core.results import Cause, Fingerprint, Measure, Record
+from parity.core.results import Cause, Fingerprint, Measure, Record, Workaround
 from parity.findings.causes import Gathered, gather
 from parity.report import causes as told
 from parity.report import issue
@@ -50,6 +50,20 @@ def test_a_cause_is_told_with_its_worst_element_and_the_command() -> None:
     assert "findings:\n      wrong exp float32 forward: exp(float32[2])" in told.render(made, header(), members=True)
     assert told.render((), header()) == "PASS  no finding"
     assert told.render((), header(), whole=False) == "INCONCLUSIVE  no finding"
+
+
+def test_a_way_around_is_named_in_every_report_of_a_cause() -> None:
+    """Once, with its counts; nowhere where none agreed, or where the case shows nothing alone."""
+    ways = (Workaround("contiguous", 3, 4), Workaround("CPU", 4, 4))
+    r = replace(record("exp(float32[2])"), ways=ways)
+    line = "workaround: exp on the CPU agrees (4 of 4 cases); it copies operands and results"
+    one = gather([r])
+    assert told.render(one, header()).count(f"    {line}\n") == 1
+    assert json.loads(told.as_json(one, header()))["causes"][0]["workaround"] == line.removeprefix("workaround: ")
+    assert "workaround: exp on the CPU agrees" in told.as_markdown(one, header())
+    assert "\n\nWorkaround: exp on the CPU agrees" in issue.render(one[0], header())
+    for silent in (replace(r, ways=ways[:1]), replace(r, ways=()), replace(r, status="not reproduced")):
+        assert "workaround" not in told.render(gather([silent]), header())
 
 
 def test_markdown_is_inert_and_fits_a_comment() -> None:

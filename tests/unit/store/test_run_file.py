@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from parity.core.errors import OutputError, RunFileError
-from parity.core.results import Fingerprint, Measure, MetadataNote, Record, Status
+from parity.core.results import Fingerprint, Measure, MetadataNote, Record, Status, Workaround
 from parity.store import run_file, soundness, upgrades
 from parity.store.code import Code, code_of
 from parity.store.features import Coverage, DrawnFeatures
@@ -146,6 +146,14 @@ def failure(path: Path) -> str:
     with pytest.raises(RunFileError) as e:
         read(path)
     return str(e.value)
+
+
+def test_what_was_tried_around_a_finding_comes_back_or_is_refused() -> None:
+    """With its counts, of which no more can agree than were tried."""
+    tried = replace(RECORD, ways=(Workaround("copy", 1, 2), Workaround("CPU", 2, 2)))
+    assert run_file.decode(run_file.encode(tried)) == tried
+    with pytest.raises(RunFileError, match="3 of 2 cases agree with 'CPU'"):
+        run_file.decode(row("record", ways=[{"way": "CPU", "agreed": 3, "cases": 2}]))
 
 
 @pytest.mark.skipif(run_file.fcntl is None, reason="the system has no locks of this kind")

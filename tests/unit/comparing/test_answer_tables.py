@@ -14,7 +14,7 @@ from parity.comparing.compiled import CompiledSide
 from parity.comparing.places import Place
 from parity.core.results import Measure, Status, Verdict
 from parity.devices import Call, Device, Fault, resolve
-from parity.locating.located import Located, Divergence
+from parity.locating.located import Divergence, Located
 from parity.training.generation import GeneratedToken, Generation
 from parity.training.trained import Departure, Point, Training
 
