@@ -21,7 +21,7 @@ from parity.catalog import opinfo
 from parity.catalog.draw import Arguments, Draw
 from parity.catalog.opinfo_trees import generators, rebuilt, tensors_of
 from parity.catalog.row import ROUNDED, Counts, Draws, Forms, Quirk, Row
-from parity.catalog.samples import Sample, draw_sample, evenly, sample_of, stored, torch_version, write
+from parity.catalog.samples import Sample, draw_sample, evenly, not_imported, sample_of, stored, torch_version, write
 from parity.core.case import OpClass
 from parity.core.dtypes import DEFAULT, FACTS
 from parity.core.errors import CaseError, near
@@ -146,10 +146,7 @@ def _database() -> dict[str, Any]:
     try:
         from torch.testing._internal.common_modules import module_db
     except Exception as e:
-        raise CaseError(
-            f"torch's module tests cannot be imported ({type(e).__name__}: {e}); install what they need: "
-            "pip install numpy expecttest"
-        ) from e
+        raise not_imported("torch's module tests", e) from e
     return {info.name: info for info in module_db}
 
 

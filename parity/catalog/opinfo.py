@@ -20,7 +20,7 @@ from parity.catalog.draw import Arguments, Draw
 from parity.catalog.opinfo_trees import digest_of, dtype_of, generators, outline, rebuilt, runs_dense
 from parity.catalog.opinfo_trees import tensors_of as tensors_of
 from parity.catalog.row import Counts, Draws, Forms, Judged, Quirk, Refuses, Row
-from parity.catalog.samples import Sample, draw_sample, evenly, sample_of, stored, torch_version, write
+from parity.catalog.samples import Sample, draw_sample, evenly, not_imported, sample_of, stored, torch_version, write
 from parity.core.case import OpClass, entry_of
 from parity.core.dtypes import DEFAULT, FACTS
 from parity.core.errors import CaseError, near
@@ -150,9 +150,7 @@ def _database() -> dict[str, Any]:
     try:
         from torch.testing._internal.common_methods_invocations import op_db
     except Exception as e:
-        raise CaseError(
-            f"torch's OpInfo cannot be imported ({type(e).__name__}: {e}); install what it needs: pip install numpy expecttest"
-        ) from e
+        raise not_imported("torch's OpInfos", e) from e
     return {info.name + (f":{info.variant_test_name}" if info.variant_test_name else ""): info for info in op_db}
 
 

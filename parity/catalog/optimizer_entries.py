@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from parity.catalog.draw import Arguments, Draw, Shape
 from parity.catalog.opinfo_trees import generators, rebuilt, tensors_of
 from parity.catalog.row import COMPOSITE, ROUNDED, Counts, Draws, Forms, Row
-from parity.catalog.samples import Sample, draw_sample, sample_of, stored, torch_version, write
+from parity.catalog.samples import Sample, draw_sample, not_imported, sample_of, stored, torch_version, write
 from parity.core.dtypes import DEFAULT, FACTS
 from parity.core.errors import CaseError, near
 
@@ -124,10 +124,7 @@ def _database() -> dict[str, Any]:
     try:
         from torch.testing._internal.common_optimizers import optim_db
     except Exception as e:
-        raise CaseError(
-            f"torch's optimizer tests cannot be imported ({type(e).__name__}: {e}); install what they need: "
-            "pip install numpy expecttest"
-        ) from e
+        raise not_imported("torch's optimizer tests", e) from e
     database: list[Any] = optim_db
     return {info.optim_cls.__name__: info for info in database}
 

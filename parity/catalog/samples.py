@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from parity.catalog.draw import Arguments, Draw
 from parity.catalog.opinfo_trees import digest_of, dtype_of, tensors_of
 from parity.core.case import TensorSpec, Values
+from parity.core.errors import CaseError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,6 +34,13 @@ class Sample:
     grads: tuple[bool, ...]
     digest: str
     out_of_range: bool = False
+
+
+def not_imported(what: str, e: Exception) -> CaseError:
+    """What is said where test data of torch cannot be imported: what to install, if a package is missing."""
+    missing = isinstance(e, ModuleNotFoundError) and not (e.name or "").startswith("torch.")
+    to_do = "install what they need: pip install numpy expecttest" if missing else "this torch fails in itself"
+    return CaseError(f"{what} cannot be imported ({type(e).__name__}: {e}); {to_do}")
 
 
 def sample_of(args: tuple[Any, ...], kwargs: dict[str, Any], grads: Callable[[Tensor], bool], beyond: bool = False) -> Sample:

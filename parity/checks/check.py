@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
+from types import ModuleType
 from typing import Any, TypeAlias
 
 import torch
@@ -93,7 +95,7 @@ def check(
     ex.left_by_the_device()  # by calls outside of any case
     closely = settings.operands or settings.always_use_oracle  # it takes longer than all the rest
     with state.Kept(closely) as kept, ex.MODES["grad"](), watching(case, device, trial.results):
-        asked(trial)
+        _asked(asked, trial)
         unmet = _unmet(trial)
     if left := dict.fromkeys((*ex.left_by_the_device(), *kept.left)):
         text = f"the call left behind in torch, and parity put back: {'; '.join(left)}"
@@ -106,6 +108,26 @@ def check(
     with ex.Unwatched():
         digest = inputs.digest()
     return tuple(trial.results), digest
+
+
+def _asked(run: Callable[[Trial], None], t: Trial) -> None:
+    """Check a case. Raises CaseError if this torch cannot import or find a part of itself that the call needs."""
+    try:
+        run(t)
+    except (ImportError, AttributeError) as e:
+        if not _of_torch(e):
+            raise
+        raise CaseError(f"{LACKS} what it needs itself: {type(e).__name__}: {str(e).partition(' (')[0]}") from e
+
+
+def _of_torch(e: ImportError | AttributeError) -> bool:
+    """Whether code of torch looked in torch for what is not there, and not code that parity or a row brings."""
+    sought = e.name if isinstance(e, ImportError) else e.obj.__name__ if isinstance(e.obj, ModuleType) else ""
+    frames = [
+        f for f, _ in traceback.walk_tb(e.__traceback__) if f.f_code.co_name != "__getattr__"
+    ]  # who asked, not who answers
+    asks = str(frames[-1].f_globals.get("__name__", "")) if frames else ""
+    return {name.partition(".")[0] for name in (sought or "", asks)} == {"torch"}
 
 
 def _accuse(t: Trial, verdict: Verdict) -> None:

@@ -120,6 +120,7 @@ def _side(word: str, place: str | None, o: argparse.Namespace, asked: RunOptions
     if place is None:
         return environments.this()
     there = environments.prepared(place, o.folder / word, lambda text: print(text, flush=True))
+    print(f"examining torch {there.torch} ({place})", flush=True)
     environments.examine(there, *_code(asked))
     return there
 
@@ -129,8 +130,12 @@ def _run(word: str, there: Environment, o: argparse.Namespace) -> Path:
     path = Path(o.folder) / f"{word}.jsonl"
     print(f"\n{word}: torch {there.torch} ({there.name})", flush=True)
     given = [*o.asked, "--output", str(path), "--findings", str(o.folder / f"{word}-findings")]
-    # In the process group of this one, so that Ctrl-C reaches both.
-    code = subprocess.call(there.command("run", *given))
+    run = subprocess.Popen(there.command("run", *given))
+    try:
+        code = run.wait()
+    except KeyboardInterrupt:  # it is in the process group of this one, and ends its file
+        run.wait()
+        raise
     if code not in USABLE:
         raise UsageError(f"the run {word} ended with {code}, see above; nothing was compared with it")
     return path

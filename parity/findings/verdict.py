@@ -17,7 +17,7 @@ FAILED = 1  # the exit code of a run that fails
 
 
 def compared(item: ItemRow) -> bool:
-    """Whether any result of the item was compared. A call that both sides refuse does not count: a device that lacks the op
+    """Whether any result of the item was compared. A call that both sides refuse does not count: a device without the op
     refuses every call."""
     results = [counts for aspect, counts in item.counts.items() if aspect != Aspect.REFUSAL]
     return any(n for counts in results for status, n in counts.items() if status in COMPARED)

@@ -1,4 +1,4 @@
-"""Ways around a fault: what a caller can write in place of a call that is wrong on the device. Each is tried before it is reported.
+"""Ways around a fault: what a caller can write in place of a call that is wrong on the device. Each is tried first.
 
 A way avoids something that the cause of a finding was shown to need: a layout, a destination, a dtype. The CPU for the one call
 avoids everything, and comes last because of the copies that it costs. The cases that failed run once more with the call changed

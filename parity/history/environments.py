@@ -64,6 +64,7 @@ def prepared(place: str, folder: Path, hear: Callable[[str], None]) -> Environme
     words = _for_pip(place)
     python = _installed(words, folder, hear) if words else interpreter(place)
     lent = folder.absolute() / "lent"
+    hear(f"lending parity to {python}, in {lent}")
     shutil.rmtree(lent, ignore_errors=True)
     _copy_parity(lent)
     has = _asked(place, python, lent)
@@ -189,11 +190,13 @@ def _installed(words: Sequence[str], folder: Path, hear: Callable[[str], None]) 
     hear(f"installing {shlex.join(words)} in {here} ({'uv' if uv else 'pip'}; this may load gigabytes)")
     made = [uv, "venv", "-q", "--python", base, str(here)] if uv else [base, "-m", "venv", str(here)]
     tool = [uv, "pip", "install", "--python", python] if uv else [python, "-m", "pip", "install"]
-    for step in ([] if Path(python).exists() else [made]) + [[*tool, "-q", "--upgrade", *words]]:
+    # venv completes what an interrupted one left, which may have no pip; uv refuses a folder that is there.
+    for step in ([] if uv and Path(python).exists() else [made]) + [[*tool, "-q", "--upgrade", *words]]:
         done = subprocess.run(step, capture_output=True, text=True, check=False)
         if done.returncode:
             lines = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
-            said = next((x for x in reversed(lines) if x.lower().startswith("error")), lines[-1] if lines else "")
+            errors = [x for x in lines if x.lower().startswith("error") and "ResolutionImpossible" not in x]  # which says less
+            said = (errors or lines or [""])[-1].rstrip(".")
             raise UsageError(
                 f"cannot install {shlex.join(words)}: {said[:300]}; make an environment with it, and name its Python"
             )

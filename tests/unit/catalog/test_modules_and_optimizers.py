@@ -12,7 +12,7 @@ import torch
 from parity import tolerance
 from parity.catalog import entries, module_entries, module_rules, optimizer_entries
 from parity.catalog.draw import Sizes
-from parity.catalog.samples import stored, torch_version
+from parity.catalog.samples import not_imported, stored, torch_version
 from parity.checks.check import Settings, check, quiet
 from parity.core.case import Case
 from parity.core.notation import case_text, parse
@@ -262,3 +262,15 @@ def test_a_finding_has_a_script_of_torch_alone(op: str, capsys: pytest.CaptureFi
     with pytest.raises(SystemExit) as ended:
         exec(compile(text, "script.py", "exec"), {"__name__": "__main__", "sys": __import__("sys")})
     assert ended.value.code in (0, 2), capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("error", "to_do"),
+    [
+        (ModuleNotFoundError("No module named 'expecttest'", name="expecttest"), "pip install numpy expecttest"),
+        (ModuleNotFoundError("No module named 'torch.gone'", name="torch.gone"), "this torch fails in itself"),
+        (ImportError("cannot import name 'x' from 'torch._dynamo'", name="torch._dynamo"), "this torch fails in itself"),
+    ],
+)
+def test_only_for_a_missing_package_it_is_said_what_to_install(error: Exception, to_do: str) -> None:
+    assert str(not_imported("torch's OpInfos", error)).endswith(to_do)

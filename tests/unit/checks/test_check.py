@@ -17,6 +17,7 @@ from parity.catalog.draw import Arguments, Draw, Sizes
 from parity.catalog.row import OUT, Row
 from parity.checks.check import Result, Settings, check, failing, quiet
 from parity.core.case import OpClass
+from parity.core.errors import CaseError
 from parity.core.notation import parse
 from parity.core.results import MISSING, OTHER_SIGNATURE, Aspect, Measure, Status, Verdict, times_the_budget
 from parity.devices import resolve
@@ -64,6 +65,34 @@ def test_why_nobody_ran_it_tells_what_is_different_in_this_torch(error: Exceptio
         patch.setattr(execute, "attribute", lambda path: raises)
         (result,) = checked("exp(float32[3])", row=row).values()
     assert (result.verdict.status, result.verdict.reason) == (Status.VOID, words)
+
+
+@pytest.mark.parametrize(
+    ("place", "does", "why"),
+    [
+        (
+            "torch.inner",
+            "from torch.utils import hypot_of_old",
+            "ImportError: cannot import name 'hypot_of_old' from 'torch.utils'",
+        ),
+        ("torch.inner", "import torch; torch.hypot_of_old", "AttributeError: module 'torch' has no attribute 'hypot_of_old'"),
+        ("parity.rows", "from torch.utils import hypot_of_old", ""),
+        ("torch.inner", "import no_such_package", ""),
+        ("torch.inner", "().hypot_of_old", ""),
+    ],
+)
+def test_a_torch_that_lacks_a_part_of_itself_fails_on_its_side(
+    monkeypatch: pytest.MonkeyPatch, place: str, does: str, why: str
+) -> None:
+    """Only if code of torch looked for it in torch; all else is a mistake of parity, of a row or of the installation."""
+
+    def breaks(t: Any) -> None:
+        exec(does, {"__name__": place})
+
+    monkeypatch.setattr("parity.checks.check._aspects", breaks)
+    with pytest.raises(CaseError if why else (ImportError, AttributeError)) as e:
+        checked("exp(float32[3])")
+    assert not why or str(e.value) == f"{LACKS} what it needs itself: {why}"
 
 
 def test_the_judge_calls_nothing_under_the_modes_of_the_devices_calls(monkeypatch: pytest.MonkeyPatch) -> None:

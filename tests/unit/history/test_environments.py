@@ -95,6 +95,29 @@ def test_what_pip_takes_is_installed_and_all_else_is_an_interpreter(tmp_path: Pa
         prepared(str(wheels), tmp_path / "made", print)
 
 
+@pytest.mark.parametrize("uv", [None, "uv"])
+def test_an_environment_that_an_interrupted_upgrade_left_is_completed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uv: str | None
+) -> None:
+    """Its Python may be there, and pip not yet. What pip says last of versions that clash is only where to read of that."""
+    commands: list[list[str]] = []
+
+    def run(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        commands.append(command)
+        said = "ERROR: Cannot install torch==99.\nERROR: ResolutionImpossible: for help visit URL"
+        return subprocess.CompletedProcess(command, int("install" in command), "", said)
+
+    monkeypatch.setattr("parity.history.environments.subprocess.run", run)
+    monkeypatch.setattr("parity.history.environments._uv", lambda: uv)
+    folder = tmp_path / "python{}.{}".format(*sys.version_info)
+    python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+    python.parent.mkdir(parents=True)
+    python.touch()
+    with pytest.raises(UsageError, match=r"cannot install torch==99: ERROR: Cannot install torch==99; make an environment"):
+        prepared("torch==99", tmp_path, lambda text: None)
+    assert [c[1:3] for c in commands[:-1]] == ([] if uv else [["-m", "venv"]])
+
+
 def test_kernels_between_two_tables(tmp_path: Path) -> None:
     """Gained, lost and new operators; a file that is no table is refused."""
     old, new = tmp_path / "old.yaml", tmp_path / "new.yaml"
