@@ -117,7 +117,7 @@ def _asked(run: Callable[[Trial], None], t: Trial) -> None:
     except (ImportError, AttributeError) as e:
         if not _of_torch(e):
             raise
-        raise CaseError(f"{LACKS} what it needs itself: {type(e).__name__}: {str(e).partition(' (')[0]}") from e
+        raise CaseError(f"{MISSING} what it needs itself: {type(e).__name__}: {str(e).partition(' (')[0]}") from e
 
 
 def _of_torch(e: ImportError | AttributeError) -> bool:

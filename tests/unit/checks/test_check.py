@@ -92,7 +92,7 @@ def test_a_torch_that_lacks_a_part_of_itself_fails_on_its_side(
     monkeypatch.setattr("parity.checks.check._aspects", breaks)
     with pytest.raises(CaseError if why else (ImportError, AttributeError)) as e:
         checked("exp(float32[3])")
-    assert not why or str(e.value) == f"{LACKS} what it needs itself: {why}"
+    assert not why or str(e.value) == f"{MISSING} what it needs itself: {why}"
 
 
 def test_the_judge_calls_nothing_under_the_modes_of_the_devices_calls(monkeypatch: pytest.MonkeyPatch) -> None:
