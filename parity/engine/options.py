@@ -25,9 +25,9 @@ SETUP_HELP = (
 )
 FAULTY = frozenset({"FAULTS", "BUGS", "Fault"})  # names that a file with faults has, and one that sets flags has not
 PROFILE_HELP = "quick (the default), full or deep"
-METADATA, KNOWN = ALSO = ("metadata", "known")  # what fails a run with --fail-on beside a status
+METADATA, KNOWN = ALSO = ("metadata", "known")  # what fails a run with --fail-on besides a status
 STRICT = f"--fail-on {METADATA}"
-METADATA_HELP = f"{METADATA}: other strides than the CPU's also where torch promises none (else they are only told)"
+METADATA_HELP = f"{METADATA}: other strides than the CPU's also where torch promises none (else they are only reported)"
 SCREENS, SHRINK, AGAIN = STEPS = ("screens", "shrink", "again")  # what a run does by itself, unless it is to --skip it
 MIXED, PARTIAL = "mixed", "partial"  # what is refused unless it is accepted
 MIXED_HELP = f"{MIXED}: machines that differ in torch, OS, chip or settings, and note how they differ"
@@ -62,7 +62,7 @@ def read_path(given: str) -> Path:
 def read_count(given: str) -> int:
     """A whole number of 1 or more."""
     if not given.isdecimal() or not given.strip("0"):
-        raise ArgumentTypeError(f"'{_cut(given)}' is no number of 1 or more")
+        raise ArgumentTypeError(f"'{_cut(given)}' is not a number of 1 or more")
     return _not_too_large(given)
 
 
@@ -78,7 +78,7 @@ def read_size(given: str) -> int:
 def read_amount(given: str) -> int:
     """A whole number of 0 or more."""
     if not given.isdecimal():
-        raise ArgumentTypeError(f"'{_cut(given)}' is no number of 0 or more")
+        raise ArgumentTypeError(f"'{_cut(given)}' is not a number of 0 or more")
     return _not_too_large(given)
 
 
@@ -109,7 +109,7 @@ def read_seconds(given: str) -> float:
     """Seconds: a number above 0, up to a week."""
     value = _number(given)
     if value is None or not 0.0 < value <= LONGEST_RUN:
-        raise ArgumentTypeError(f"'{_cut(given)}' is no number of seconds above 0; give at most {LONGEST_RUN:.0f}, a week")
+        raise ArgumentTypeError(f"'{_cut(given)}' is not a number of seconds above 0; give at most {LONGEST_RUN:.0f}, a week")
     return value
 
 
@@ -156,7 +156,7 @@ def holds(values: tuple[str, ...], word: str) -> bool:
 def is_strict(options: str) -> bool:
     """Whether the options of a header say that strides which torch does not promise are findings."""
     given = [word.partition("=") for word in options.split()]
-    return ("--fail-on-metadata", "", "") in given or any(  # as runs were told before
+    return ("--fail-on-metadata", "", "") in given or any(  # as runs were asked before
         flag == "--fail-on" and holds((value,), METADATA) for flag, _, value in given
     )
 
@@ -322,7 +322,7 @@ class RunOptions:
         (),
         f"also fail on this status, such as unsupported; on {METADATA_HELP}; or on {KNOWN}: findings of --known that are "
         "fixed, or that grew where only exploration shows it, for nightly runs (repeatable, or separated by commas)",
-        f"status that fails a test beside the findings: unsupported, ...; or {METADATA}, {KNOWN}",
+        f"status that fails a test besides the findings: unsupported, ...; or {METADATA}, {KNOWN}",
         metavar="WHAT",
     )
     model: tuple[str, ...] = _option((), "files of PATTERN", read=read_text, offered=())
@@ -377,7 +377,7 @@ class RunOptions:
 
     @classmethod
     def of_command_line(cls, given: Namespace) -> Self:
-        """From the namespace that the parser of `parity run` returned. Raises UsageError for a variable that is no number."""
+        """From the namespace that the parser of `parity run` returned. Raises UsageError for a variable that is not a number."""
         made = cls(**{o.name: _frozen(getattr(given, o.name, o.default)) for o in OPTIONS})
         return made if made.resume else replace(made, hang_after=hang_after())  # the run file says how it was begun
 

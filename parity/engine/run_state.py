@@ -120,11 +120,11 @@ class RunState:
         return RunResult(
             recounted(self.items, self.records), self.records, self.deaths, self._failing(), self.fail_on, self.min_judged,
             self.known, self.sightings, self.strict, self.broken, self.failures,
-            () if self.timed is None else self.timed.lacking, stopped,
+            () if self.timed is None else self.timed.unchecked, stopped,
         )  # fmt: skip
 
     def _failing(self) -> list[Record]:
-        """The records that may fail the run. Of a run in parts, those with a least case: only a later part tells whether what
+        """The records that may fail the run. Of a run in parts, those with a least case: only a later part shows whether what
         round 0 drew is known."""
         if self.timed is not None:
             return [*kinds(self.records), *self.timed.without_cause()]
@@ -336,7 +336,7 @@ class RunState:
         return done
 
     def _known_once(self, done: Sequence[Again]) -> dict[tuple[str, str, str], Sighting]:
-        """The known findings among those that never came again, by case, aspect and op."""
+        """The known findings among those that were never reproduced, by case, aspect and op."""
         entries, seen = self.known.entries if self.known is not None else (), dict[tuple[str, str, str], Sighting]()
         for r in marked(self.records, done) if entries else ():
             if r.shrunk and (s := known_once(entries, r, date.today())) is not None:
@@ -375,9 +375,9 @@ class RunState:
     def close(self, seconds: float) -> list[Coverage]:
         """Write the end of the run file; what the families drew. seconds: that the run took."""
         coverage = [t.coverage() for t in self._tallies.values()]
-        rounds, lacking = (self.timed.rounds, self.timed.lacking) if self.timed is not None else ((), ())
+        rounds, unchecked = (self.timed.rounds, self.timed.unchecked) if self.timed is not None else ((), ())
         lost, broken = tuple(self.lost), tuple(untrusted.printable(b)[:400] for b in self.broken)
-        end = End(seconds, dict(totals(self.items)), self.stopped, self.expected, lost, broken, rounds, lacking)
+        end = End(seconds, dict(totals(self.items)), self.stopped, self.expected, lost, broken, rounds, unchecked)
         try:
             for family in coverage:
                 self.writer.write(family)

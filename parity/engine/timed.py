@@ -84,7 +84,7 @@ class Timed:
         return tuple(len(self.done.get(k, ())) for k in range(max(self.done, default=-1) + 1))
 
     @property
-    def lacking(self) -> tuple[str, ...]:
+    def unchecked(self) -> tuple[str, ...]:
         """The items whose pinned cases were not checked."""
         done = self.done.get(PINNED, set())
         return tuple(i for i in self.items if i not in done)

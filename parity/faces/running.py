@@ -246,7 +246,7 @@ def _compared(
         reporter.run.early = Early(how)
     # A shard may be empty, or a run whole.
     code = _pytest(o, workers, reporter, done) if items else reporter.run.result().exit_code
-    reporter.tell_unexplained()
+    reporter.print_unexplained()
     if code == 1 and not (o.no_shrink or o.tx):
         _shrink_deaths(o, workers, reporter, until)
     if code == 1 and o.no_again:

@@ -51,7 +51,7 @@ class RunResult:
     whose cause is still to be looked for. fail_on: statuses that fail in addition to the findings; min_judged: an item fails if
     a smaller fraction of its elements was judged; known: the file of known findings; sightings: what was seen of them; strict:
     whether those that are fixed fail. broken: what failed because of parity and not of the device; failures: tests that failed
-    without a finding; lacking: the items whose pinned cases a limit of time left unchecked; stopped: how the run was cut, in
+    without a finding; unchecked: the items whose pinned cases a limit of time left unchecked; stopped: how the run was cut, in
     words.
     """
 
@@ -66,7 +66,7 @@ class RunResult:
     strict: bool = False
     broken: Sequence[str] = ()
     failures: int = 0
-    lacking: Sequence[str] = ()
+    unchecked: Sequence[str] = ()
     stopped: str = ""
 
     @property
@@ -122,7 +122,7 @@ class RunResult:
     @property
     def exit_code(self) -> int:
         """0 for no findings but known ones, 1 for findings and for what else fails the run, 3 if nothing was compared."""
-        if self.found or self.broken or self.failures or self.lacking or self.unwanted or self.unjudged:
+        if self.found or self.broken or self.failures or self.unchecked or self.unwanted or self.unjudged:
             return FAILED
         return 0 if self.compared else NothingCompared.exit_code
 
@@ -141,7 +141,7 @@ class RunResult:
 
     @property
     def not_reproduced(self) -> tuple[str, ...]:
-        """The ids of the items that fail only for what never came again."""
+        """The ids of the items that fail only for what was never reproduced."""
         once = _ids(r for r in self.records if r.status == Status.NOT_REPRODUCED)
         others = _ids(r for r in self.records if r.counts and r.status != Status.NOT_REPRODUCED)
         return tuple(sorted(once - others))

@@ -257,7 +257,7 @@ def reached(t: Timed, cases: int) -> str:
 
 
 def _unchecked_lines(items: Sequence[str]) -> list[str]:
-    """Which items lack their pinned cases, and what to do."""
+    """The items whose pinned cases were not checked, and what to do."""
     return [
         f"  {listed(items, NAMED)}",
         "  give more --time, more workers (-n), or fewer items (--shard, --family); the run file's last row names all of them",

@@ -35,7 +35,7 @@ WriteScript: TypeAlias = Callable[[Death, str, Path], Path | None]
 
 
 class Reporter:
-    """A plugin of the controller that collects what the workers report, and tells it."""
+    """A plugin of the controller that collects what the workers report, and prints it."""
 
     def __init__(self, run: RunState, stream: TextIO | None = None, verbose: bool = False) -> None:
         """run: where it is collected."""
@@ -97,7 +97,7 @@ class Reporter:
             return
         if report.when == "teardown":
             return
-        # Findings fail the run only if they come again; the end sees to them.
+        # Findings fail the run only if they are reproduced; the end of the run decides.
         found = any("death" in p or p["findings"] or p.get("deaths") for p in parts)
         self.run.failures += report.failed and not found
         try:
@@ -187,7 +187,7 @@ class Reporter:
         self._say_death(row, self.run.death(row))
 
     def _say_death(self, row: dict[str, Any], death: Death) -> None:
-        """Tell a death, and store it."""
+        """Print a death, and store it."""
         where = "the CPU" if death.acquitted else self.run.header.fingerprint.device
         how = death.signal if row["how"] == "hang" else f"the process died ({death.signal})"
         command = reproduced(row["case"], self.run.header)
@@ -225,7 +225,7 @@ class Reporter:
         self._screen.say(text)
 
     def wait(self, text: str, seconds: float) -> None:
-        """Tell on a terminal what takes up to so many seconds."""
+        """Say on a terminal what takes up to so many seconds."""
         self._screen.wait(text, seconds)
 
     # ------------------------------------------------------------------------------------------------ the end
@@ -235,7 +235,7 @@ class Reporter:
         self.run.idle(workers, idle)
 
     def take_shrunk(self, done: Sequence[Shrunk], device: str, seconds: float, write: WriteScript) -> None:
-        """Tell and store the least case of each kind of death. seconds: that it took; write: writes the script of one."""
+        """Print and store the least case of each kind of death. seconds: that it took; write: writes the script of one."""
         shrunk = [s for s in done if s.death.shrunk]
         took = f"{clock(seconds)} ({plural(sum(s.died for s in done), 'process')})"
         text = f"{len(shrunk)} of {plural(len(done), 'kind')} of deaths shrunk in {took}"
@@ -279,8 +279,8 @@ class Reporter:
                 command = reproduced(r.shrunk, self.run.header)
                 self._write_scripts({r.script: excused(path.read_text(encoding="utf-8"), r, command)})
 
-    def tell_unexplained(self) -> None:
-        """Tell the findings for whose causes no time was left, as they were drawn."""
+    def print_unexplained(self) -> None:
+        """Print the findings for whose causes no time was left, as they were drawn."""
         n, held = self.run.explained + len(self.run.held), self.run.without_causes()
         for h in held:
             for text in h.texts if self.verbose else ():
@@ -304,10 +304,10 @@ class Reporter:
         run, seconds = self.run, time.monotonic() - self.run.started
         if run.early is not None:
             run.early.stop()
-        self.tell_unexplained()
+        self.print_unexplained()
         run.fold()
-        if run.timed is not None and run.timed.lacking and not run.stopped:
-            run.stopped = f"cut by --time: the pinned cases of {plural(len(run.timed.lacking), 'item')} were not checked"
+        if run.timed is not None and run.timed.unchecked and not run.stopped:
+            run.stopped = f"cut by --time: the pinned cases of {plural(len(run.timed.unchecked), 'item')} were not checked"
         if run.is_whole and run.expected and run.stopped == "interrupted" and not run.untried:  # while the workers shut down
             run.stopped = ""
         if not run.stopped and not run.is_whole:

@@ -106,7 +106,7 @@ def render(t: SummaryData, width: int | None = None) -> str:
 
     blameless = [d for d in r.deaths if d not in deaths]
     parts = [
-        *gaps.not_compared(r.items, blameless, r.lacking, t.lost), *gaps.judged_less(r.items, r.records, t.power), *_failing(r)
+        *gaps.not_compared(r.items, blameless, r.unchecked, t.lost), *gaps.judged_less(r.items, r.records, t.power), *_failing(r)
     ]  # fmt: skip
     parts = [p for p in parts if p.lines]
     head = on_screen(_head(t), gaps.INDENT)
@@ -271,8 +271,8 @@ def _failed(r: RunResult) -> str:
     asked = [f"{plural(u.checks, 'check')} {u.status}" for u in r.unwanted]
     if asked:
         return f"--fail-on fails the run for {' and '.join(asked)}"
-    if r.lacking:
-        return f"the pinned cases of {plural(len(r.lacking), 'item')} were not checked"
+    if r.unchecked:
+        return f"the pinned cases of {plural(len(r.unchecked), 'item')} were not checked"
     few = len(r.unjudged)
     if few:
         return f"--min-judged fails {plural(few, 'op x dtype pair')}"

@@ -133,7 +133,7 @@ def test_a_name_that_is_no_file_is_that_of_a_module() -> None:
 @pytest.mark.parametrize("given", ["soon", "0", "nan", "-1"])
 def test_a_variable_that_is_no_time_is_refused(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(HANG_AFTER, given)
-    with pytest.raises(UsageError, match=f"PARITY_HANG_AFTER: '{given}' is no number of seconds above 0"):
+    with pytest.raises(UsageError, match=f"PARITY_HANG_AFTER: '{given}' is not a number of seconds above 0"):
         hang_after()
 
 

@@ -279,7 +279,7 @@ def test_what_goes_on_with_a_run_names_its_code(tmp_path: Path) -> None:
     one = Record("exp(float32[3])", "exp", "float32", "forward", "wrong", shrunk="exp(float32[3])")
     made.run.held["exp-float32"] = Unexplained([one], ["x"])
     made.run.scripts = Path("there")
-    made.tell_unexplained()
+    made.print_unexplained()
     named = "--setup faults.py --setup setup.py --known known.py --findings there"
     assert f"--resume {tmp_path / 'run.jsonl'} {named}" in made.unexplained
     assert "so they count as new" in made.unexplained
