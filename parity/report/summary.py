@@ -106,7 +106,9 @@ def render(t: SummaryData, width: int | None = None) -> str:
 
     blameless = [d for d in r.deaths if d not in deaths]
     parts = [
-        *gaps.not_compared(r.items, blameless, r.unchecked, t.lost), *gaps.judged_less(r.items, r.records, t.power), *_failing(r)
+        *gaps.not_compared(r.items, blameless, r.unchecked, t.lost),
+        *gaps.judged_less(r.items, r.records, t.power),
+        *_failing(r),
     ]  # fmt: skip
     parts = [p for p in parts if p.lines]
     head = on_screen(_head(t), gaps.INDENT)
