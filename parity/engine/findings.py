@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -21,6 +22,7 @@ from parity.engine.planning import RunPlan
 from parity.engine.rounds import Part, TimeLimit
 from parity.engine.suite import Item
 from parity.engine.tally import ItemTally, record
+from parity.execution import detour
 from parity.findings.extent import Extent
 from parity.findings.locating import cause_of, unlocated
 from parity.findings.recognition import Recognition, uncovered
@@ -173,7 +175,9 @@ def _ways(
 
     def differs(case: Case, way: Way | None) -> bool | None:
         journal.begin(LOCATING, item.id, notation.case_text(case), plan.patience(case))
-        results = recheck(item, plan, case, notes, aspect, journal, None if way is None else way.there)
+        results = recheck(
+            item, plan, case, notes, aspect, journal, None if way is None else functools.partial(detour.there, way.name)
+        )
         if any(r.verdict.status.is_doubtful for r in results):
             end_unless_alive(plan, journal, f"looking for a way around {f.result.verdict.reason[:80]}")
         notes.clear()

@@ -377,7 +377,7 @@ class RunOptions:
 
     @classmethod
     def of_command_line(cls, given: Namespace) -> Self:
-        """From the namespace that the parser of `parity run` returned. Raises UsageError for a variable that is not one."""
+        """From the namespace that the parser of `parity run` returned. Raises UsageError for a malformed variable."""
         made = cls(**{o.name: _frozen(getattr(given, o.name, o.default)) for o in OPTIONS})
         return made if made.resume else replace(made, hang_after=hang_after())  # the run file says how it was begun
 

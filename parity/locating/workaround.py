@@ -11,7 +11,8 @@ from parity.checks.operators import OperatorCall, run_on
 from parity.core.errors import ParityError
 from parity.core.results import CPU_OPERAND, HALF_TYPES, LAZY_OPERAND, NARROW_INTEGERS, STRIDED_DESTINATION, Aspect
 from parity.devices import Device
-from parity.findings.workaround import NAMED, NARROW, Form, Way, avoiding, best, tried
+from parity.execution.detour import AROUND, NARROW, Form
+from parity.findings.workaround import NAMED, Way, avoiding, best, tried
 from parity.locating.calls import Search
 from parity.locating.located import Divergence
 
@@ -58,7 +59,7 @@ def _differs(call: OperatorCall, way: Way | None, device: Device) -> bool | None
     """Whether the call differs on the device, by the judge of the search; None if that cannot be said."""
     judge = Search(device)
     try:
-        ran = run_on(call, device, there=None if way is None else way.around(_form(call)))
+        ran = run_on(call, device, there=None if way is None else AROUND[way.name](_form(call)))
         judge.operator(call, ran.results) if ran.results else judge.written(call, ran.bases)
     except ParityError:
         return None

@@ -21,6 +21,7 @@ from parity.engine.findings import record_of
 from parity.engine.journal import NoJournal
 from parity.engine.options import RunOptions
 from parity.engine.planning import RunPlan
+from parity.execution.detour import AROUND
 from parity.findings.causes import gather
 from parity.findings.workaround import CASES, WAYS, avoiding, best, tried, ways_around
 
@@ -196,6 +197,10 @@ def named(device: Device, op: str, dtype: str, examples: int) -> set[str]:
     plan = RunPlan(device, resolve("cpu"), tolerance.load("sim"), suite.profile("quick"), RunOptions(examples=examples))
     done = examine(suite.Item(suite.row(op), dtype), plan, NoJournal())
     return {c.workaround for c in gather(map(record_of, done.findings))}
+
+
+def test_each_way_can_be_tried() -> None:
+    assert [*AROUND] == [w.name for w in WAYS]
 
 
 @pytest.mark.parametrize("name", PLANTED)
