@@ -188,11 +188,12 @@ class CaseOracle(Oracle):
             if not _floating(t):
                 return t
             odd = _nonfinite(t.abs())
+            held = min(number, torch.finfo(t.dtype).max)  # the magnitude of a complex number may exceed what its parts can hold
             if which is None:
-                return torch.where(odd, number, t).to(t.dtype)
+                return t.masked_fill(odd, held)
             rank = torch.cumsum(odd.reshape(-1), 0).view(odd.shape) - 1 + before
             before += int(odd.sum())
-            return torch.where(odd, torch.where(rank == which, number, 1.0), t).to(t.dtype)
+            return t.masked_fill(odd, 1.0).masked_fill(odd & (rank == which), held)
 
         return self._variant(f"stand-in {which} {number}", change)
 

@@ -21,6 +21,8 @@ def reached(text: str, certainly: bool = False) -> list[int]:
     [
         ('exp(float32[4].at(2, "nan"))', [2]),
         ('softmax(float32[2, 3].at(4, "nan"), -1)', [3, 4, 5]),
+        # A magnitude beyond what either of its parts can hold.
+        ("clone(complex64[3].of(3e38+3e38j, 1, nan))", [2]),
         # Its row; the columns of the second operand's NaN.
         ('mm(float32[2, 2].at(0, "inf"), float32[2, 2])', [0, 1]),
         ('mm(float32[2, 2], float32[2, 2].at(1, "nan"))', [1, 3]),
