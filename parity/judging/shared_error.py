@@ -15,7 +15,7 @@ functions may be biased to one side: up to the sum of all changes, if they were 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -63,6 +63,12 @@ def _over(value: float, limit: float) -> float:
     return value / limit if limit > 0.0 else np.inf if value > 0.0 else 0.0
 
 
+def _rounded(truth: npt.NDArray[Any], f: DtypeFacts) -> npt.NDArray[Any]:
+    """Truths as the dtype holds them: those that round to one number share that rounding."""
+    ulp = ulp_of(np.abs(truth), f)
+    return np.asarray(np.round(truth / ulp) * ulp)
+
+
 def shared_error(
     device: Array,
     truth: Array,
@@ -86,7 +92,7 @@ def shared_error(
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         z, r = (d - t) / total, t / total
         places = np.flatnonzero(some & np.isfinite(z) & np.isfinite(r))
-        places = places[one_of_each(t[places])]
+        places = places[one_of_each(_rounded(t[places], f))]
         z, r, total, t = z[places], r[places], total[places], t[places]
         weight = float(r @ r)
         if z.size < FEWEST or not 0.0 < weight < SQUARED:
@@ -108,6 +114,8 @@ def shared_error(
         off = 2.0 * lost.reshape(-1)[::every][places] / total
         factor_limit += float(off @ np.abs(r)) / weight
         spread_limit += float(np.mean(off**2)) ** 0.5
+    if constant:  # all elements may have the error that one of them may have: a function of one number is one sample
+        factor_limit = max(factor_limit, spread_limit * (z.size / weight) ** 0.5)
     if factor_limit > MEANT:
         factor_limit = np.inf
     return SharedError(float(z @ r) / weight, factor_limit, float(np.mean(z**2)) ** 0.5, spread_limit)

@@ -45,6 +45,24 @@ MULTIPLIED = "prod_dim(float32[2, 2, 257, 2].between(-2, 2, seed=3487), -2)"
 # All elements share the rounding of 1 / sqrt(x), of which the gradient takes the third power.
 SHARED = 'rsqrt(bfloat16[4, 4].constant(seed=2149)).cotangent("normal", "contiguous", 0)'
 
+# The same of 1 / sqrt(1 - x^2); and of sinh, where one element is NaN.
+OF_ONE_NUMBER = (
+    'acos(float16[2, 1, 2, 1, 2, 32, 2].constant(seed=2787)).cotangent("normal", "stepped", 3217).into("channels_last")'
+)
+BUT_A_NAN = (
+    'cosh(float16[5, 4, 1, 5].constant(seed=3158).at(8, "-nan")).cotangent("normal", "expanded_first", 2671)'
+    '.into("channels_last")'
+)
+
+# All results are 1 in the half type, and so have one error.
+NEARLY_ONE = 'sinc(float16[2, 5, 4, 2].tiny(seed=651).at(2, "min").at(0, "max")).into("step_outer")'
+
+# A dividend beyond the half type's range is Inf before it is divided.
+DIVIDEND = (
+    "div(int32[()].flat(1, 0).borders(seed=3800), float16[()].borders(seed=3816).frozen())"
+    '.as_dtype("float16").into("transposed").under("no_grad")'
+)
+
 # A device copies where the CPU fills: each cotangent is rounded to the value's dtype before they are added.
 COARSER = (
     "setitem(float16[2, 2, 1, 2], (None, slice(None, None, None), 1, 0, None, slice(None, None, None)), bfloat16[()], "
@@ -135,15 +153,29 @@ def test_an_honest_device_is_not_accused(text: str) -> None:
     assert not found("sim:mps", honest.FAULTS, text)
 
 
-@pytest.mark.parametrize("text", [SCALED, FARTHEST], ids=["scaled", "farthest"])
+@pytest.mark.parametrize("text", [SCALED, FARTHEST, NEARLY_ONE, DIVIDEND], ids=["scaled", "farthest", "nearly 1", "dividend"])
 def test_an_honest_device_that_flushes_nothing_is_not_accused(text: str) -> None:
     assert not found("sim", honest.FAULTS, text)
 
 
-@pytest.mark.parametrize(("text", "op", "factor"), [(SHARED, "rsqrt", 1.02), (COARSER, "sum", 1.5)], ids=["shared", "coarser"])
+@pytest.mark.parametrize(
+    ("text", "op", "factor"),
+    [(SHARED, "rsqrt", 1.02), (OF_ONE_NUMBER, "rsqrt", 1.005), (BUT_A_NAN, "sinh", 1.005), (COARSER, "sum", 1.5)],
+    ids=["shared", "of one number", "but a NaN", "coarser"],
+)
 def test_a_device_of_roundings_is_not_accused_and_one_of_a_factor_is(text: str, op: str, factor: float) -> None:
     assert not found("sim", honest.FAULTS, text)
     assert "backward" in found("sim", [Fault("scaled", (op,), lambda call: call.run() * factor)], text)
+
+
+def test_a_finite_quotient_of_an_infinite_dividend_is_found() -> None:
+    assert "forward" in found("sim", [Fault("finite", ("div",), lambda call: _with(call.run(), -256.0))], DIVIDEND)
+
+
+def test_a_common_factor_of_results_that_differ_is_found() -> None:
+    text = "sinc(float16[2, 5, 4, 2].between(-1, 1, seed=3))"
+    assert not found("sim", honest.FAULTS, text)
+    assert "forward" in found("sim", [Fault("scaled", ("sinc",), lambda call: call.run() * 0.998)], text)
 
 
 def test_a_second_derivative_that_is_off_where_no_number_is_small_is_found() -> None:

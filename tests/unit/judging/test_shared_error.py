@@ -65,7 +65,10 @@ def test_equal_elements_are_one_sample() -> None:
     truth = np.repeat(values, 700)
     device = np.repeat(values * (1.0 + 4 * U), 700)
     assert asked(device, truth, None) is None
-    assert asked(truth + np.arange(2100.0) * 2.0**-30, truth + np.arange(2100.0) * 2.0**-30, None) is not None
+    rounded = truth + np.arange(2100.0) * 2.0**-30  # three numbers of bfloat16 still
+    assert asked(rounded * (1.0 + 4 * U), rounded, None) is None
+    different = truth * np.exp2(np.linspace(-3.0, 3.0, 2100))
+    assert asked(different, different, None) is not None
 
 
 def test_all_elements_share_the_roundings_of_a_constant_operand() -> None:

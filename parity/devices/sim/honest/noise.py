@@ -69,12 +69,14 @@ def promoted(call: Call, dtype: torch.dtype) -> Mapping[int, Any]:
     """The operands that torch rounds to the dtype of the result before the kernel sees them: integers and wrapped numbers. A
     divisor or factor that is a single integer beyond a half type's range keeps its value, as in the CPU's kernels."""
     swap: dict[int, Any] = {}
-    keeps = call.op.partition(".")[0].rstrip("_") in ("div", "mul", "true_divide")
+    name = call.op.partition(".")[0].rstrip("_")
+    kept = call.operands if name == "mul" else call.args[1:2] if name in ("div", "true_divide") else ()
     for t in call.operands:
         if t.dtype not in ROUNDED:
             wide = torch.complex128 if dtype.is_complex else torch.float64
             rounded = t.to(dtype).to(wide)
-            swap[id(t)] = t.to(wide) if keeps and t.numel() == 1 and bool(torch.isinf(rounded)) else rounded
+            keeps = t.numel() == 1 and bool(torch.isinf(rounded)) and any(t is k for k in kept)
+            swap[id(t)] = t.to(wide) if keeps else rounded
     return swap
 
 
