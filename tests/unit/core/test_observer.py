@@ -1,4 +1,4 @@
-"""Modes that see every operator."""
+"""What sees every operator and every public function."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import Any
 
 import torch
 
-from parity.core.modes import OperatorMode
+from parity.core.observer import Operators
 
 
-class Names(OperatorMode):
+class Names(Operators):
     """The operators, and whether torch compiled what sees them."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # as torch has it
+        super().__init__()
         self.names: list[str] = []
         self.compiled = False
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def observe(self, func: Any, args: Any, kwargs: Any) -> Any:
         self.names.append(func._schema.name)
         self.compiled |= torch.compiler.is_compiling()
-        return func(*args, **(kwargs or {}))
+        return func(*args, **kwargs)
 
 
 def test_operators_are_seen() -> None:
