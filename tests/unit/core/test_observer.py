@@ -54,7 +54,7 @@ def test_an_observer_may_answer_something_else() -> None:
 
 @pytest.mark.parametrize("opens", [True, False])
 def test_what_an_opened_operator_runs_as_is_seen(opens: bool) -> None:
-    seen = []
+    seen: list[tuple[str, list[str]]] = []
 
     def observe(func: Any, args: Any, kwargs: Any) -> Any:
         name, within = func._schema.name, list(map(str, operators.open))
