@@ -15,15 +15,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode, resolve_name
 from torch.utils._pytree import tree_leaves, tree_map
 
 from parity.checks.operators import ATEN_NOT_UNIQUE, LARGEST, CallResult, OperatorCall, Reader, compared
-from parity.core.modes import OperatorMode, has_number
+from parity.core.observer import Functions, Operators, has_number, in_backward, lies_on, name_of, no_results
 from parity.devices.base import Device
 
 CLEAR = 8.0  # an operator that is so many times outside is blamed before a later one that is farther outside
-OUTSIDE = -1  # the number of the current graph task outside of a backward pass
 ATEN_UNWRITTEN = ("empty", "new_empty", "resize_", "set_", "_to_copy_uninitialized")
 BACKENDS = {"cuda": "CUDA", "mps": "MPS", "xpu": "XPU"}
 
@@ -70,47 +68,38 @@ class Followed:
 @contextlib.contextmanager
 def following(device: Device) -> Iterator[Followed]:
     """Compare every operator that runs on the device inside with the CPU."""
-    seen = Followed()
-    with _Naming(device, seen), Following(device, seen):
-        yield seen
+    seen, kind = Followed(), device.torch_device.type
 
-
-class _Naming(TorchFunctionMode):
-    """Notes which public functions are called on the device; those that they call themselves are not seen."""
-
-    def __init__(self, device: Device, seen: Followed) -> None:
-        super().__init__()
-        self._kind, self._seen = device.torch_device.type, seen
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        name = str(resolve_name(func) or "")
-        if not name.startswith("torch.") or name.startswith("torch.Tensor.") or not self._is_there((args, kwargs)):
+    def named(func: Any, args: Any, kwargs: Any) -> Any:
+        if not is_plain_function(name := name_of(func)) or not lies_on(kind, (args, kwargs)):
             return func(*args, **kwargs)
-        before = self._seen.operators
+        before = seen.operators
         try:
             result = func(*args, **kwargs)
         except Exception:
-            self._seen.raised = name
+            seen.raised = name
             raise
-        self._seen.functions.append((name, self._seen.operators - before))
+        seen.functions.append((name, seen.operators - before))
         return result
 
-    def _is_there(self, tree: Any) -> bool:
-        return any(isinstance(x, Tensor) and x.device.type == self._kind for x in tree_leaves(tree))
+    with Functions(named), Following(device, seen):
+        yield seen
 
 
-class Following(OperatorMode):
+def is_plain_function(name: str) -> bool:
+    """Whether it is one of torch's functions, and not a method."""
+    return name.startswith("torch.") and not name.startswith("torch.Tensor.")
+
+
+class Following(Operators):
     """Runs each operator on the device, and once more on the CPU with the operands as they were. largest: most bytes of the
     storages of a call's operands."""
 
     def __init__(self, device: Device, seen: Followed, largest: int = LARGEST) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # as torch has it
+        super().__init__()
         self._device, self._seen, self._largest = device, seen, largest
-        self._opened: set[Any] = set()
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
+    def observe(self, func: Any, args: Any, kwargs: Any) -> Any:
         if has_number(func, args, kwargs):
             func = _for_numbers(func, args, kwargs)
         if not _is_followed(func, (args, kwargs), self._device.torch_device.type):
@@ -131,9 +120,8 @@ class Following(OperatorMode):
             result = self._run(func, args, kwargs)
         except Exception as e:
             self.failed(call, e)
-            if self._device.simulated and torch._C._current_graph_task_id() != OUTSIDE:
-                returns = func._schema.returns  # torch 2.13 ends the process if an exception passes the device's guard
-                return None if len(returns) == 1 else tuple(None for _ in returns)
+            if self._device.simulated and in_backward():
+                return no_results(func)
             raise
         try:
             self.finished(call, args, kwargs, result)
@@ -144,16 +132,11 @@ class Following(OperatorMode):
     def _run(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Run an operator. One that torch composes of others for every device (`_safe_softmax`) is opened, so that those are
         compared before it."""
-        whole = func in self._opened or OperatorCall(func, (), {}).is_copy or func.is_view
+        whole = func in self.open or OperatorCall(func, (), {}).is_copy or func.is_view
         key = None if whole else _composed(func, self._device.torch_device.type)
         if key is None:
             return func(*args, **kwargs)
-        self._opened.add(func)
-        try:
-            with self:
-                return func._op_dk(key, *args, **kwargs)
-        finally:
-            self._opened.discard(func)
+        return self.opened(func, func._op_dk, (key, *args), kwargs)
 
     def failed(self, call: OperatorCall, error: Exception) -> None:
         """The device raised in a call."""

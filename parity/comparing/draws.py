@@ -20,11 +20,10 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map
 
-from parity.core.modes import OperatorMode
+from parity.core.observer import Functions, Operators
 
 FLOATS = (torch.float64, torch.float16, torch.bfloat16)
 # Operators that drop out and return their mask.
@@ -44,19 +43,19 @@ ATEN_CHOICE = ("_fused_sdp_choice",)  # tagged as random too, but it only says w
 ATEN_ASKED = ("dropout_p", "dropout", "training")  # their arguments that ask for it
 
 
-class SharedRandom(OperatorMode):
+class SharedRandom(Operators):
     """Draws every random number inside on the CPU. draws: how many operators drew; left: those that drew by themselves, whose
     numbers no other side has; stream: the state of the CPU's generator when it was left first; drew: whether anything drew,
     Python and numpy too. on_draw: called at each draw."""
 
     def __init__(self, on_draw: Callable[[], None] | None = None) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # as torch has it
+        super().__init__()
         self.draws = 0
         self.left: set[str] = set()
         self.stream: Tensor | None = None
         self.drew = False
         self._on_draw = on_draw
-        self._unfused = _Unfused()
+        self._unfused = Functions(_by_formula)
 
     def __enter__(self) -> SharedRandom:
         with contextlib.ExitStack() as entered:
@@ -72,8 +71,7 @@ class SharedRandom(OperatorMode):
         self.drew |= bool(self.draws or self.left) or _positions() != self._before
         self.stream = torch.default_generator.get_state() if self.stream is None else self.stream
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
+    def observe(self, func: Any, args: Any, kwargs: Any) -> Any:
         if torch.Tag.nondeterministic_seeded not in func.tags:
             return func(*args, **kwargs)
         name = func.name().partition("::")[2].partition(".")[0]
@@ -92,15 +90,11 @@ class SharedRandom(OperatorMode):
         return func(*args, **kwargs)
 
 
-class _Unfused(TorchFunctionMode):
-    """Computes attention that drops out by its formula."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if func is not scaled_dot_product_attention or not (kwargs.get("dropout_p", 0.0) or (len(args) > 4 and args[4])):
-            return func(*args, **kwargs)
-        with sdpa_kernel(SDPBackend.MATH):
-            return func(*args, **kwargs)
+def _by_formula(func: Any, args: Any, kwargs: Any) -> Any:
+    """Attention that drops out."""
+    drops = func is scaled_dot_product_attention and (kwargs.get("dropout_p", 0.0) or (len(args) > 4 and args[4]))
+    with sdpa_kernel(SDPBackend.MATH) if drops else contextlib.nullcontext():
+        return func(*args, **kwargs)
 
 
 def _near(x: Any) -> Any:

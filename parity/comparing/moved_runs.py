@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 from parity.comparing.subject import Subject, forward, gradients, known, tracked_outputs, word
 from parity.comparing.truth import seeded
 from parity.core.dtypes import FACTS, HALF
-from parity.core.modes import OperatorMode
+from parity.core.observer import Operators
 from parity.oracle.kernels import EXACT_KERNELS
 from parity.oracle.roundoffs import perturb
 
@@ -33,18 +33,18 @@ CHAIN = 0.3  # roundoffs of its result, times sqrt(n), that a chain of n additio
 Key = TypeVar("Key", str, int)  # of a result
 
 
-class Moved(OperatorMode):
+class Moved(Operators):
     """Moves the results of all kernels that round by `STEP` roundoffs of their dtype, to either side by chance. key: another
     one for each run; chains: those of long sums by as much as one chain of additions loses. halves: whether one was in a half
     type."""
 
     def __init__(self, key: int, chains: bool = False) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # as torch has it
+        super().__init__()
         self._key, self._chains = 7919 * key, chains
         self.halves = False
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
+    def observe(self, func: Any, args: Any, kwargs: Any) -> Any:
+        out = func(*args, **kwargs)
         name = func._schema.name.partition("::")[2]
         results = tree_leaves(out)
         self.halves |= any(isinstance(t, Tensor) and word(t.dtype) in HALF for t in results)

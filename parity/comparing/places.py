@@ -18,10 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
-from torch.overrides import TorchFunctionMode, resolve_name
 from torch.utils._pytree import tree_leaves
 
 from parity.comparing.comparison import PACKAGE
+from parity.core.observer import Functions, lies_on, name_of
 
 TORCH = str(Path(torch.__file__).parent) + os.sep
 START = str(Path(__file__).parents[1] / "__main__.py")  # of the command
@@ -65,7 +65,7 @@ class Places:
             register_module_forward_hook(lambda m, args, out: self._leave(), always_call=True),
         ]
         try:
-            with _Functions(self):
+            with Functions(self._call):
                 yield
         finally:
             for hook in hooks:
@@ -110,39 +110,28 @@ class Places:
     def _leave(self) -> None:
         self._running.pop()
 
-    def begin(self, name: str) -> Place:
-        """A public function is called."""
+    def _call(self, func: Any, args: Any, kwargs: Any) -> Any:
+        attribute = getattr(func, "__name__", "") == "__get__"  # which computes nothing
+        if self.pausing or attribute or not lies_on(self.kind, (args, kwargs)):
+            return func(*args, **kwargs)
         self._calls += 1
         module, kind = self._running[-1] if self._running else ("", "")
-        self._now = Place(module, kind, name, line(), self._calls)
-        return self._now
-
-    def end(self, place: Place, result: Any) -> None:
-        """It has come back: its nodes get its place."""
-        left: list[Any] = [t.grad_fn for t in tree_leaves(result) if isinstance(t, Tensor) and t.grad_fn is not None]
-        while left:  # a recurrent layer makes some for each step
-            node = left.pop()
-            if node is None or LABEL in node.metadata:
-                continue
-            node.metadata[LABEL] = place
-            left += [following for following, _ in node.next_functions if following is not None]
-
-
-class _Functions(TorchFunctionMode):
-    def __init__(self, places: Places) -> None:
-        super().__init__()
-        self._places = places
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if self._places.pausing or getattr(func, "__name__", "") == "__get__":  # an attribute computes nothing
-            return func(*args, **kwargs)
-        if not any(isinstance(x, Tensor) and x.device.type == self._places.kind for x in tree_leaves((args, kwargs))):
-            return func(*args, **kwargs)
-        place = self._places.begin(str(resolve_name(func) or getattr(func, "__name__", "")))
+        place = Place(module, kind, name_of(func) or getattr(func, "__name__", ""), line(), self._calls)
+        self._now = place
         result = func(*args, **kwargs)
-        self._places.end(place, result)
+        _put(place, result)
         return result
+
+
+def _put(place: Place, result: Any) -> None:
+    """Give the nodes of a result the place of its call."""
+    left: list[Any] = [t.grad_fn for t in tree_leaves(result) if isinstance(t, Tensor) and t.grad_fn is not None]
+    while left:  # a recurrent layer makes some for each step
+        node = left.pop()
+        if node is None or LABEL in node.metadata:
+            continue
+        node.metadata[LABEL] = place
+        left += [following for following, _ in node.next_functions if following is not None]
 
 
 def line() -> str:

@@ -18,23 +18,11 @@ from torch import Tensor
 from parity.core.dtypes import FACTS, HALF
 from parity.oracle.rounding import Rounding
 from parity.oracle.sensitivity import least_of
-from parity.oracle.step_dtypes import OwnEpsilon, Steps, Widened
+from parity.oracle.step_dtypes import Steps, in_double
 
 # Rounding to nearest moves a number by 0.41 unit roundoffs in the mean square; `rounded` moves it by 0.77. In float32 that is
 # left, for kernels that round more than once.
 HALF_STEP = 0.55
-
-
-@contextlib.contextmanager
-def in_double(coarsest: torch.dtype) -> Iterator[None]:
-    """Everything inside is computed in float64, whatever dtype it asks for."""
-    kept = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    try:
-        with Widened(), OwnEpsilon(coarsest):
-            yield
-    finally:
-        torch.set_default_dtype(kept)
 
 
 @contextlib.contextmanager

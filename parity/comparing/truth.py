@@ -25,7 +25,7 @@ from parity.oracle.protocol import Oracle
 from parity.oracle.rounding import Rounding
 from parity.oracle.roundoffs import extremes, perturbed
 from parity.oracle.sensitivity import Changes, changes_of, kept_of, least_of
-from parity.oracle.step_dtypes import OwnEpsilon, Recorded, Steps, Widened, finfo_recorded, finfo_replayed, with_autocast
+from parity.oracle.step_dtypes import Recorded, Steps, finfo_recorded, finfo_replayed, in_double, with_autocast
 
 # If a function cannot run in float64, its inputs are moved by this many roundoffs: well above its own rounding.
 COARSE = 8.0
@@ -70,13 +70,9 @@ class FunctionTruth(Oracle):
     def _in_double(self, put: Put, fed: Sequence[Tensor]) -> dict[str, Tensor]:
         """All results of a run in float64, even if the function casts to other dtypes. Raises RuntimeError if it draws other
         random numbers there: what it computes is then another function, and no rounding of it."""
-        own, kept = self._own, torch.get_default_dtype()
-        torch.set_default_dtype(torch.float64)
-        try:
-            with Widened(), OwnEpsilon(self._s.coarsest), finfo_replayed(own.limits):
-                results, stream = self._run(put, fed)
-        finally:
-            torch.set_default_dtype(kept)
+        own = self._own
+        with in_double(self._s.coarsest), finfo_replayed(own.limits):
+            results, stream = self._run(put, fed)
         if stream is not None and own.stream is not None and not torch.equal(stream, own.stream):
             raise RuntimeError("it draws other random numbers there")
         return results

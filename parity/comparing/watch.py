@@ -15,18 +15,16 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode, resolve_name
 from torch.utils._pytree import tree_leaves
 
 from parity import catalog
 from parity.comparing.places import line
 from parity.core import processes
-from parity.core.modes import OperatorMode
+from parity.core.observer import Functions, Operators, in_backward, lies_on, name_of, no_results
 from parity.devices import Device, setup
 from parity.devices.sim.loading import place_of
 from parity.oracle.step_dtypes import Recorded
 
-NO_BACKWARD = -1  # torch's id of the current graph task outside of any backward
 # Copies if the devices differ; otherwise computation (a cast, a write).
 ATEN_COPIES = ("aten::_to_copy", "aten::copy_", "aten::_copy_from", "aten::_copy_from_and_resize")
 ATEN_READS = ("aten::_local_scalar_dense",)
@@ -57,22 +55,43 @@ class PlacementWatch:
     @contextmanager
     def over(self) -> Iterator[None]:
         """Watch the operators that are dispatched inside."""
-        with _Functions(self), Recorded(lambda: self._autocast) as ran, _Operators(self):
+        with Functions(self._function), Recorded(lambda: self._autocast) as ran, Operators(self._operator):
             yield
         self.cast = {n: d for n, d in ran.dtypes.items() if any(d)}
         if self.error is not None:
             raise self.error
-
-    def calling(self) -> None:
-        """A public function is called. Its operators cannot see it: autocast is off inside the kernels that cast."""
-        self._autocast = torch.is_autocast_enabled(self.kind)
 
     @property
     def idle(self) -> bool:
         """Whether operators computed on the CPU only."""
         return not self.there and bool(self.here)
 
-    def saw(self, name: str, given: Sequence[Tensor], result: Any) -> None:
+    def _function(self, func: Any, args: Any, kwargs: Any) -> Any:
+        self._autocast = torch.is_autocast_enabled(self.kind)  # operators cannot see it: it is off inside the kernels that cast
+        # Recorded before the call, so that a call that raises is recorded, too.
+        if lies_on(self.kind, (args, kwargs)):
+            self.last = row_of(getattr(func, "__name__", ""))
+            if self.last:
+                self.calls.setdefault(self.last)
+        result = func(*args, **kwargs)
+        if isinstance(result, Tensor) and result.is_cpu and result.ndim and not _tensors((args, kwargs)):
+            self.made = f"{name_of(func) or func.__name__} at {line()}"
+        return result
+
+    def _operator(self, func: Any, args: Any, kwargs: Any) -> Any:
+        try:
+            result = func(*args, **kwargs)
+        except Exception as e:
+            if not in_backward():
+                raise
+            self.error = self.error or e
+            return no_results(func)
+        name = func.name().partition(".")[0]
+        if not func.is_view and name not in ATEN_IDLE:
+            self._saw(name, _tensors((args, kwargs)), result)
+        return result
+
+    def _saw(self, name: str, given: Sequence[Tensor], result: Any) -> None:
         """Record that an operator ran on these tensors."""
         before, after = ({t.device.type for t in side} for side in (given, _tensors(result)))
         kinds = before | after
@@ -88,49 +107,6 @@ class PlacementWatch:
 
 def _tensors(tree: Any) -> list[Tensor]:
     return [x for x in tree_leaves(tree) if isinstance(x, Tensor)]
-
-
-class _Operators(OperatorMode):
-    def __init__(self, watch: PlacementWatch) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # as torch has it
-        self._watch = watch
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        try:
-            result = func(*args, **kwargs)
-        except Exception as e:
-            if torch._C._current_graph_task_id() == NO_BACKWARD:
-                raise
-            # An exception from a mode in a backward ends the process if the device is in Python as well (torch 2.13).
-            self._watch.error = self._watch.error or e
-            returns = func._schema.returns
-            return None if len(returns) == 1 else tuple(None for _ in returns)
-        name = func.name().partition(".")[0]
-        if not func.is_view and name not in ATEN_IDLE:
-            self._watch.saw(name, _tensors((args, kwargs)), result)
-        return result
-
-
-class _Functions(TorchFunctionMode):
-    def __init__(self, watch: PlacementWatch) -> None:
-        super().__init__()
-        self._watch = watch
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs, watch = kwargs or {}, self._watch
-        watch.calling()
-        name = row_of(getattr(func, "__name__", ""))
-        given = _tensors((args, kwargs))
-        # Recorded before the call, so that a call that raises is recorded, too.
-        if any(t.device.type == watch.kind for t in given):
-            watch.last = name
-            if name:
-                watch.calls.setdefault(name)
-        result = func(*args, **kwargs)
-        if not given and isinstance(result, Tensor) and result.is_cpu and result.ndim:
-            watch.made = f"{resolve_name(func) or func.__name__} at {line()}"
-        return result
 
 
 @functools.cache

@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 
 from parity.core import state
+from parity.core.observer import Functions, lies_on
 from parity.core.processes import deadly
 from parity.devices.base import Device
 from parity.devices.refusals import words
@@ -31,28 +31,28 @@ ATEN_TRANSFERS = (
 )  # what uploads and downloads call: without them nothing can be done
 
 
-class _Calls(TorchFunctionMode):
+class _Calls:
     """Notes each public function in a file, turns whatever it raises into an exception with words, and puts back what it
     leaves in torch's state. left: where that goes, by the function's name."""
 
     def __init__(self, device: Device, notes: Path | None, left: dict[str, str]) -> None:
-        super().__init__()
         self._device, self._without, self._left = device, deadly(), left
         self._file = notes.open("wb", buffering=0) if notes is not None else None
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def observe(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """An observer of public functions."""
         name = getattr(func, "__name__", str(func))
-        if name in self._without and name not in ATEN_TRANSFERS and any(map(self._is_there, tree_leaves((args, kwargs)))):
-            return self._on_cpu(func, args, kwargs or {})
+        if name in self._without and name not in ATEN_TRANSFERS and lies_on(self._device.torch_device.type, (args, kwargs)):
+            return self._on_cpu(func, args, kwargs)
         if self._file is not None:
             self._file.seek(0)
             noted = "" if name in ATEN_TRANSFERS else name
             self._file.write(noted.encode()[:LONGEST].ljust(LONGEST))
         if name.startswith("_set_"):  # torch.no_grad and the like: the examination's own
-            return func(*args, **(kwargs or {}))
+            return func(*args, **kwargs)
         before = state.whole()
         try:
-            return func(*args, **(kwargs or {}))
+            return func(*args, **kwargs)
         except BaseException as e:
             said = words(e)
             if isinstance(e, Exception) and said == str(e):
@@ -62,15 +62,12 @@ class _Calls(TorchFunctionMode):
             if state.whole() != before:
                 self._left.setdefault(name, "; ".join(state.put_back(before, state.WHOLE)))
 
-    def _is_there(self, x: Any) -> bool:
-        return isinstance(x, Tensor) and x.device.type == self._device.torch_device.type
-
     def _on_cpu(self, func: Any, args: Any, kwargs: Any) -> Any:
         if func.__name__.endswith("_"):  # what it writes would stay on the CPU
             raise RuntimeError(f"{func.__name__} ended the process before")
 
         def down(x: Any) -> Any:
-            return x.detach().to("cpu") if self._is_there(x) else x
+            return x.detach().to("cpu") if lies_on(self._device.torch_device.type, x) else x
 
         with torch._C.DisableTorchFunction():
             result = func(*tree_map(down, args), **tree_map(down, kwargs))
@@ -85,7 +82,7 @@ def guarded(device: Device, notes: Path | None = None) -> Iterator[dict[str, str
 
     @contextlib.contextmanager
     def both() -> Iterator[None]:
-        with active(), _Calls(device, notes, left):
+        with active(), Functions(_Calls(device, notes, left).observe):
             yield
 
     setattr(device, "active", both)  # noqa: B010 -- a method of one object

@@ -21,7 +21,7 @@ from parity.catalog.draw import Pick
 from parity.catalog.row import Quirk, Row
 from parity.core.case import Arg, Slice, TensorSpec, Word, operands_in
 from parity.core.errors import DeviceError
-from parity.core.modes import OperatorMode
+from parity.core.observer import Operators
 from parity.devices.operator_table import table_path
 from parity.execution.execute import attribute
 from parity.execution.inputs import torch_word
@@ -130,24 +130,10 @@ def _placed(args: tuple[Arg, ...], kwargs: Kwargs, k: int | None) -> tuple[tuple
 
 def _run_on_meta(row: Row, args: tuple[Arg, ...], kwargs: Kwargs, k: int) -> bool:
     placed, named = _placed(args, kwargs, k)
-    watch = _PlacementMode()
-    try:
-        with torch.no_grad(), warnings.catch_warnings(), watch:
-            warnings.simplefilter("ignore")
-            attribute(row.call)(*placed, **named)
-    except Exception:  # refused, or it depends on values, which meta tensors do not have: then it is not drawn
-        return False
-    return watch.allowed
+    allowed = True  # whether all operators accept their operands on the devices where they are
 
-
-class _PlacementMode(OperatorMode):
-    """Runs operators on the meta device. allowed: whether all of them accept their operands on the devices where they are."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # as torch has it
-        self.allowed = True
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def on_meta(func: Any, args: Any, kwargs: Any) -> Any:
+        nonlocal allowed
         name = func.__name__.removesuffix(".default")
         if not name.startswith(ATEN_COPIES):
             given = (args[:1], args[2:]) if name in ATEN_BY_INDEX else (args, kwargs)
@@ -156,9 +142,17 @@ class _PlacementMode(OperatorMode):
             if here and len(here) < len(leaves):
                 first = bool(args) and args[0] is here[0]
                 alone = len(here) == 1 and here[0].dim() == 0 and name in _unchecked_overloads()
-                self.allowed &= alone and _accepts_mixed(func, first, args, kwargs)
-                args, kwargs = tree_map(lambda x: x.to("meta") if isinstance(x, Tensor) else x, (args, kwargs or {}))
-        return func(*args, **(kwargs or {}))
+                allowed &= alone and _accepts_mixed(func, first, args, kwargs)
+                args, kwargs = tree_map(lambda x: x.to("meta") if isinstance(x, Tensor) else x, (args, kwargs))
+        return func(*args, **kwargs)
+
+    try:
+        with torch.no_grad(), warnings.catch_warnings(), Operators(on_meta):
+            warnings.simplefilter("ignore")
+            attribute(row.call)(*placed, **named)
+    except Exception:  # refused, or it depends on values, which meta tensors do not have: then it is not drawn
+        return False
+    return allowed
 
 
 def _accepts_mixed(op: Any, first: bool, args: Any, kwargs: Any) -> bool:

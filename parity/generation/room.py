@@ -22,7 +22,7 @@ from parity.core.case import Arg, Case, TensorSpec, map_operands_in
 from parity.core.dtypes import FACTS
 from parity.core.errors import CaseError
 from parity.core.layout import base_shape
-from parity.core.modes import OperatorMode
+from parity.core.observer import Operators
 from parity.execution.execute import program
 from parity.execution.inputs import realise
 from parity.oracle.float64 import wide_word
@@ -88,32 +88,6 @@ class _Enough(Exception):
     """Ends a count."""
 
 
-class _Counter(OperatorMode):
-    """Counts what operators make, of formulas instead of kernels where the truth takes those."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # as torch has it
-        self.elements = self.largest = self._calls = 0
-        self._apart: list[Any] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self._calls += 1
-        if self._calls > CALLS:
-            raise _Enough
-        formula = None if func in self._apart else kernel_of(func).formula
-        if formula is None:
-            result = func(*args, **(kwargs or {}) | _nowhere(func))
-            sizes = [x.numel() for x in tree_leaves(result) if isinstance(x, Tensor)]
-            self.elements, self.largest = self.elements + sum(sizes), max(self.largest, *sizes, 0)
-            return result
-        self._apart.append(func)
-        try:
-            with self:
-                return formula(*args, **(kwargs or {}))
-        finally:
-            self._apart.pop()
-
-
 @functools.cache
 def _nowhere(func: Any) -> dict[str, Any]:
     """The argument with which an operator makes a tensor without memory, if it takes one."""
@@ -123,11 +97,27 @@ def _nowhere(func: Any) -> dict[str, Any]:
 @functools.lru_cache(maxsize=64)  # a case is drawn, and then asked how long it may take
 def _counted(row: Row, case: Case) -> Made:
     """What a call makes until it comes to an operator whose results depend on values."""
+    calls, sizes = 0, [0]
+
+    def counted(func: Any, args: Any, kwargs: Any) -> Any:
+        """Of formulas instead of kernels where the truth takes those."""
+        nonlocal calls
+        calls += 1
+        if calls > CALLS:
+            raise _Enough
+        formula = None if func in operators.open else kernel_of(func).formula
+        if formula is not None:
+            return operators.opened(func, formula, args, kwargs)
+        result = func(*args, **kwargs | _nowhere(func))
+        sizes.extend(x.numel() for x in tree_leaves(result) if isinstance(x, Tensor))
+        return result
+
     args, kwargs = map_operands_in((case.args, case.kwargs), _without_memory)
-    with warnings.catch_warnings(), torch.device("meta"), _Counter() as counter, contextlib.suppress(Exception):
+    operators = Operators(counted)
+    with warnings.catch_warnings(), torch.device("meta"), operators, contextlib.suppress(Exception):
         warnings.simplefilter("ignore")
         program(row).function(*realise(args, (), wide_word), **{k: realise(v, (), wide_word) for k, v in kwargs})
-    return Made(counter.elements, counter.largest)
+    return Made(sum(sizes), max(sizes))
 
 
 def _without_memory(s: TensorSpec) -> Tensor:

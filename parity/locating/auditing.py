@@ -19,7 +19,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from parity.comparing.advice import LENGTHS, advice
@@ -27,7 +26,7 @@ from parity.comparing.places import Place, Places
 from parity.comparing.subject import SEED, Subject, forward, gradients, original, subject, tracked_outputs, word
 from parity.comparing.watch import PlacementWatch
 from parity.core.errors import NothingCompared
-from parity.core.modes import OperatorMode
+from parity.core.observer import Functions, Operators, in_backward
 from parity.core.results import Raised
 from parity.devices import Call, Fault
 from parity.devices.mps_calls import NOT_ON_MPS, Answer, answer, refusal
@@ -213,10 +212,19 @@ class _Witness:
         self._listens = True
         self.profile.refused.clear()
         try:
-            with _Functions(self):
+            with Functions(self._function):
                 yield
         finally:
             self._listens = False
+
+    def _function(self, func: Any, args: Any, kwargs: Any) -> Any:
+        before, refused = self.follows, self.profile.refused_dtypes
+        given = (x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor))
+        self.follows = any(x.dtype in refused and not x.is_cpu for x in given)
+        try:
+            return func(*args, **kwargs)
+        finally:
+            self.follows = before
 
     def __call__(self, qualified: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
         refused = list(self.profile.refused)
@@ -225,7 +233,7 @@ class _Witness:
             return
         tensors = [x for x in tree_leaves((tuple(args), result)) if isinstance(x, Tensor)]
         dtype = word(tensors[0].dtype) if tensors else ""
-        unable = dtype in self._refused and torch._C._current_graph_task_id() == -1  # reported where such a tensor is made
+        unable = dtype in self._refused and not in_backward()  # reported where such a tensor is made
         for name in self._as_on_mps(qualified, args):
             found = answer(name, self.table)
             if unable and found is not Answer.MISSING:
@@ -244,11 +252,11 @@ class _Witness:
         if name in ATEN_AS_ON_MPS:
             return (f"aten::{ATEN_AS_ON_MPS[name][bool(args[TRANSPOSED])]}",)
         if name in ATEN_PRODUCTS and self.places.now.function in ATEN_RECURRENT:
-            return (ATEN_PRODUCTS[name][torch._C._current_graph_task_id() != -1],)
+            return (ATEN_PRODUCTS[name][in_backward()],)
         return _cells().get(name, (qualified,))
 
     def _note(self, name: str, dtype: str, found: Answer, why: str) -> None:
-        pass_ = PASSES[torch._C._current_graph_task_id() != -1]
+        pass_ = PASSES[in_backward()]
         key = name, dtype, pass_, found, why
         if found in NOT_ON_MPS:  # each place of its own
             place = self.places.now
@@ -291,24 +299,6 @@ class _Witness:
         return operator, n, place
 
 
-class _Functions(TorchFunctionMode):
-    """Records for the witness whether the function that runs now got a tensor that MPS cannot have."""
-
-    def __init__(self, witness: _Witness) -> None:
-        super().__init__()
-        self._witness = witness
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs, witness = kwargs or {}, self._witness
-        before, refused = witness.follows, witness.profile.refused_dtypes
-        given = (x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor))
-        witness.follows = any(x.dtype in refused and not x.is_cpu for x in given)
-        try:
-            return func(*args, **kwargs)
-        finally:
-            witness.follows = before
-
-
 @functools.cache
 def _cells() -> dict[str, tuple[str, ...]]:
     """Fused cells -> the operators of which torch composes them. To be called outside of any kernel."""
@@ -321,24 +311,17 @@ def _composed(function: str, gates: int, pass_: str) -> tuple[str, ...]:
     weights = [torch.ones(2 * gates, 2, requires_grad=True) for _ in range(2)]
     biases = [torch.ones(2 * gates, requires_grad=True) for _ in range(2)]
     state: Any = (h, torch.ones(1, 2, requires_grad=True)) if gates == 4 else h
-    with torch.enable_grad(), _Names() as names:
+    names: dict[str, None] = {}
+
+    def named(func: Any, args: Any, kwargs: Any) -> Any:
+        names.setdefault(func.name().removesuffix(".default"))
+        return func(*args, **kwargs)
+
+    with torch.enable_grad(), Operators(named):
         result = getattr(torch, function)(x, state, *weights, *biases)
         if pass_ == PASSES[1]:
             outs = result if isinstance(result, tuple) else (result,)
             ones = [torch.ones(1, 2) for _ in outs]
-            names.found.clear()
+            names.clear()
             torch.autograd.grad(outs, [*weights, *biases], ones)
-    return tuple(n for n in names.found if n not in ATEN_OF_LINEAR)
-
-
-class _Names(OperatorMode):
-    """Keeps the names of the operators that are dispatched."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # as torch has it
-        self.found: dict[str, None] = {}
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = func.name()
-        self.found.setdefault(name.removesuffix(".default"))
-        return func(*args, **(kwargs or {}))
+    return tuple(n for n in names if n not in ATEN_OF_LINEAR)

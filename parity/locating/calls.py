@@ -11,11 +11,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode, resolve_name
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from parity.checks.equivalents import EQUIVALENTS, on_the_cpu
-from parity.checks.following import ATEN_UNWRITTEN, CLEAR, Followed, Following, is_unwritten
+from parity.checks.following import ATEN_UNWRITTEN, CLEAR, Followed, Following, is_plain_function, is_unwritten
 from parity.checks.operators import ATEN_NOT_UNIQUE, OperatorCall, Reader, StridedOperand, error_ratio, run_on
 from parity.comparing.comparison import Comparison
 from parity.comparing.function import compared
@@ -26,6 +25,7 @@ from parity.comparing.request import Request
 from parity.comparing.screens import Sums, is_settled, may_move, moved_run, moves_as_far
 from parity.comparing.subject import ForwardRun, Subject, forward, gradients, tracked_outputs
 from parity.core.errors import ParityError
+from parity.core.observer import Functions, lies_on, name_of
 from parity.core.results import Raised, Status, Verdict
 from parity.devices import Device
 from parity.devices.refusals import REFUSED, classify
@@ -56,6 +56,7 @@ class Search:
         # Number of the call of a function -> the operators in it that the CPU does not have.
         self.foreign: dict[int, list[str]] = defaultdict(list)
         self.odd: set[int] = set()  # numbers of the calls that draw random numbers, or return memory that nobody wrote
+        self.in_place = False  # whether operators that return nothing are compared by what they leave in memory
         self.broken = ""
         self.noted = Noted()
         self._orders = Sums()
@@ -64,17 +65,13 @@ class Search:
 
     # ---------------------------------------------------------------------------------------------------- operators
 
-    def mode(self) -> Operators:
-        """What hands the calls of operators to this search."""
-        return Operators(self)
-
     def where(self) -> tuple[str, Place]:
         """The pass and the place of the operator that runs now."""
         return pass_now(), self.places.now
 
     def operators(self, s: Subject, cotangents: Sequence[Tensor]) -> None:
         """Run the subject with every operator compared."""
-        mode = self.mode()
+        mode = SearchMode(self)
         # Places come first, because the operators' own runs on the CPU must not be taken for the program's.
         with self.places.watching():
             got: Any = self._ran_with(mode, s, bool(cotangents), self._drew)
@@ -84,8 +81,8 @@ class Search:
                     got = ex.attempt(lambda: gradients(run, tracked_outputs(run), fed), "backward")
         if isinstance(got, Raised):
             self.broken = f"{got.type} in {got.stage}: {got.message}"
-        if mode.seen.missed:
-            self.left["their operands cannot be read, or are too large"] += mode.seen.missed
+        if mode.missed:
+            self.left["their operands cannot be read, or are too large"] += mode.missed
 
     def _ran_with(self, mode: Any, s: Subject, backward: bool, drew: Callable[[], None] | None = None) -> ForwardRun | Raised:
         """The forward pass on the device, with a mode around the subject's own call: what puts operands there is parity's."""
@@ -115,6 +112,32 @@ class Search:
     def ended(self) -> None:
         """The device has run it."""
         self.noted.ended()
+
+    def finished(self, call: OperatorCall, args: Any, kwargs: Any, result: Any) -> None:
+        """The device has run an operator to its end: judge it, unless the CPU cannot run it."""
+        tensors = [t for t in tree_leaves(result) if isinstance(t, Tensor)]
+        theirs = self._near(tensors)
+        self.ended()  # only now: a device may compute when its result is asked for
+        try:
+            if not tensors and self.in_place:
+                read = Reader(self.device, LARGEST)
+                tree_map(read, (tuple(args), dict(kwargs)))
+                self.written(call, read.bases)
+            else:
+                self.operator(call, theirs)
+        except Exception:  # the CPU cannot run it, or refuses it
+            self.not_on_cpu(call)
+        if which := sorted(call.statistics):
+            given = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
+            self.statistics(call, self._near([given[k] for k in which]))
+
+    def _near(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        with torch._C.DisableTorchFunction():  # its calls are parity's
+            return tuple(_plain(self.device.download(t.detach()) if not t.is_cpu else t.detach().clone()) for t in tensors)
+
+    def not_on_cpu(self, call: OperatorCall) -> None:
+        """Take note of an operator that the CPU does not run."""
+        self.foreign[self.places.now.order].append(call.base_name)
 
     def operator(self, call: OperatorCall, theirs: tuple[Tensor, ...]) -> None:
         """Judge the results of an operator. Raises what the CPU raises."""
@@ -269,11 +292,11 @@ class Search:
     def functions(self, s: Subject, only_foreign: bool = False) -> None:
         """Run the forward pass with every public function compared, or only those that run operators missing on the CPU."""
         with self.places.watching():
-            self._ran_with(Calls(self, only_foreign), s, True)
+            self._ran_with(self._public(only_foreign), s, True)
 
     def functions_of(self, run: Callable[[], Any], only_foreign: bool) -> None:
         """Run a program with its public functions compared, as `functions` does."""
-        with self.places.watching(), Calls(self, only_foreign):
+        with self.places.watching(), self._public(only_foreign):
             ex.attempt(run, "run")
 
     @property
@@ -284,6 +307,50 @@ class Search:
         if all(p.call is not None for p in found):
             return tuple(found)  # operators were kept as they ran
         return tuple(sorted(found, key=lambda p: (k := PASSES.index(p.pass_), (1, -1)[k] * p.place.order)))
+
+    def _public(self, only_foreign: bool) -> Functions:
+        """Hands each public function on the device's tensors to this search."""
+
+        def observe(func: Any, args: Any, kwargs: Any) -> Any:
+            passed = only_foreign and self.places.following not in self.foreign
+            with self.places.paused():  # calls are numbered as in the run before
+                given = None if passed else self._given(func, args, kwargs)
+            result = func(*args, **kwargs)
+            if given is not None:
+                place = self.places.now
+                with self.places.paused():
+                    self._function_called(func, given, result, place)
+            return result
+
+        return Functions(observe)
+
+    def _given(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Copies of the arguments of a public function on the CPU; None for what is not compared."""
+        if not lies_on(self.places.kind, (args, kwargs)) or not is_plain_function(name_of(func)):
+            return None
+        read = Reader(self.device, LARGEST)
+
+        def near(x: Any) -> Any:
+            return read(x).values.requires_grad_(x.requires_grad) if isinstance(x, Tensor) else x
+
+        try:
+            return tree_map(near, (tuple(args), dict(kwargs)))
+        except ValueError:  # what cannot be read
+            return None
+
+    def _function_called(self, func: Any, given: Any, result: Any, place: Place) -> None:
+        name = name_of(func)
+        try:
+            if place.order in self.foreign:  # random functions are refused there
+                self.with_gradients(func, name, given, place)
+            elif place.order in self.odd:
+                self.left["they draw random numbers, or return memory that nobody wrote"] += 1
+            elif torch.is_autocast_enabled(self.places.kind):
+                return  # the CPU casts by another list, and the operators were compared below the casts
+            else:
+                self.function(func, name, given, result, place)
+        except Exception:  # the CPU refuses it with these arguments: nothing is known of it
+            self.left[f"the CPU does not run {name}"] += 1
 
     def with_gradients(self, func: Any, name: str, given: Any, place: Place) -> None:
         """Compare a public function by itself, with its gradients."""
@@ -400,19 +467,20 @@ def called_with(call: OperatorCall, tensors: Sequence[Tensor]) -> Any:
     return tuple(t for t in tree_leaves(on_the_cpu(call.operator)(*args, **kwargs)) if isinstance(t, Tensor))
 
 
-class Operators(Following):
+class SearchMode(Following):
     """Hands each call on the device to the search."""
 
-    def __init__(self, search: Search, in_place: bool = False) -> None:
+    def __init__(self, search: Search) -> None:
         super().__init__(search.device, Followed(), LARGEST)
-        self._search, self._in_place = search, in_place
+        self._search = search
 
     @property
-    def seen(self) -> Followed:
-        """What could not be compared."""
-        return self._seen
+    def missed(self) -> int:
+        """How many calls could not be compared."""
+        return self._seen.missed
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def observe(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """An observer of operators."""
         now = self._search.places.now
         # A function may well take fresh memory inside, and write it: causal attention makes its mask so.
         fresh = is_unwritten(func) and now.function.rpartition(".")[2].startswith(ATEN_UNWRITTEN)
@@ -420,7 +488,7 @@ class Operators(Following):
             self._search.odd.add(now.order)
         self._search.begins(func._schema.name)
         try:
-            return super().__torch_dispatch__(func, types, args, kwargs)
+            return super().observe(func, args, kwargs)
         finally:
             self._search.ended()
 
@@ -430,80 +498,13 @@ class Operators(Following):
             self._search.raised(call, error)
 
     def finished(self, call: OperatorCall, args: Any, kwargs: Any, result: Any) -> None:
-        """A call came to its end: judge it, unless the CPU cannot run it."""
+        """A call came to its end."""
         with self._search.places.paused():
-            tensors = [t for t in tree_leaves(result) if isinstance(t, Tensor)]
-            theirs = self._near(tensors)
-            self._search.ended()  # only now: a device may compute when its result is asked for
-            try:
-                if not tensors and self._in_place:
-                    self._search.written(call, self._ran(args, kwargs, result).bases)
-                else:
-                    self._search.operator(call, theirs)
-            except Exception:  # the CPU cannot run it, or refuses it
-                self._keep(OperatorCall(call.operator, (), {}, unknown=True))
-            if which := sorted(call.statistics):
-                given = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
-                self._search.statistics(call, self._near([given[k] for k in which]))
-
-    def _near(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        with torch._C.DisableTorchFunction():  # its calls are parity's
-            return tuple(_plain(self._device.download(t.detach()) if not t.is_cpu else t.detach().clone()) for t in tensors)
+            self._search.finished(call, args, kwargs, result)
 
     def _keep(self, call: OperatorCall) -> None:
-        """Take note of an operator that the CPU does not run."""
-        self._search.foreign[self._search.places.now.order].append(call.base_name)
+        self._search.not_on_cpu(call)
 
 
 def _plain(t: Tensor) -> Tensor:
     return t.resolve_conj().resolve_neg()
-
-
-class Calls(TorchFunctionMode):
-    """Hands each public function on the device's tensors to the search."""
-
-    def __init__(self, search: Search, only_foreign: bool) -> None:
-        super().__init__()
-        self._search, self._only_foreign = search, only_foreign
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs, places = kwargs or {}, self._search.places
-        passed = self._only_foreign and places.following not in self._search.foreign
-        with places.paused():  # calls are numbered as in the run before
-            given = None if passed else self._given(func, args, kwargs)
-        result = func(*args, **kwargs)
-        if given is not None:
-            place = places.now
-            with places.paused():
-                self._compare(func, given, result, place)
-        return result
-
-    def _given(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Copies of the arguments of a public function on the CPU; None for what is not compared."""
-        there = any(isinstance(x, Tensor) and x.device.type == self._search.places.kind for x in tree_leaves((args, kwargs)))
-        name = str(resolve_name(func) or "")
-        if not there or not name.startswith("torch.") or name.startswith("torch.Tensor."):
-            return None
-        read = Reader(self._search.device, LARGEST)
-
-        def near(x: Any) -> Any:
-            return read(x).values.requires_grad_(x.requires_grad) if isinstance(x, Tensor) else x
-
-        try:
-            return tree_map(near, (tuple(args), dict(kwargs)))
-        except ValueError:  # what cannot be read
-            return None
-
-    def _compare(self, func: Any, given: Any, result: Any, place: Place) -> None:
-        search, name = self._search, str(resolve_name(func))
-        try:
-            if place.order in search.foreign:  # random functions are refused there
-                search.with_gradients(func, name, given, place)
-            elif place.order in search.odd:
-                search.left["they draw random numbers, or return memory that nobody wrote"] += 1
-            elif torch.is_autocast_enabled(search.places.kind):
-                return  # the CPU casts by another list, and the operators were compared below the casts
-            else:
-                search.function(func, name, given, result, place)
-        except Exception:  # the CPU refuses it with these arguments: nothing is known of it
-            search.left[f"the CPU does not run {name}"] += 1

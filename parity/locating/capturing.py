@@ -28,7 +28,7 @@ from parity.core.results import Raised
 from parity.devices import Device
 from parity.devices.fingerprint import fingerprint
 from parity.devices.refusals import REFUSED, classify
-from parity.locating.calls import LARGEST, Operators, Search, shortened
+from parity.locating.calls import LARGEST, Search, shortened
 from parity.locating.capture_file import Capture, Given, RecordedCall, Ref, encoded, write
 from parity.locating.located import PASSES, plural
 from parity.locating.search import cotangents_of
@@ -160,10 +160,6 @@ class _Recorder(Search):
             else:
                 store.absent |= {key_of(base) for base in storages(s, t)}
 
-    def mode(self) -> Operators:
-        """Records operators."""
-        return _Recording(self)
-
     def ref(self, x: StridedOperand, made: bool = False, grad: bool = False) -> Ref:
         """The reference of a tensor, whose storage is kept."""
         return Ref.to(x, self.store.add(x.base, made), grad)
@@ -186,9 +182,15 @@ class _Recorder(Search):
         written = {g: self.store.add(b, True) for g, b in after.items()}
         self.calls.append(RecordedCall("operator", call.name, PASSES.index(pass_), place, args, kwargs, kept, written, error))
 
-    def operator(self, call: OperatorCall, theirs: tuple[Tensor, ...]) -> None:
-        """Operators are recorded by their mode."""
-        raise NotImplementedError
+    def finished(self, call: OperatorCall, args: Any, kwargs: Any, result: Any) -> None:
+        """Record an operator that the device has run to its end, unless the CPU has no such operator."""
+        if not runs_on_the_cpu(call.operator):
+            self.not_on_cpu(call)
+            return
+        read, operands = Reader(self.device, LARGEST), call.operands
+        tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
+        after = {operands[k].group: read(tensors[k]).base for k in call.written}
+        self.keep(call, [read(t) for t in tree_leaves(result) if isinstance(t, Tensor)], after)
 
     def raised(self, call: OperatorCall, e: Exception) -> None:
         """The device raised in an operator."""
@@ -242,27 +244,6 @@ class _Recorder(Search):
             return None
         # A reader for each, because one knows storages by their addresses, and these copies do not last.
         return {n: self.ref(Reader(self.device, LARGEST)(t.contiguous()), True) for n, t in theirs.items() if known(t)}
-
-
-class _Recording(Operators):
-    """Records each call on the device."""
-
-    def __init__(self, recorder: _Recorder) -> None:
-        super().__init__(recorder)
-        self._recorder = recorder
-
-    def finished(self, call: OperatorCall, args: Any, kwargs: Any, result: Any) -> None:
-        """A call came to its end: record it, unless the CPU has no such operator."""
-        with self._search.places.paused():
-            if not runs_on_the_cpu(call.operator):
-                self._keep(OperatorCall(call.operator, (), {}, unknown=True))
-                return
-            read, written = Reader(self._device, LARGEST), call.written
-            tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
-            operands = call.operands
-            after = {operands[k].group: read(tensors[k]).base for k in written}
-            results = [read(t) for t in tree_leaves(result) if isinstance(t, Tensor)]
-            self._recorder.keep(call, results, after)
 
 
 def runs_on_the_cpu(operator: Any) -> bool:

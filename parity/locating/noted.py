@@ -10,13 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-from torch.utils._pytree import tree_leaves
-
-from parity.checks.following import OUTSIDE
 from parity.comparing.places import Place, Places
-from parity.core.modes import OperatorMode
+from parity.core.observer import Operators, in_backward, lies_on
 from parity.engine.journal import ALLOWED, NOTES, Journal
 from parity.locating.located import PASSES
 
@@ -25,7 +20,7 @@ DEVICE, CPU, NEITHER = "device", "reference", "compare"  # stages of the journal
 
 def pass_now() -> str:
     """The pass in which the program is."""
-    return PASSES[torch._C._current_graph_task_id() != OUTSIDE]
+    return PASSES[in_backward()]
 
 
 class Noted:
@@ -75,20 +70,14 @@ class Noted:
             yield
             return
         places = Places(kind)
+
+        def noted(func: Any, args: Any, kwargs: Any) -> Any:
+            if lies_on(kind, (args, kwargs)):
+                self.begin(func._schema.name, pass_now(), places.now)
+            return func(*args, **kwargs)
+
         try:
-            with places.watching(), _Noting(self, places):
+            with places.watching(), Operators(noted):
                 yield
         finally:
             self._journal.stage(NEITHER)
-
-
-class _Noting(OperatorMode):
-    def __init__(self, noted: Noted, places: Places) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # as torch has it
-        self._noted, self._places = noted, places
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if any(isinstance(x, Tensor) and x.device.type == self._places.kind for x in tree_leaves((args, kwargs))):
-            self._noted.begin(func._schema.name, pass_now(), self._places.now)
-        return func(*args, **kwargs)

@@ -37,7 +37,7 @@ from parity.core.results import Raised
 from parity.devices import Device
 from parity.devices.mps import FALLBACK_VARIABLE
 from parity.execution import execute as ex
-from parity.locating.calls import Operators, Search
+from parity.locating.calls import Search, SearchMode
 from parity.locating.located import SHOWN, Divergence, Located, called
 from parity.locating.modules import module_errors
 from parity.locating.workaround import workaround
@@ -147,7 +147,8 @@ def locate_run(
     name: how it is called; prepared: makes all that it needs anew, and returns it. Operators that write in place and return
     nothing are compared by what they leave in memory."""
     search = Search(device, time.monotonic() + seconds)
-    run, mode = prepared(search.places), Operators(search, in_place=True)
+    search.in_place = True
+    run, mode = prepared(search.places), SearchMode(search)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ParityWarning)
         with search.places.watching(), mode:

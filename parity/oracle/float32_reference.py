@@ -12,30 +12,28 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-from parity.core.modes import OperatorMode
+from parity.core.observer import Operators
 
 HALF = (torch.float16, torch.bfloat16)
 
 
-class Float32Reference(OperatorMode):
+def in_float32() -> Operators:
     """Computes every kernel that makes new half-precision results in float32.
 
     Kernels that write into or return an operand, and those that fail in float32, run unchanged.
     """
+    return Operators(_rounded_once)
 
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # as torch has it
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        plain = func(*args, **kwargs)
-        if any(r.alias_info is not None for r in func._schema.returns) or not _halves((args, kwargs)) or not _halves(plain):
-            return plain
-        try:
-            wide = func(*tree_map(_wide, args), **tree_map(_wide, kwargs))
-        except (RuntimeError, NotImplementedError):
-            return plain
-        return tree_map(_rounded, wide, plain)
+def _rounded_once(func: Any, args: Any, kwargs: Any) -> Any:
+    plain = func(*args, **kwargs)
+    if any(r.alias_info is not None for r in func._schema.returns) or not _halves((args, kwargs)) or not _halves(plain):
+        return plain
+    try:
+        wide = func(*tree_map(_wide, args), **tree_map(_wide, kwargs))
+    except (RuntimeError, NotImplementedError):
+        return plain
+    return tree_map(_rounded, wide, plain)
 
 
 def _halves(tree: Any) -> bool:

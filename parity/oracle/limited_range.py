@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from parity.core.dtypes import HALF, DtypeFacts
+from parity.core.observer import Operators
 from parity.oracle.kernels import TURNS, kernel_of
 from parity.oracle.roundoffs import DOUBLE
 from parity.oracle.summation import PRODUCTS, SUMS
@@ -182,7 +182,7 @@ def _each(func: Any) -> Formula:
     return formula
 
 
-class Limited(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own __init_subclass__
+class Limited(Operators):
     """Limits the float64 result of every operator.
 
     inside: the range of steps of a fused kernel. between: that of results passed from one kernel to the next. steps: the range
@@ -190,27 +190,20 @@ class Limited(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's ow
     """
 
     def __init__(self, inside: Range, between: Range, steps: Callable[[str], Range] | None = None) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # as torch has it
+        super().__init__()
         self._inside, self._between, self._steps = inside, between, steps
-        self._open: list[Any] = []  # kernels being computed by their formulas
         self.left_range = False
         draw = max(inside.draw, between.draw)
         self._drawn = torch.Generator().manual_seed(draw) if draw else None
         self._by_call = draw % 2 == 0
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Nothing is compiled here, and torch's guard against that would cost a good part of each kernel's time."""
-        return False
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
+    def observe(self, func: Any, args: Any, kwargs: Any) -> Any:
         kernel = kernel_of(func)
-        if self._steps is not None and not self._open and not kernel.exact and not (kernel.aliases and not kernel.writes):
+        if self._steps is not None and not self.open and not kernel.exact and not (kernel.aliases and not kernel.writes):
             self._between = self._steps(kernel.name)
         if not kernel.exact and not kernel.writes and "batch_norm" not in kernel.name:  # batch_norm writes its statistics
             args, kwargs = tree_map(self._flushed, (args, kwargs))
-        result = self._opened(func, args, kwargs)
+        result = self._by_formula(func, args, kwargs)
         if result is NotImplemented:
             result = func(*args, **kwargs)
         if kernel.aliases and not kernel.writes:
@@ -225,19 +218,15 @@ class Limited(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's ow
             result = self._partial(func, result, args, kwargs, kernel.name in MULTIPLIES)
         return tree_map(self._limited, result)
 
-    def _opened(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def _by_formula(self, func: Any, args: Any, kwargs: Any) -> Any:
         """The result by the kernel's formula; NotImplemented if it has none or the formula fails."""
-        formula = None if func in self._open else _formula(func)
+        formula = None if func in self.open else _formula(func)
         if formula is None:
             return NotImplemented
-        self._open.append(func)
         try:
-            with self:
-                return formula(*args, **kwargs)
+            return self.opened(func, formula, args, kwargs)
         except (RuntimeError, NotImplementedError, TypeError, AttributeError):
             return NotImplemented  # some formulas do not accept all operands that their kernels accept
-        finally:
-            self._open.pop()
 
     def _partial(self, func: Any, result: Any, args: Any, kwargs: Any, multiplies: bool) -> Any:
         """Inf in sums and products of which a partial result leaves the range in some order: with positive terms, or factors of
@@ -260,7 +249,7 @@ class Limited(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's ow
 
     @property
     def _range(self) -> Range:
-        return self._inside if self._open else self._between
+        return self._inside if self.open else self._between
 
     def _limited(self, x: Any) -> Any:
         if not _wide(x) or x.layout is not torch.strided or x._is_zerotensor() or not x.numel():

@@ -23,7 +23,7 @@ from parity.core.case import Case
 from parity.core.dtypes import FACTS
 from parity.execution.execute import Placed, Program, attribute
 from parity.execution.inputs import Inputs, apply, torch_word
-from parity.oracle.float32_reference import Float32Reference
+from parity.oracle.float32_reference import in_float32
 from parity.oracle.float64 import Float64Results, run, truth, widened
 from parity.oracle.limited_range import Limited, Range
 from parity.oracle.nonfinite_reach import Reach, spreads
@@ -300,7 +300,7 @@ class CaseOracle(Oracle):
             bases = tuple(o.base.clone() for o in self._inputs.operands)
             views = tuple(apply(b, o.spec.layout, o.spec.shape) for b, o in zip(bases, self._inputs.operands))
             results: list[tuple[str, Tensor]] = []
-            with contextlib.suppress(*REFUSALS), Float32Reference():
+            with contextlib.suppress(*REFUSALS), in_float32():
                 asked = self._p, self._case, self._inputs, Placed(bases, views), self._all_cotangents
                 results += run(*asked, torch_word, halfway=results.extend)
             self._healthy = dict(results)

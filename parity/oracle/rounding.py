@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
+from parity.core.observer import Operators
 from parity.oracle import fast_convolution as fast
 from parity.oracle.decompositions import stored
 from parity.oracle.kernels import ARITHMETIC, EXACT_KERNELS, MODE_DEPENDENT, PRODUCTS, TURNS, Kernel, kernel_of, picks
@@ -17,7 +17,7 @@ from parity.oracle.roundoffs import DOUBLE, FEW, by_modulus, off_by, rounded, ro
 from parity.oracle.summation import CHAIN, CHAINS, FLOAT32_ROUNDOFF, LONG, OF_ONE, SIZES, chain_loss, float32_chain_loss, terms
 
 
-class Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own __init_subclass__
+class Rounding(Operators):
     """Moves the floating result of every kernel that rounds, forward and backward, by a relative +-u, as rounding would.
 
     It covers what perturbed inputs cannot: sums that cancel whatever the inputs (the gradient of a bias before batch_norm is
@@ -40,35 +40,26 @@ class Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's o
         inside_least: float = 0.0,
         steps: Callable[[str], tuple[float, float]] | None = None,
     ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # as torch has it
+        super().__init__()
         self._u, self._key, self._inside, self._least = u, key, u if inside is None else inside, least
         self._inside_least, self._steps = inside_least, steps
         self._moved: dict[int, tuple[Tensor, Tensor]] = {}
-        self._apart: list[Any] = []  # fused kernels being computed by their formulas
         self.largest = 0.0
         self.met_mode_dependent = False
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Nothing is compiled here, and torch's guard against that would cost a good part of each kernel's time."""
-        return False
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def observe(self, func: Any, args: Any, kwargs: Any) -> Any:
         kernel = kernel_of(func)
-        formula = None if func in self._apart else kernel.formula
-        if self._steps is not None and not self._apart and not kernel.exact and not (kernel.aliases and not kernel.writes):
+        formula = None if func in self.open else kernel.formula
+        if self._steps is not None and not self.open and not kernel.exact and not (kernel.aliases and not kernel.writes):
             args = self._step(kernel, args)
         if formula is not None:
             before, self._key = self._key, self._key + (kernel.turn if self._key % 2 else 0)
-            self._apart.append(func)
             try:
-                with self:
-                    result = formula(*args, **(kwargs or {}))
+                result = self.opened(func, formula, args, kwargs)
             finally:
-                self._apart.pop()
                 self._key = before
         else:
-            result = func(*args, **(kwargs or {}))
+            result = func(*args, **kwargs)
         name = kernel.name
         if kernel.aliases:
             if kernel.writes and not (kernel.counts and self._counts(result, args)):
@@ -78,14 +69,14 @@ class Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's o
             return rounded_at_least(result, self._u, self._key, self._least) if _wide(result) else result
         self.met_mode_dependent |= name in MODE_DEPENDENT
         exact = kernel.exact and not (name == "sgn" and _wide(result) and result.is_complex())  # a complex sign is a quotient
-        if exact or (kernel.norm and picks(args, kwargs or {})) or (kernel.counts and self._counts(result, args)):
+        if exact or (kernel.norm and picks(args, kwargs)) or (kernel.counts and self._counts(result, args)):
             return result
         if formula is None and _wide(result) and result.numel():
             count = terms(name, result, args)
             if count == 1 and name in OF_ONE:
                 return result
             if count >= LONG:
-                size = result if name in SIZES else func(*(a.abs() if _wide(a) else a for a in args), **(kwargs or {}))
+                size = result if name in SIZES else func(*(a.abs() if _wide(a) else a for a in args), **kwargs)
                 lost = self._inside * count**0.5 / 4.0 * size.abs()
                 if name in CHAINS and self._inside == FLOAT32_ROUNDOFF and result.dtype is torch.float64:
                     lost = torch.maximum(lost, float32_chain_loss(func, result, args) / 4.0)
@@ -102,12 +93,12 @@ class Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's o
                     tiles = fast.of_result(args[0], args[1], args[6], args[8])
                     lost = torch.maximum(lost, fast.HALF_SHARE * self._u * tiles)
                 result = off_by(result, lost, self._key)
-        if name == "convolution_backward" and not self._apart:
+        if name == "convolution_backward" and not self.open:
             result = self._tiles_lost(result, args)
         if name in PRODUCTS and _wide(result) and result.is_complex():
             moved = self._rounded(result)
             return moved if moved is result else by_modulus(result, moved)
-        change = self._rounded_but_whole if self._apart and name in ARITHMETIC else self._rounded
+        change = self._rounded_but_whole if self.open and name in ARITHMETIC else self._rounded
         return change(result) if isinstance(result, Tensor) else tree_map(change, result)
 
     def _tiles_lost(self, result: Any, args: Any) -> Any:
@@ -161,7 +152,7 @@ class Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's o
             return x
         if x.device.type == "meta":  # some formulas compute on meta tensors to get the shape of a result
             return x
-        u, least = (self._inside, self._inside_least) if self._apart else (self._u, self._least)
+        u, least = (self._inside, self._inside_least) if self.open else (self._u, self._least)
         moved, high = rounded_and_largest(x, u, self._key, least)
         self.largest = max(self.largest, high)
         if moved is not x and moved.stride() == x.stride() and x.storage_offset() == 0:
@@ -184,7 +175,7 @@ class Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's o
             return
         self._moved.pop(x.data_ptr(), None)
         if name.rstrip("_") not in EXACT_KERNELS and x.dtype in DOUBLE and x.layout is torch.strided and not x.is_conj():
-            x.copy_(rounded(x, self._inside if self._apart else self._u, self._key))
+            x.copy_(rounded(x, self._inside if self.open else self._u, self._key))
 
     def unrounded(self, t: Tensor) -> Tensor:
         """A final result as its kernel returned it: the rounding of the result itself is not part of the sensitivity."""

@@ -15,11 +15,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from parity.core.dtypes import FACTS
-from parity.core.modes import OperatorMode
+from parity.core.observer import Functions, Operators
 from parity.oracle.kernels import kernel_of
 
 NARROW = (torch.float16, torch.bfloat16, torch.float32)
@@ -35,17 +34,17 @@ def _floats(tree: Any) -> list[Tensor]:
     return [x for x in tree_leaves(tree) if isinstance(x, Tensor) and (x.is_floating_point() or x.is_complex())]
 
 
-class Recorded(OperatorMode):
+class Recorded(Operators):
     """Records the dtypes of the results of each operator, in the order of its calls. asked: whether the dtype of a call
     is wanted; "" is recorded for the others."""
 
     def __init__(self, asked: Callable[[], bool] = lambda: True) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # as torch has it
+        super().__init__()
         self.dtypes: dict[str, list[str]] = defaultdict(list)
         self._asked = asked
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
+    def observe(self, func: Any, args: Any, kwargs: Any) -> Any:
+        result = func(*args, **kwargs)
         kernel, outputs = kernel_of(func), _floats(result)
         if outputs and not kernel.exact and not (kernel.aliases and not kernel.writes):
             self.dtypes[kernel.name].append(_word(outputs[0].dtype) if self._asked() else "")
@@ -89,24 +88,39 @@ class Steps:
         return max((d for d in known if d in FACTS), key=lambda d: FACTS[d].unit_roundoff, default="float32")
 
 
-class OwnEpsilon(TorchFunctionMode):
-    """Norms without an epsilon use that of their input's dtype, which a float64 run would change; here it is kept."""
+@contextmanager
+def in_double(coarsest: torch.dtype) -> Iterator[None]:
+    """Every operator runs in float64 whatever dtype the function casts to, and tensors that the function makes are widened.
+    Norms without an epsilon use that of their input's dtype, which float64 would change: they keep that of `coarsest`."""
+    eps = torch.finfo(coarsest).eps if coarsest.is_floating_point else None
 
-    def __init__(self, dtype: torch.dtype) -> None:
-        super().__init__()
-        self._eps = torch.finfo(dtype).eps if dtype.is_floating_point else None
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
+    def with_epsilon(func: Any, args: Any, kwargs: Any) -> Any:
         # Inside of the public function no mode is in force, so that it is known by both names.
-        if (
-            func in (torch.rms_norm, F.rms_norm)
-            and self._eps is not None
-            and kwargs.get("eps") is None
-            and args[3:] in ((), (None,))
-        ):
-            args, kwargs = args[:3], {**kwargs, "eps": self._eps}
+        if func in (torch.rms_norm, F.rms_norm) and eps is not None and kwargs.get("eps") is None and args[3:] in ((), (None,)):
+            args, kwargs = args[:3], {**kwargs, "eps": eps}
         return func(*args, **kwargs)
+
+    kept = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with Operators(_in_float64), Functions(with_epsilon):
+            yield
+    finally:
+        torch.set_default_dtype(kept)
+
+
+def _in_float64(func: Any, args: Any, kwargs: Any) -> Any:
+    given = _floats((args, kwargs))
+    mixed = any(x.dtype in WIDE for x in given) and any(x.dtype not in WIDE for x in given)
+    written = args[0] if kernel_of(func).writes and args else None  # a written tensor keeps its dtype and casts its input
+
+    def change(a: Any) -> Any:
+        if isinstance(a, torch.dtype):
+            return WIDE.get(a, a)
+        narrow = mixed and a is not written and isinstance(a, Tensor) and a.dtype in WIDE
+        return a.to(WIDE[a.dtype]) if narrow else a
+
+    return func(*tree_map(change, args), **tree_map(change, kwargs))
 
 
 @contextmanager
@@ -145,24 +159,3 @@ def _finfo_by(answer: Callable[..., torch.finfo]) -> Iterator[None]:
         yield
     finally:
         module.finfo = kept
-
-
-class Widened(OperatorMode):
-    """Runs every operator in float64 whatever dtype the function casts to, and widens tensors that the function makes."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # as torch has it
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = _floats((args, kwargs))
-        mixed = any(x.dtype in WIDE for x in given) and any(x.dtype not in WIDE for x in given)
-
-        written = args[0] if kernel_of(func).writes and args else None  # a written tensor keeps its dtype and casts its input
-
-        def change(a: Any) -> Any:
-            if isinstance(a, torch.dtype):
-                return WIDE.get(a, a)
-            narrow = mixed and a is not written and isinstance(a, Tensor) and a.dtype in WIDE
-            return a.to(WIDE[a.dtype]) if narrow else a
-
-        return func(*tree_map(change, args), **tree_map(change, kwargs or {}))

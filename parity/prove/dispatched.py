@@ -5,9 +5,8 @@ results. An overload counts only if it led to a result with a comparison; for ot
 kept as the reason. The mode stays in force while a kernel runs, so that it sees what torch composes below autograd (`zeros` of
 `empty` and `zero_`, `convolution` of `_mps_convolution`); a simulated device reports those itself.
 
-If a simulated device refuses an operator of a backward pass, the mode must not raise: torch 2.13 rethrows the exception with
-Python's error still set, which ends the process at the device's guard, also written in Python. So the pass gets no gradient
-there, and its result is replaced by the refusal.
+If a simulated device refuses an operator of a backward pass, the pass gets no gradient there, and its result is replaced by the
+refusal.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from torch.utils._pytree import tree_leaves
 
 from parity.checks.check import RAISED, Result, Settings, unwatched
 from parity.core.case import Case
-from parity.core.modes import OperatorMode, has_number
+from parity.core.observer import Operators, has_number, in_backward, no_results
 from parity.core.results import COMPARED, Aspect, Verdict
 from parity.devices.base import Device
 from parity.devices.refusals import classify
@@ -37,7 +36,6 @@ from parity.store.rows import ItemRow
 
 TRANSFERS = {"upload": "_copy_from", "download": "_copy_from"}  # name on simulated devices -> operator
 HOST = ("cpu", "meta")
-NO_BACKWARD = -1  # the number of the current graph task outside of a backward
 NOTHING_COMPARED = "no result came of it"
 
 
@@ -171,16 +169,14 @@ def _logged(device: Device, notes: _Notes) -> Iterator[None]:
         device.seat.touch()
 
 
-class _Mode(OperatorMode):
+class _Mode(Operators):
     """Records aten operators with a tensor on a device other than the CPU. within: also those that its kernels call."""
 
     def __init__(self, notes: _Notes, within: bool) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # as torch has it
+        super().__init__()
         self._notes, self._within = notes, within
-        self._running: list[Any] = []
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
+    def observe(self, func: Any, args: Any, kwargs: Any) -> Any:
         space, _, name = func.name().partition("::")
         ignored = space != "aten" or self._notes.knows(name)
         # Recorded before the call, because an operator that raises was dispatched too.
@@ -189,12 +185,11 @@ class _Mode(OperatorMode):
             result = self._run(func, args, kwargs)
         except Exception as e:
             # A kernel that is handed nothing by another one would end the process: only what autograd called is answered so.
-            inside = bool(self._running) or torch._C._current_graph_task_id() == NO_BACKWARD
+            inside = bool(self.open) or not in_backward()
             if inside or not _is_there((args, kwargs)):
                 raise
             self._notes.refuse(e)
-            returns = func._schema.returns
-            return None if len(returns) == 1 else tuple(None for _ in returns)
+            return no_results(func)
         if not noted:
             self._note(name, result)
         return result
@@ -204,16 +199,11 @@ class _Mode(OperatorMode):
         mode, as `detach` does."""
         if has_number(func, args, kwargs):
             return func.overloadpacket(*args, **kwargs)
-        followed = self._within and func not in self._running
+        followed = self._within and func not in self.open
         keys = _kernel_keys(args, kwargs) if followed else None
         if keys is None:
             return func(*args, **kwargs)
-        self._running.append(func)
-        try:
-            with self:
-                return func.redispatch(keys, *args, **kwargs)
-        finally:
-            self._running.pop()
+        return self.opened(func, func.redispatch, (keys, *args), kwargs)
 
     def _note(self, name: str, tree: Any) -> bool:
         if not _is_there(tree):

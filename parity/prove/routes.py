@@ -8,13 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch.overrides import TorchFunctionMode
-
 from parity.catalog import opinfo
 from parity.catalog.row import Row
 from parity.checks.check import Settings, check, quiet
 from parity.core.dtypes import FACTS
 from parity.core.errors import CaseError
+from parity.core.observer import Functions
 from parity.devices import Fault
 from parity.devices.sim import SimDevice
 from parity.devices.sim.functions import DUNDERS, answers_to, public_name
@@ -71,23 +70,15 @@ class Route:
 # ------------------------------------------------------------------------------------------------------------- recording
 
 
-class _Recorder(TorchFunctionMode):
-    """Records the public functions that are called from outside, but not those that they call themselves."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: set[str] = set()
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if (name := public_name(func)) is not None:
-            self.names.add(name)
-        return func(*args, **(kwargs or {}))
-
-
 def record(row: Row, device: SimDevice, plan: RunPlan) -> Reach:
     """Record what a row calls in a few of its cases on a healthy simulated device, whose log is used for it."""
     kernels: list[str] = []
-    recorder = _Recorder()
+    names: set[str | None] = {public_name(f) for f in (ex.program(row).function, ex.program(row).inplace) if f is not None}
+
+    def named(func: Any, args: Any, kwargs: Any) -> Any:
+        names.add(public_name(func))
+        return func(*args, **kwargs)
+
     device.seat.log = kernels
     device.seat.touch()
     try:
@@ -99,13 +90,12 @@ def record(row: Row, device: SimDevice, plan: RunPlan) -> Reach:
                 placed = ex.place(inputs, device)
             except (CaseError, RuntimeError):
                 continue
-            with recorder:
+            with Functions(named):
                 ex.attempt(functools.partial(ex.forward, program, case, inputs, placed, False), "run")
     finally:
         device.seat.log = None
         device.seat.touch()
-    forms = (public_name(f) for f in (ex.program(row).function, ex.program(row).inplace) if f is not None)
-    return Reach(frozenset(kernels), frozenset((*recorder.names, *(n for n in forms if n))))
+    return Reach(frozenset(kernels), frozenset(n for n in names if n))
 
 
 def _asked(row: Row) -> Iterator[tuple[str, int]]:

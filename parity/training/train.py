@@ -31,7 +31,7 @@ from parity.comparing.comparison import ParityWarning
 from parity.comparing.draws import ATEN_INTO, ATEN_MADE
 from parity.comparing.function import attempted, raised_at, target
 from parity.comparing.places import Places
-from parity.comparing.rounded_runs import RoundingDistance, by_chance, in_double, unit_roundoff
+from parity.comparing.rounded_runs import RoundingDistance, by_chance, unit_roundoff
 from parity.core.dtypes import HALF
 from parity.core.errors import NothingCompared, ParityError, UsageError
 from parity.core.results import Raised
@@ -41,7 +41,7 @@ from parity.locating.located import Located, plural
 from parity.locating.noted import Noted
 from parity.locating.search import locate_run
 from parity.oracle.roundoffs import perturbed
-from parity.oracle.step_dtypes import Recorded
+from parity.oracle.step_dtypes import Recorded, in_double
 from parity.training.judge import MARGIN, Judge, StepRuns
 from parity.training.side import Side, State, StepResult, widened
 from parity.training.trained import KINDS, Departure, Point, Training

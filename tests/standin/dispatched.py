@@ -13,13 +13,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from parity import catalog
 from parity.catalog.row import Row
 from parity.core.case import Case
-from parity.core.modes import has_number
+from parity.core.observer import Operators, has_number, in_backward, no_results
 from parity.core.results import Raised
 from parity.devices import Device, resolve
 from parity.devices.setup import run_setup
@@ -29,26 +28,23 @@ from parity.execution.inputs import build
 from parity.generation import generate
 
 CASES = 3
-OUTSIDE = -1  # the number of the current graph task outside of a backward pass
 
 
-class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]  # as torch has it
+class Recording(Operators):
     """Notes the base names of the operators with a tensor on the device."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # as torch has it
+        super().__init__()
         self.names: set[str] = set()
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
+    def observe(self, func: Any, args: Any, kwargs: Any) -> Any:
         call = func.overloadpacket if has_number(func, args, kwargs) else func
         try:
             result = call(*args, **kwargs)
         except Exception:
-            if torch._C._current_graph_task_id() == OUTSIDE:
+            if not in_backward():
                 raise
-            returns = func._schema.returns  # an exception in a backward pass would end the process (torch 2.13)
-            return None if len(returns) == 1 else tuple(None for _ in returns)
+            return no_results(func)
         tensors = [x for x in tree_leaves((args, kwargs, result)) if isinstance(x, Tensor)]
         if func.namespace == "aten" and tensors and all(x.device.type not in ("cpu", "meta") for x in tensors):
             name = func.name().partition("::")[2].partition(".")[0]

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from parity.core.errors import FaultError
+from parity.core.observer import in_backward
 from parity.devices.sim.argument_names import names_of, position
 
 WRAPPED: list[Tensor] = []  # tensors that torch or parity made of plain numbers, for the duration of the call
@@ -199,7 +200,7 @@ class Call:
     @property
     def direction(self) -> str:
         """'backward' inside a backward pass, else 'forward'."""
-        return "forward" if torch._C._current_graph_task_id() == -1 else "backward"
+        return "backward" if in_backward() else "forward"
 
     @property
     def requires_grad(self) -> bool:

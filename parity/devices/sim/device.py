@@ -14,6 +14,7 @@ from torch.overrides import _pop_mode_temporarily
 from parity.core import compiler
 from parity.core.devices import HONEST, SIMULATED
 from parity.core.errors import UsageError, near
+from parity.core.observer import Functions
 from parity.devices.base import Device
 from parity.devices.sim.branches import as_on_mps
 from parity.devices.sim.faults import Fault
@@ -68,7 +69,7 @@ class SimDevice(Device):
             if not self.seat.profile.is_permissive:
                 inside.enter_context(as_on_mps())
             if self.seat.function_faults:
-                inside.enter_context(PublicCalls(self.torch_device, self.seat))
+                inside.enter_context(Functions(PublicCalls(self.torch_device, self.seat).observe))
             yield
 
     @contextlib.contextmanager

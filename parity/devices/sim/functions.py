@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode, resolve_name
+from torch.overrides import resolve_name
 from torch.utils._pytree import tree_leaves
 
 from parity.devices.sim.call import Call
@@ -99,21 +99,21 @@ def _concerns(leaf: Any, device: torch.device) -> bool:
     return isinstance(leaf, str) and leaf in (str(device), device.type if device.index == 0 else str(device))
 
 
-class PublicCalls(TorchFunctionMode):
+class PublicCalls:
     """Passes the calls that a fault of one device names through that fault. Adds some microseconds to every torch call."""
 
     def __init__(self, device: torch.device, seat: Seat) -> None:
-        super().__init__()
         self.device, self.seat = device, seat
         self._matching: dict[Any, Sequence[Planted]] = {}  # by function
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def observe(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """An observer of public functions."""
         faults = self._matching.get(func)
         if faults is None:
             faults = self._matching[func] = self._faults_of(func)
         if not faults:
-            return func(*args, **kwargs) if kwargs else func(*args)
-        kwargs, name = kwargs or {}, public_name(func)
+            return func(*args, **kwargs)
+        name = public_name(func)
         if name is None or not any(_concerns(leaf, self.device) for leaf in tree_leaves((args, kwargs))):
             return func(*args, **kwargs)
         out = kwargs.get("out")

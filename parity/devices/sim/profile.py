@@ -12,6 +12,7 @@ from functools import cache
 
 import torch
 
+from parity.core.observer import in_backward
 from parity.devices import mps
 from parity.devices.operator_table import TORCHVISION_ON_MPS, with_kernel
 
@@ -126,7 +127,7 @@ def is_on_cpu() -> bool:
 
 def _in_backward() -> bool:
     """Formulas of derivatives accumulate in float64 too (renorm's does); no one asks for a dtype by name in there."""
-    return bool(torch._C._current_graph_task_id() != -1)
+    return in_backward()
 
 
 class _Within(threading.local):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from parity.oracle.float32_reference import Float32Reference
+from parity.oracle.float32_reference import in_float32
 
 HALVES = [torch.float16, torch.bfloat16]
 
@@ -13,7 +13,7 @@ HALVES = [torch.float16, torch.bfloat16]
 @pytest.mark.parametrize("dtype", HALVES)
 def test_a_kernel_computes_in_float32_and_rounds_once(dtype: torch.dtype) -> None:
     x = (torch.arange(64.0) * 1.37 - 40).to(dtype)
-    with Float32Reference():
+    with in_float32():
         soft = torch.softmax(x, 0)
         total = torch.addcmul(x, x, x)
     assert soft.dtype is dtype
@@ -24,7 +24,7 @@ def test_a_kernel_computes_in_float32_and_rounds_once(dtype: torch.dtype) -> Non
 @pytest.mark.parametrize("dtype", HALVES)
 def test_what_one_kernel_hands_to_the_next_is_rounded(dtype: torch.dtype) -> None:
     a, b = (torch.linspace(1, 2, 33).to(dtype) for _ in range(2))
-    with Float32Reference():
+    with in_float32():
         found = (a * b) + a
     assert torch.equal(found, ((a.float() * b.float()).to(dtype).float() + a.float()).to(dtype))
 
@@ -33,7 +33,7 @@ def test_gradients_are_computed_so_too() -> None:
     """The CPU adds up the gradient of the shift of a norm in the half type: 4096 ones come to 256 in bfloat16."""
     x = torch.ones(4096, 3, dtype=torch.bfloat16)
     shift = torch.zeros(3, dtype=torch.bfloat16, requires_grad=True)
-    with Float32Reference():
+    with in_float32():
         y = torch.nn.functional.layer_norm(x, (3,), bias=shift)
         (g,) = torch.autograd.grad(y, shift, torch.ones_like(y))
     assert g.tolist() == [4096.0] * 3
@@ -41,7 +41,7 @@ def test_gradients_are_computed_so_too() -> None:
 
 def test_views_writes_and_other_dtypes_are_left_alone() -> None:
     x = torch.ones(4, 2, dtype=torch.float16)
-    with Float32Reference():
+    with in_float32():
         view = x.t()
         x.mul_(3)
         single = torch.ones(3) / 3
