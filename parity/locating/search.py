@@ -25,6 +25,7 @@ from parity.comparing.advice import ON_THE_CPU, raised_on_the_cpu
 from parity.comparing.comparison import Comparison, ParityWarning
 from parity.comparing.difference import EQUAL, Difference, farthest, nearest
 from parity.comparing.function import attempted, compared, gives_numbers, plain_results, raised_at, target
+from parity.comparing.kinks import JUMPS, is_far
 from parity.comparing.moved_runs import Moved, moved_results
 from parity.comparing.places import Places
 from parity.comparing.quick import DEFAULT, FULL, effort_of
@@ -34,7 +35,7 @@ from parity.comparing.subject import SEED, ForwardRun, Subject, fixed_cotangents
 from parity.comparing.truth import seeded
 from parity.comparing.watch import command, row_of
 from parity.core.errors import NothingCompared, ParityError, UsageError
-from parity.core.results import Raised
+from parity.core.results import Raised, Status, Verdict
 from parity.devices import Device
 from parity.devices.mps import FALLBACK_VARIABLE
 from parity.execution import execute as ex
@@ -106,7 +107,8 @@ def _whole(q: Request) -> tuple[str, tuple[str, ...]]:
     if comparison.agrees:
         judged, shares = dict(comparison.verdicts), {line.where: line.error or 0.0 for line in comparison.table}
         apart = {n: (d, shares[n], d.allowed(judged[n])) for n, d in comparison.differences.items()}
-        return "", tuple(nearest(apart)) if apart else ()
+        jumps = (n for n in comparison.notes if n.startswith(JUMPS))
+        return "", (*nearest(apart), *jumps) if apart else ()
     found = [f"{n or 'the call'} ({v.status}: {v.reason})" for n, v in comparison.findings]
     return ", ".join(found[:SHOWN]) + (f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""), ()
 
@@ -124,6 +126,8 @@ def _by_rounding(s: Subject, device: Device, cotangents: Sequence[Tensor]) -> It
     pairs = {n: (sides.theirs[n], t) for n, t in sides.ours.items()}
     if not all(known(x) for pair in pairs.values() for x in pair):
         return
+    if any(n.startswith("grad[") and is_far(Verdict(Status.AGREE), *pair) for n, pair in pairs.items()):
+        return  # moved runs explain it, and the judge says which kink it is
     doubtful = {n: pair for n, pair in pairs.items() if not is_settled(*pair)}
     if not all(may_move(t) for _, t in doubtful.values()):
         return
@@ -144,8 +148,8 @@ def _by_rounding(s: Subject, device: Device, cotangents: Sequence[Tensor]) -> It
 def _apart(
     pairs: Mapping[str, tuple[Tensor, Tensor]], moved: Mapping[str, Sequence[Tensor]]
 ) -> Iterator[tuple[str, tuple[Difference, float, str]]]:
-    """How far each result is from the CPU's, and what rounding allows there, by the screens. moved: the moved runs of those that
-    differ by more than one rounding."""
+    """How far each result is from the CPU's, and what rounding allows there, by the screens. moved: the moved runs of those for
+    which one rounding is not enough."""
     for name, (got, cpu) in pairs.items():
         if (d := farthest(got, cpu)) is not None:
             allowed = 1.0 if d == EQUAL else allowed_at(got, cpu, moved.get(name, ()), d.index)
