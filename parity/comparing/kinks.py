@@ -299,7 +299,7 @@ def _words(here: Argument, there: Argument, mask: Tensor, device: str, cpu: str)
     (x, y), where = (a.values[0][index] for a in (there, here)), list(index)
     if here.points:
         p = min(here.points, key=lambda p: abs(float(y) - p))
-        digits = ".9g" if p else ".3g"  # what tells numbers about 1 apart
+        digits = ".9g" if p else ".3g"  # that numbers near 1 differ in
         return (
             f"{name}{at} jumps at {p:g}: the argument at {where} is {p:g} within rounding "
             f"({float(x):{digits}} on {device}, {float(y):{digits}} on {cpu}){others}"

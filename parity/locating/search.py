@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from parity.comparing import meter
 from parity.comparing.advice import ON_THE_CPU, raised_on_the_cpu
 from parity.comparing.comparison import Comparison, ParityWarning
 from parity.comparing.difference import EQUAL, Difference, farthest, nearest
@@ -43,7 +44,9 @@ from parity.locating.calls import Operators, Search
 from parity.locating.located import SHOWN, Divergence, Located, called
 from parity.locating.modules import module_errors
 from parity.locating.workaround import workaround
+from parity.oracle.step_dtypes import Recorded
 
+BACKWARD = 2.0  # operators of a backward pass for each of its forward pass, about
 PATIENCE = 60.0  # seconds for looking where a comparison that failed diverges
 
 
@@ -65,6 +68,7 @@ def located(q: Request, seconds: float = math.inf, whole: bool = True, modules: 
     if s.draws:
         notes += ("random numbers (dropout) were drawn on the CPU and handed to the device",)
     search = Search(place, time.monotonic() + seconds, effort_of(q.effort))
+    search.expected = _calls(eager, bool(cotangents)) if meter.watched() else 0
     with warnings.catch_warnings(), torch.random.fork_rng(devices=[]), place.active():
         warnings.simplefilter("ignore", ParityWarning)
         place.seed(SEED)
@@ -95,6 +99,13 @@ def located(q: Request, seconds: float = math.inf, whole: bool = True, modules: 
         title, dtype, place.name, order, search.compared, left, broken, differs, notes, table, next=next_, workaround=around,
         agreement=agreement,
     )  # fmt: skip
+
+
+def _calls(s: Subject, backward: bool) -> int:
+    """About how many operators a run calls."""
+    ran = Recorded()
+    ex.attempt(lambda: forward(s, torch.clone, backward, ran), "run")
+    return int(sum(map(len, ran.dtypes.values())) * (1.0 + BACKWARD * backward))
 
 
 def _whole(q: Request) -> tuple[str, tuple[str, ...]]:

@@ -26,6 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from parity.comparing import meter
 from parity.comparing.advice import SIDES
 from parity.comparing.comparison import ParityWarning
 from parity.comparing.draws import ATEN_INTO, ATEN_MADE
@@ -168,6 +169,7 @@ class _Trainings:
         title = f"{self.near.name} {str(self.near.dtype).removeprefix('torch.')} on {self.device.name}"
         broken = ""
         for number, batch in enumerate(self.batches):
+            meter.at(number, len(self.batches), f"step {number + 1} of {len(self.batches)}")
             broken = self._step(number, batch)
             if broken:
                 break
