@@ -119,7 +119,7 @@ class Located:
         for k, p in enumerate(self.divergences[:SHOWN]):
             lines += ["then, each judged by itself:"] if k == 1 else []
             lines += [f"  {p.title}: {p.what}"] if k else []
-            lines += [f"  {line}" for line in (*_worst(p), *called(p))]
+            lines += [f"  {line}" for line in (*worst(p), *called(p))]
             lines += [f"  workaround: {self.workaround}"] if self.workaround and not k else []
         more = len(self.divergences) - SHOWN
         lines += [f"  ... and {more} more operators"] if more > 0 else []
@@ -142,7 +142,8 @@ def plural(n: int, noun: str) -> str:
     return f"{n} {noun}" + ("" if n == 1 else "s")
 
 
-def _worst(p: Divergence) -> Iterator[str]:
+def worst(p: Divergence) -> Iterator[str]:
+    """Its worst element, on both sides."""
     m = p.verdict.measure
     if m is not None and m.device:
         truth = f", truth {m.truth}" if m.truth else ""
