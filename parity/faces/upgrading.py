@@ -138,11 +138,11 @@ def _side(word: str, place: str | None, o: argparse.Namespace, asked: RunOptions
     return there
 
 
-def _run(word: str, there: Environment, o: argparse.Namespace, left: str) -> Path:
+def _run(word: str, there: Environment, o: argparse.Namespace, left: str = "") -> Path:
     """The run of one side, shown as it goes on. left: what is left of the upgrade, in words, for a terminal."""
     path = Path(o.folder) / f"{word}.jsonl"
     print(f"\n{word}: torch {there.torch} ({there.name})", flush=True)
-    if sys.stderr.isatty():
+    if left and sys.stderr.isatty():
         print(left, file=sys.stderr, flush=True)
     given = [*o.asked, "--output", str(path), "--findings", str(o.folder / f"{word}-findings")]
     run = subprocess.Popen(there.command("run", *given))

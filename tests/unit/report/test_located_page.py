@@ -1,4 +1,4 @@
-"""The page of `parity locate`: where a model parts, and a table of its modules."""
+"""The page of `parity locate`: where a model diverges, and the tree of its modules."""
 
 from __future__ import annotations
 
