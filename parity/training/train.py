@@ -8,8 +8,7 @@ How far those lie from float64 is what rounding explains of loss, gradients and 
 run `MORE` times more before it is reported, also with larger roundings, which shows whether a rounding decides it (a ReLU at
 zero). The step that is reported is then searched as by `parity.locate`.
 
-Besides, the trainings run freely, on the device, on the CPU, and on the CPU from start weights and batches moved by a
-rounding: their curves show what the differences grow to, and whether roundings alone grow to as much.
+The trainings also run freely, on the device, on the CPU, and on the CPU from a start moved by a rounding: what differences grow to.
 """
 
 from __future__ import annotations
