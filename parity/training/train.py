@@ -8,7 +8,7 @@ How far those lie from float64 is what rounding explains of loss, gradients and 
 run `MORE` times more before it is reported, also with larger roundings, which shows whether a rounding decides it (a ReLU at
 zero). The step that is reported is then searched as by `parity.locate`.
 
-The trainings also run freely, on the device, on the CPU, and on the CPU from a start moved by a rounding: what differences grow to.
+The trainings also run freely, on both, and on the CPU from a start moved by a rounding: this shows what differences grow to.
 """
 
 from __future__ import annotations
