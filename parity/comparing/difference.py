@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -16,7 +16,8 @@ from parity.judging.measures import facts_of
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The element of a result that is farthest from the CPU's. size: by how much; ulp: in units of the last place there."""
+    """The element of a result that is farthest from the CPU's. size: by how much; ulp: in units of the last place of the larger
+    of the two."""
 
     index: tuple[int, ...]
     size: float
@@ -36,6 +37,19 @@ class Difference:
             least = "" if m.measured else "at least "
             return f"rounding allows {least}{abs(complex(m.device) - complex(m.truth)) / m.share:.2g}"
         return largest(m.share)
+
+
+def nearest(apart: Mapping[str, tuple[Difference, float, str]]) -> Iterator[str]:
+    """Of results that agree, the output and then any other that is nearest to its limit, in a line each. apart: by name, how
+    far it is from the CPU's, its error ratio, and what rounding allows, in words."""
+    differing = {n: x for n, x in apart.items() if x[0] != EQUAL}
+    if not differing:
+        yield "the results are equal to the CPU's"
+    outputs = [n for n in differing if n.startswith("out")]
+    for some in (outputs, list(differing)):
+        name = max(some, key=lambda n: differing[n][1], default="")
+        if name and (some is outputs or name not in outputs):
+            yield f"{name} {differing[name][0]}; {differing[name][2]}"
 
 
 def largest(share: float) -> str:
@@ -68,4 +82,5 @@ def farthest(device: Tensor, cpu: Tensor) -> Difference | None:
     if not size:
         return EQUAL
     index = tuple(int(i) for i in torch.unravel_index(torch.tensor(k), cpu.shape))
-    return Difference(index, size, size / ulp_at(float(cpu.detach()[index].abs()), facts_of(cpu)))
+    larger = max(float(t.detach()[index].abs()) for t in (cpu, device))  # either may be 0, which has no last place to speak of
+    return Difference(index, size, size / ulp_at(larger, facts_of(cpu)))

@@ -23,6 +23,7 @@ from parity.comparing.advice import advice, no_gradients, raised_on_the_cpu
 from parity.comparing.captured import Kept
 from parity.comparing.comparison import PACKAGE, Comparison, Notes, warn
 from parity.comparing.difference import differences
+from parity.comparing.kinks import at_kinks
 from parity.comparing.meter import Meter
 from parity.comparing.quick import FULL, QUICK, by_rounding
 from parity.comparing.request import Request
@@ -177,6 +178,13 @@ def _judged(q: Request, s: Subject, device: Device, notes: Notes, seen: Seen | N
         raise NothingCompared(f"{title}: {_nothing(here.run)}; return what is to be compared")
     if truth.refused:
         notes.say(f"judged against the reference: it does not run in float64 ({truth.refused})")
+    if cotangents := here.cotangents:
+        bench = Bench(ROW, tables_of(device.name), truth, None, False)
+        jumped = at_kinks(judgements, bench, s, device, cotangents, (results, ours))
+        judgements = tuple((n, jumped.verdicts.get(n, v)) for n, v in judgements)
+        ours |= jumped.ours
+        for line in jumped.notes:
+            notes.say(line)
     judgements = (*extra, *settled(judgements, q.fail_on, notes))
     failed = any(v.status is not Status.AGREE for _, v in judgements)
     following, apart = _next(s, device, watch) if failed else "", differences(judgements, results, ours)

@@ -16,6 +16,7 @@ from parity.comparing.comparison import Comparison, Notes
 from parity.comparing.difference import EQUAL as SAME
 from parity.comparing.difference import differences
 from parity.comparing.function import tables_of
+from parity.comparing.kinks import in_words
 from parity.comparing.subject import Subject, forward, known, outputs_of, shown_dtype, subject, word
 from parity.comparing.truth import FunctionTruth
 from parity.comparing.verdicts import ROW, Verdicts, bare, described, judged, settled, verdicts
@@ -94,6 +95,8 @@ def compare(
     if truth.refused:
         notes.say(f"judged against the reference: it does not run in float64 ({truth.refused})")
     judgements = settled(judgements, (), notes)
+    for line in in_words(s, there, here):
+        notes.say(line)
     apart = differences(judgements, there, here)
     if not insist and any(v.measure is not None and v.measure.screen == "bit-equal" for _, v in judgements):
         notes.say(EQUAL)

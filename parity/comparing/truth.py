@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -62,10 +63,14 @@ class FunctionTruth(Oracle):
     def _run(self, put: Put, fed: Sequence[Tensor]) -> tuple[dict[str, Tensor], Tensor | None]:
         """All results of a run, and where it left the CPU's random numbers if it draws some."""
         with seeded():
-            run = forward(self._s, put, self._backward)
+            run = forward(self._s, put, self._backward, self.around())
             grads = gradients(run, tracked_outputs(run), fed) if fed else ()
         stream = run.handed.stream if run.handed is not None else None
         return {n: t.detach() for n, t in (*run.outputs, *run.written, *grads)}, stream
+
+    def around(self) -> AbstractContextManager[Any]:
+        """What surrounds each call of the subject."""
+        return nullcontext()
 
     def _in_double(self, put: Put, fed: Sequence[Tensor]) -> dict[str, Tensor]:
         """All results of a run in float64, even if the function casts to other dtypes. Raises RuntimeError if it draws other

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+from parity.comparing import meter
 from parity.core import processes
 from parity.core.errors import DeviceError
 from parity.engine import inquest, journal
@@ -65,6 +66,7 @@ def run(argv: Sequence[str]) -> int:
         side = SIDES.get(entry.stage, SIDES["device"]) if entry is not None else SIDES["device"]
         if code == INTERRUPTED or (code in CODES and not inside and not gone):
             return code
+        meter.Bar().wipe(always=True)  # the process could not
         if hung.is_set() and entry is not None:
             print(f"{side} hangs: {allowed:g} s in {entry.case} ({HANG_AFTER} gives it more)")
             return 1

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from parity.comparing import meter
 from parity.comparing.models import functions
 from parity.comparing.quick import effort_of
 from parity.core.errors import ParityError, UsageError
@@ -103,7 +104,8 @@ def _each(place: str, ask: Any, done: str, returns: str, alone: bool = False, an
     for name, make in made.items():
         try:
             fn, inputs = make()
-            found = ask(fn, *inputs)
+            with meter.shown():
+                found = ask(fn, *inputs)
         except ParityError as e:
             if alone:
                 raise

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import math
 import shlex
 import subprocess
+import sys
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from parity.comparing import meter
 from parity.core import notation
 from parity.core.errors import UsageError, near
 from parity.core.status import Conclusion
@@ -24,6 +28,7 @@ from parity.history.environments import Environment
 from parity.report import diff as diff_report
 from parity.report.finding import said
 from parity.report.last_line import last_line
+from parity.report.words import clock
 from parity.store import run_file
 from parity.store.rows import counted
 
@@ -47,7 +52,10 @@ def upgrade(o: argparse.Namespace, asked: RunOptions, fail_on: Sequence[Group]) 
     """
     o.folder.mkdir(parents=True, exist_ok=True)
     sides = {word: _side(word, getattr(o, word), o, asked) for word in ("before", "after")}
-    files = [_run(word, there, o) for word, there in sides.items()]
+    began = time.monotonic()
+    files = [_run("before", sides["before"], o, "the first of two runs: twice what its bar says is left")]
+    took = f"the last of two runs: the first took {clock(time.monotonic() - began)}"
+    files.append(_run("after", sides["after"], o, took))
     before, after = (run_file.read(path) for path in files)
     d = diff.compare(before, after)
     form = format_of(None, o.output, FORMATS, "terminal")
@@ -73,12 +81,17 @@ def bisect(o: argparse.Namespace, asked: RunOptions) -> int:
 
     def answer(place: str) -> str:
         there = environments.prepared(place, o.folder / "bisect", lambda text: print(text, flush=True))
+        bar.at(len(replayed), most, f"the case with torch {there.torch}")
         done = subprocess.run(there.command("replay", case, *options), capture_output=True, text=True, check=False)
+        replayed.append(place)
+        bar.wipe()
         text = said(done.stdout) or (done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"])[-1]
         print(f"torch {there.torch} ({place}): {text}", flush=True)
         return text
 
-    found = bisection.bisected(places, answer)
+    replayed, most = list[str](), 2 + math.ceil(math.log2(max(2, len(places))))  # both ends, and halves
+    with meter.shown() as bar:
+        found = bisection.bisected(places, answer)
     for place, why in found.skipped.items():
         print(f"not asked: {place}: {why}")
     if not found.differs:
@@ -125,10 +138,12 @@ def _side(word: str, place: str | None, o: argparse.Namespace, asked: RunOptions
     return there
 
 
-def _run(word: str, there: Environment, o: argparse.Namespace) -> Path:
-    """The run of one side, shown as it goes on."""
+def _run(word: str, there: Environment, o: argparse.Namespace, left: str = "") -> Path:
+    """The run of one side, shown as it goes on. left: what is left of the upgrade, in words, for a terminal."""
     path = Path(o.folder) / f"{word}.jsonl"
     print(f"\n{word}: torch {there.torch} ({there.name})", flush=True)
+    if left and sys.stderr.isatty():
+        print(left, file=sys.stderr, flush=True)
     given = [*o.asked, "--output", str(path), "--findings", str(o.folder / f"{word}-findings")]
     run = subprocess.Popen(there.command("run", *given))
     try:

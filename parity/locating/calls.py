@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflat
 from parity.checks.equivalents import EQUIVALENTS, on_the_cpu
 from parity.checks.following import ATEN_UNWRITTEN, CLEAR, Followed, Following, is_plain_function, is_unwritten
 from parity.checks.operators import ATEN_NOT_UNIQUE, OperatorCall, Reader, StridedOperand, error_ratio, run_on
+from parity.comparing import meter
 from parity.comparing.comparison import Comparison
 from parity.comparing.function import compared
 from parity.comparing.pair import compare
@@ -61,6 +62,8 @@ class Search:
         self.noted = Noted()
         self._orders = Sums()
         self._agreed: set[tuple[str, str]] = set()  # digests of results of the device and the CPU that differ by roundings
+        self.expected = 0  # calls of operators, where somebody asks how far the search is
+        self._begun = 0
         self._taken: dict[Any, float] = {}  # operator and shapes -> the largest ratio that the judge took for agreement
 
     # ---------------------------------------------------------------------------------------------------- operators
@@ -106,6 +109,9 @@ class Search:
 
     def begins(self, name: str) -> None:
         """The device is about to run an operator: note it where its death would be looked into."""
+        self._begun += 1
+        if self.expected:
+            meter.at(self._begun, self.expected, f"{self._begun} calls of operators, now {name}")
         if self.noted.asked:
             self.noted.begin(name, *self.where())
 

@@ -55,7 +55,8 @@ class Located:
     modules: how far each is off as errors add up, in the order in which they ran, where that was asked for. here: of a
     comparison with a capture, what was located on the device of this machine (None for the CPU); compiled: what became of the
     function that torch.compile compiled, where that was asked for. next: the command that tests the first operator by
-    itself; workaround: what was tried around that operator and agreed, "" for nothing."""
+    itself; workaround: what was tried around that operator and agreed, "" for nothing; agreement: where nothing diverges, how
+    far the results are from the CPU's and what rounding allows, a line each."""
 
     subject: str
     dtype: str
@@ -71,6 +72,7 @@ class Located:
     compiled: CompiledSide | None = None
     next: str = ""
     workaround: str = ""
+    agreement: tuple[str, ...] = ()
 
     @property
     def agrees(self) -> bool:
@@ -113,11 +115,11 @@ class Located:
         return f"<{self.headline}>"
 
     def __str__(self) -> str:
-        lines = [self.headline]
+        lines = [self.headline, *(f"  {line}" for line in self.agreement)]
         for k, p in enumerate(self.divergences[:SHOWN]):
             lines += ["then, each judged by itself:"] if k == 1 else []
             lines += [f"  {p.title}: {p.what}"] if k else []
-            lines += [f"  {line}" for line in (*_worst(p), *called(p))]
+            lines += [f"  {line}" for line in (*worst(p), *called(p))]
             lines += [f"  workaround: {self.workaround}"] if self.workaround and not k else []
         more = len(self.divergences) - SHOWN
         lines += [f"  ... and {more} more operators"] if more > 0 else []
@@ -140,7 +142,8 @@ def plural(n: int, noun: str) -> str:
     return f"{n} {noun}" + ("" if n == 1 else "s")
 
 
-def _worst(p: Divergence) -> Iterator[str]:
+def worst(p: Divergence) -> Iterator[str]:
+    """Its worst element, on both sides."""
     m = p.verdict.measure
     if m is not None and m.device:
         truth = f", truth {m.truth}" if m.truth else ""

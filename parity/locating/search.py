@@ -14,26 +14,29 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from parity.comparing import meter
 from parity.comparing.advice import ON_THE_CPU, raised_on_the_cpu
 from parity.comparing.comparison import Comparison, ParityWarning
+from parity.comparing.difference import EQUAL, Difference, farthest, nearest
 from parity.comparing.function import attempted, compared, gives_numbers, plain_results, raised_at, target
+from parity.comparing.kinks import JUMPS, is_far
 from parity.comparing.moved_runs import Moved, moved_results
 from parity.comparing.places import Places
 from parity.comparing.quick import DEFAULT, FULL, effort_of
 from parity.comparing.request import Request
-from parity.comparing.screens import is_settled, may_move, moves_as_far
+from parity.comparing.screens import allowed_at, is_settled, may_move, moves_as_far
 from parity.comparing.subject import SEED, ForwardRun, Subject, fixed_cotangents, forward, is_compiled, known, word
 from parity.comparing.truth import seeded
 from parity.comparing.watch import command, row_of
 from parity.core.errors import NothingCompared, ParityError, UsageError
-from parity.core.results import Raised
+from parity.core.results import Raised, Status, Verdict
 from parity.devices import Device
 from parity.devices.mps import FALLBACK_VARIABLE
 from parity.execution import execute as ex
@@ -41,7 +44,9 @@ from parity.locating.calls import Search, SearchMode
 from parity.locating.located import SHOWN, Divergence, Located, called
 from parity.locating.modules import module_errors
 from parity.locating.workaround import workaround
+from parity.oracle.step_dtypes import Recorded
 
+BACKWARD = 2.0  # operators of a backward pass for each of its forward pass, about
 PATIENCE = 60.0  # seconds for looking where a comparison that failed diverges
 
 
@@ -63,6 +68,7 @@ def located(q: Request, seconds: float = math.inf, whole: bool = True, modules: 
     if s.draws:
         notes += ("random numbers (dropout) were drawn on the CPU and handed to the device",)
     search = Search(place, time.monotonic() + seconds, effort_of(q.effort))
+    search.expected = _calls(eager, bool(cotangents)) if meter.watched() else 0
     with warnings.catch_warnings(), torch.random.fork_rng(devices=[]), place.active():
         warnings.simplefilter("ignore", ParityWarning)
         place.seed(SEED)
@@ -71,12 +77,14 @@ def located(q: Request, seconds: float = math.inf, whole: bool = True, modules: 
         if (search.foreign or not search.divergences) and time.monotonic() < search.until:
             place.seed(SEED)
             search.functions(eager, only_foreign=bool(search.divergences))
-    differs = ""
+    differs, agreement = "", tuple[str, ...]()
     if whole and search.broken:
         notes += _advice(q)
         notes += (ON_THE_CPU,) if FALLBACK_VARIABLE in search.broken else ()
-    elif whole and not search.divergences and (q.effort == FULL or not _is_rounding(s, place, cotangents)):
-        differs = _whole(q)
+    elif whole and not search.divergences:
+        agreement = () if q.effort == FULL else tuple(_by_rounding(s, place, cotangents))
+        if not agreement:
+            differs, agreement = _whole(q)
     if not (search.compared or search.divergences or search.broken):
         raise NothingCompared(f"{s.name}: no operator that can be compared ran on {place.name}")
     if names := [n for some in search.foreign.values() for n in some]:
@@ -88,44 +96,75 @@ def located(q: Request, seconds: float = math.inf, whole: bool = True, modules: 
     next_ = _next(order[0] if order else None, dtype, place)
     around = workaround(order, place)
     return Located(
-        title, dtype, place.name, order, search.compared, left, broken, differs, notes, table, next=next_, workaround=around
-    )
+        title, dtype, place.name, order, search.compared, left, broken, differs, notes, table, next=next_, workaround=around,
+        agreement=agreement,
+    )  # fmt: skip
 
 
-def _whole(q: Request) -> str:
-    """What differs in the results as a whole; empty if nothing does, or if they cannot be compared (random numbers)."""
+def _calls(s: Subject, backward: bool) -> int:
+    """About how many operators a run calls."""
+    ran = Recorded()
+    ex.attempt(lambda: forward(s, torch.clone, backward, ran), "run")
+    return int(sum(map(len, ran.dtypes.values())) * (1.0 + BACKWARD * backward))
+
+
+def _whole(q: Request) -> tuple[str, tuple[str, ...]]:
+    """(what differs in the results as a whole, how far they are from the CPU's if nothing does); both empty if they cannot be
+    compared (random numbers)."""
     try:
         comparison = compared(replace(q, effort=DEFAULT)).comparison
     except ParityError:
-        return ""
+        return "", ()
+    if comparison.agrees:
+        judged, shares = dict(comparison.verdicts), {line.where: line.error or 0.0 for line in comparison.table}
+        apart = {n: (d, shares[n], d.allowed(judged[n])) for n, d in comparison.differences.items()}
+        jumps = (n for n in comparison.notes if n.startswith(JUMPS))
+        return "", (*nearest(apart), *jumps) if apart else ()
     found = [f"{n or 'the call'} ({v.status}: {v.reason})" for n, v in comparison.findings]
-    return ", ".join(found[:SHOWN]) + (f" and {len(found) - SHOWN} more" if len(found) > SHOWN else "")
+    return ", ".join(found[:SHOWN]) + (f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""), ()
 
 
-def _is_rounding(s: Subject, device: Device, cotangents: Sequence[Tensor]) -> bool:
-    """Whether a plain run of the device and one of the CPU differ in no result by more than one rounding of it, or than runs on
-    the CPU whose kernels are moved by a roundoff or two do. False if that cannot be asked: the judge knows more."""
+def _by_rounding(s: Subject, device: Device, cotangents: Sequence[Tensor]) -> Iterator[str]:
+    """How far a plain run of the device is from one of the CPU, where no result differs by more than one rounding of it, or
+    than runs on the CPU whose kernels are moved by a roundoff or two do. Nothing if one does, or if that cannot be asked: the
+    judge knows more."""
     try:
         sides = plain_results(s, device, cotangents)
     except ParityError:
-        return False
+        return
     if sides is None or list(sides.ours) != list(sides.theirs):
-        return False
+        return
     pairs = {n: (sides.theirs[n], t) for n, t in sides.ours.items()}
     if not all(known(x) for pair in pairs.values() for x in pair):
-        return False
+        return
+    if any(n.startswith("grad[") and is_far(Verdict(Status.AGREE), *pair) for n, pair in pairs.items()):
+        return  # moved runs explain it, and the judge says which kink it is
     doubtful = {n: pair for n, pair in pairs.items() if not is_settled(*pair)}
     if not all(may_move(t) for _, t in doubtful.values()):
-        return False
+        return
+    runs: list[Mapping[str, Tensor]] = []
 
     def moved(key: int) -> list[Tensor]:
-        results = moved_results(s, bool(cotangents), cotangents, Moved(key + 1, chains=True))
-        return [results[n] for n in doubtful]
+        runs.append(moved_results(s, bool(cotangents), cotangents, Moved(key + 1, chains=True)))
+        return [runs[-1][n] for n in doubtful]
 
     try:
-        return moves_as_far(list(doubtful.values()), moved)
+        explained = moves_as_far(list(doubtful.values()), moved)
     except Exception:  # what the function raises there
-        return False
+        return
+    if explained:
+        yield from nearest(dict(_apart(pairs, {n: [r[n] for r in runs] for n in doubtful})))
+
+
+def _apart(
+    pairs: Mapping[str, tuple[Tensor, Tensor]], moved: Mapping[str, Sequence[Tensor]]
+) -> Iterator[tuple[str, tuple[Difference, float, str]]]:
+    """How far each result is from the CPU's, and what rounding allows there, by the screens. moved: the moved runs of those for
+    which one rounding is not enough."""
+    for name, (got, cpu) in pairs.items():
+        if (d := farthest(got, cpu)) is not None:
+            allowed = 1.0 if d == EQUAL else allowed_at(got, cpu, moved.get(name, ()), d.index)
+            yield name, (d, d.size / allowed, f"rounding allows at least {allowed:.2g}")
 
 
 def _advice(q: Request) -> tuple[str, ...]:

@@ -125,10 +125,19 @@ def render(
 
 def _verdict(causes: Sequence[Gathered], known: Mapping[str, str], whole: bool) -> str:
     """The last line: FAIL where a cause is not accepted as known."""
-    accepted = [c for c in causes if known.get(c.cause.id, "").startswith(ACCEPTED)]
+    accepted = _accepted(causes, known)
     but = f", {len(accepted)} of them known" if accepted else ""
     said = f"{plural(len(causes), 'cause')}: {counts_line(causes)}{but}" if causes else "no finding"
-    return last_line(Conclusion.of_run(len(accepted) < len(causes), whole), said)
+    return last_line(concluded(causes, known, whole), said)
+
+
+def concluded(causes: Sequence[Gathered], known: Mapping[str, str], whole: bool) -> Conclusion:
+    """What a run says of the device. The arguments are those of `render`."""
+    return Conclusion.of_run(len(_accepted(causes, known)) < len(causes), whole)
+
+
+def _accepted(causes: Sequence[Gathered], known: Mapping[str, str]) -> list[Gathered]:
+    return [c for c in causes if known.get(c.cause.id, "").startswith(ACCEPTED)]
 
 
 def as_json(causes: Sequence[Gathered], header: Header, caveats: Sequence[str] = (), known: Mapping[str, str] = NONE) -> str:

@@ -28,7 +28,7 @@ from parity.core.results import BY_SEVERITY, COMPARED, Measure, Record, Status
 from parity.findings.causes import WEIGHTS, Gathered, gather
 from parity.findings.verdict import compared, poorly_judged
 from parity.report import caveats, gaps, matrix, power, summary, svg, trends
-from parity.report.causes import counts_line, sentence
+from parity.report.causes import concluded, counts_line, sentence
 from parity.report.known import marks
 from parity.report.minimal import minimal
 from parity.report.words import clock, listed, plural, reproduced
@@ -69,6 +69,7 @@ def render(run: Run, before: Run | None = None, name: str = "RUN") -> str:
         seed=run.header.seed,
         started=run.header.started,
         headline=_headline(run, causes),
+        verdict=concluded(causes, marks(run, causes), not any(caveats.failures(run))),
         warnings=caveats.sentences(run),
         causes=causes,
         unshown=len(causes) - len(shown),

@@ -122,6 +122,7 @@ class Generation:
         lines = [self.headline]
         if self.located is not None and self.located.first is not None:
             lines += [f"  {x.removeprefix(self.located.subject).strip()}" for x in str(self.located).splitlines()[:3]]
+            lines += [f"  workaround: {self.located.workaround}"] if self.located.workaround else []
         off = [s for s in self.steps if not s.agrees]
         lines += [f"  step {s.number}: logits {_how(s.verdict)}" for s in off[:SHOWN]]
         lines += [f"  ... and {plural(len(off) - SHOWN, 'more step')}"] if len(off) > SHOWN else []

@@ -8,8 +8,7 @@ How far those lie from float64 is what rounding explains of loss, gradients and 
 run `MORE` times more before it is reported, also with larger roundings, which shows whether a rounding decides it (a ReLU at
 zero). The step that is reported is then searched as by `parity.locate`.
 
-Besides, the trainings run freely, on the device, on the CPU, and on the CPU from start weights and batches moved by a
-rounding: their curves show what the differences grow to, and whether roundings alone grow to as much.
+The trainings also run freely, on both, and on the CPU from a start moved by a rounding: this shows what differences grow to.
 """
 
 from __future__ import annotations
@@ -26,6 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from parity.comparing import meter
 from parity.comparing.advice import SIDES
 from parity.comparing.comparison import ParityWarning
 from parity.comparing.draws import ATEN_INTO, ATEN_MADE
@@ -168,6 +168,7 @@ class _Trainings:
         title = f"{self.near.name} {str(self.near.dtype).removeprefix('torch.')} on {self.device.name}"
         broken = ""
         for number, batch in enumerate(self.batches):
+            meter.at(number, len(self.batches), f"step {number + 1} of {len(self.batches)}")
             broken = self._step(number, batch)
             if broken:
                 break

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from parity.comparing.comparison import Line
@@ -90,10 +91,20 @@ class Training:
         if self.first is None:
             if self.broken:
                 return f"{self.subject} {self.broken}"
-            return f"{self.subject}: rounding explains every one of {plural(self.steps, 'step')}"
+            return f"{self.subject}: rounding explains every one of {plural(self.steps, 'step')}{self._apart()}"
         f = self.first
         where = f"at step {f.step} of {self.steps}, first in the {f.title}"
         return f"{self.subject}: training diverges from the CPU's {where}: {f.how}"
+
+    def _apart(self) -> str:
+        """How far the weights come from the CPU's, and what rounding explains of that."""
+        if not self.curve or not self.curve[-1].distance < math.inf:
+            return ""
+        p = self.curve[-1]
+        if not p.distance:
+            return "; the weights are equal to the CPU's"
+        how = f"; in the end the weights differ from the CPU's by {p.distance:.2g} of the way that they went"
+        return f"{how}, and those of trainings that start a rounding away by {p.explained:.2g}"
 
     def __repr__(self) -> str:
         return f"<{self.headline}>"

@@ -1,4 +1,4 @@
-"""Golden outputs: what parity prints about five stored runs, and on the screen while it makes them.
+"""Golden outputs: what parity prints about five stored runs, on the screen while it makes them, and of a model.
 
     python tests/meta/golden.py           say which outputs differ from those in tests/golden
     python tests/meta/golden.py --write   write them anew, the runs too (--outputs: leave the runs as they are)
@@ -48,6 +48,22 @@ REPORTS = {
     "matrix.text": ("report", "{run}", "--matrix"),
 }
 DIFFS = {f"diff.{f}": ("diff", "{before}", "{run}", "--format", f) for f in ("terminal", "markdown", "json", "junit")}
+# Of additions and multiplications alone, which every machine rounds alike.
+MODEL = '''"""A model whose device rounds once more, and is wrong where WRONG is set."""
+import os
+import torch
+from parity.devices import Fault
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.linspace(0.5, 1.5, 4))
+    def forward(self, x):
+        return x * self.weight + 0.1
+def net(): return Net(), torch.linspace(-1.0, 2.0, 12).reshape(3, 4)
+FACTOR = 1.01 if os.environ.get("WRONG") else 1 + 2.0**-23
+FAULTS = [Fault("add-rounds", ("add",), lambda call: call.run() * FACTOR)]
+'''
+LOCATES = {"agrees": "", "diverges": "1"}  # WRONG
 # What differs between two equal runs, or between two machines.
 MASKS = (
     (re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d+)?([+-]\d\d:\d\d)?"), "DATE"),
@@ -83,6 +99,14 @@ def outputs() -> Iterator[tuple[str, str]]:
         for kind, argv in (*REPORTS.items(), *(DIFFS.items() if name != "healthy" else ())):
             words = [a.format(run=run, before=GOLDEN / "healthy.jsonl") for a in argv]
             yield f"{name}.{kind}", masked(_said(words), str(GOLDEN))
+    with tempfile.TemporaryDirectory() as folder:
+        model = Path(folder, "models.py")
+        model.write_text(MODEL)
+        for name, wrong in LOCATES.items():
+            os.environ["WRONG"] = wrong
+            words = ["locate", f"{model}:net", "--device", "sim", "--setup", str(model)]
+            yield f"locate.{name}.terminal", masked(_said(words), folder)
+    del os.environ["WRONG"]
 
 
 def _said(argv: list[str]) -> str:

@@ -39,7 +39,7 @@ def add(to: argparse.ArgumentParser) -> None:
     how = "also compile it with this backend of torch.compile (aot_eager, inductor ...), and say which code is wrong"
     to.add_argument("--compile", metavar="BACKEND", help=how)
     how = (
-        "write to this file: everything with the table of all modules (report.html), or the call of the first operator that "
+        "write to this file: everything with the tree of all modules (report.html), or the call of the first operator that "
         "diverges as a script that needs torch only, to report it (call.py); repeatable"
     )
     to.add_argument("-o", "--output", action="append", default=[], type=read_path, metavar="FILE", help=how)

@@ -70,6 +70,19 @@ def located(*faults: Fault, net: nn.Module | None = None, dtype: torch.dtype = t
     return parity.locate((net or Net()).to(dtype), torch.randint(20, (6,)), device=resolve("sim", faults), **how)
 
 
+@pytest.mark.parametrize("effort", ["default", "full"])
+def test_an_agreement_says_how_far_the_results_are_and_what_rounding_allows(effort: str) -> None:
+    """The output first, then whatever is nearer to its limit."""
+    assert located(effort=effort).agreement == ("the results are equal to the CPU's",)
+    found = located(*HONEST, effort=effort)
+    assert found.agrees, found
+    assert found.agreement[0].startswith("out differs from the CPU by ")
+    assert "rounding allows" in found.agreement[0]
+    assert all("grad[" in line for line in found.agreement[1:])
+    assert str(found).splitlines()[1] == f"  {found.agreement[0]}"
+    assert not located(Fault("norm", ("native_layer_norm",), larger), effort=effort).agreement
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_the_struck_layer_is_named_and_no_other(dtype: torch.dtype) -> None:
     """Forward and backward; a device that rounds as real ones do is not blamed."""

@@ -45,6 +45,7 @@ def test_the_parts_are_there() -> None:
     parts = read(page)
     assert {"causes", "checks", "matrix", "errors", "refused", "power", "coverage", "run", "filter", "table"} <= parts.ids
     assert "trends" not in parts.ids
+    assert re.search(r"<title>parity: FAIL on sim( \(.*?\))?, torch .*</title>", page)
     assert page.count('class="weight A"') == 1
     for text in (
         "aten::exp gives wrong values, with offset operand",

@@ -94,7 +94,7 @@ def test_rounding_is_not_blamed(how: Any) -> None:
         assert found.agrees, found
         assert found
         assert len(found.curve) == 4
-        assert "rounding explains every one of 4 steps" in str(found).splitlines()[0]
+        assert "rounding explains every one of 4 steps; " in str(found).splitlines()[0]
 
 
 @pytest.mark.parametrize("since", [1, 3])

@@ -138,6 +138,11 @@ def test_the_step_the_operator_and_the_cache_are_named() -> None:
     assert "Decoder float32 on sim: generation diverges from the CPU's at step 5 of 7: logits " in text
     assert "cache[0][0]: " in text
     assert "next: parity run cat --dtype float32 --device sim --setup FILE" in text
+    assert "\n  workaround: cat on the CPU agrees (" in text
+
+
+def test_no_workaround_is_said_where_nothing_was_located() -> None:
+    assert "workaround" not in str(parity.compare_generation(Decoder(), PROMPT, device="sim", max_new_tokens=3))
 
 
 def test_a_cache_that_is_wrong_too_late_to_be_read_is_found() -> None:
