@@ -316,9 +316,7 @@ class RunOptions:
         read=read_seconds,
         offered=(PYTEST,),
     )
-    setup: str | None = _option(
-        None, SETUP_HELP, "a Python file that every worker runs before it touches the device", metavar="FILE", read=read_text
-    )
+    setup: str | None = _option(None, SETUP_HELP, metavar="FILE", read=read_text)
     fail_on: tuple[str, ...] = _option(
         (),
         f"also fail on this status, such as unsupported; on {METADATA_HELP}; or on {KNOWN}: findings of --known that are "
