@@ -1,4 +1,4 @@
-"""How far a long comparison has come, on stderr."""
+"""The progress of a long comparison, on stderr."""
 
 from __future__ import annotations
 

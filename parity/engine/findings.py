@@ -1,4 +1,4 @@
-"""What an item found, by kind: each with its least case and its cause, and whether it comes every time."""
+"""The findings of an item, by kind: each with its least case and its cause, and whether it comes every time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user's model needs that MPS does not have, for `parity audit FILE.py:function`, and a test of it for pytest."""
+"""Lists what a user's model needs and MPS does not have, for `parity audit FILE.py:function`, and a test of it for pytest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What pytest shows of a comparison that failed: where it was called, and at most so many lines of what differs."""
+"""Shortens what pytest shows of a comparison that failed: where it was called, and at most so many lines of what differs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which findings of an item are known, decided without shrinking them and without looking for their causes.
+"""Recognizes the known findings of an item, without shrinking them and without looking for their causes.
 
 A least case holds nothing that its finding does not need. So a drawn case that has all that a known least case of the same op
 has, and is not smaller, and that differs in a known way (aspect, tensor, kind and class of difference), at known values and not

@@ -1,4 +1,4 @@
-"""What changed between two runs, as text for a screen, a pull request, a program, a CI server or a browser.
+"""The changes between two runs as text for a screen, a pull request, a program, a CI server or a browser.
 
 Every text says first what is new in the fingerprint, then what was compared, then the groups of changes from the worst on.
 """

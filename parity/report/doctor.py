@@ -1,4 +1,4 @@
-"""What the doctor found, as text and as JSON."""
+"""The doctor's answer as text and as JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `parity locate` found as one page: the first module and operator that diverge, and a table of all modules."""
+"""The page of `parity locate`: the first module and operator that diverge, and a table of all modules."""
 
 from __future__ import annotations
 

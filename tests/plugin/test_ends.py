@@ -1,4 +1,4 @@
-"""How a run ends: interrupted, cancelled, with nobody reading. What is done is told and stored, and the exit code speaks."""
+"""How a run ends: interrupted, cancelled, with nobody reading. What is done is said and stored, and the exit code speaks."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def plain(path: Path) -> list[str]:
 
 
 def marked(mark: str) -> list[str]:
-    """The processes that carry a mark in their environment, where the system tells."""
+    """The processes that carry a mark in their environment, where the system says."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):

@@ -307,7 +307,7 @@ def test_what_cannot_be_located_is_said() -> None:
 
 
 def test_what_the_judge_fails_at_is_no_refusal_of_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error of the judge's own is counted by its name; what the CPU refuses is told as before."""
+    """An error of the judge's own is counted by its name; what the CPU refuses is reported as before."""
 
     def broken(*args: Any, **kwargs: Any) -> Any:
         raise RuntimeError("no such table")

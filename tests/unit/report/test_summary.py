@@ -110,7 +110,7 @@ def test_nothing_compared_is_no_success() -> None:
 
 
 def test_the_counts_of_a_run_are_told_together() -> None:
-    """Findings are kinds of difference, each told by its least case; other records hold checks as they were drawn."""
+    """Findings are kinds of difference, each shown by its least case; other records hold checks as they were drawn."""
     items = (ItemRow("add", "float32", 60, {"forward": {"agree": 7, "wrong": 53}}),)
     drawn = [Record(f"add(float32[{k}])", "add", "float32", "forward", Status.WRONG) for k in range(30)]
     least = [replace(drawn[9], shrunk=f"add(float32[1, {k}])") for k in range(1, 11)]
@@ -125,7 +125,7 @@ def test_the_counts_of_a_run_are_told_together() -> None:
 
 
 def test_the_end_fits_a_screen_whatever_was_found() -> None:
-    """Thirty lines with the first and the last ones of the run, at any width; with -v, all is told."""
+    """Thirty lines with the first and the last ones of the run, at any width; with -v, all is shown."""
     items = tuple(ItemRow(f"op{k}", "float32", 60, {"forward": {"wrong": 2}}, void={"why": 1}) for k in range(300))
     records = [
         Record(
