@@ -71,6 +71,7 @@ def located(q: Request, seconds: float = math.inf, whole: bool = True, modules: 
         if (search.foreign or not search.divergences) and time.monotonic() < search.until:
             place.seed(SEED)
             search.functions(eager, only_foreign=bool(search.divergences))
+    notes += (search.nonfinite,) if search.nonfinite else ()
     differs = ""
     if whole and search.broken:
         notes += _advice(q)

@@ -1,7 +1,8 @@
-"""`parity.locate` names the module, the operator and the line where a device parts, and blames no healthy one."""
+"""`parity.locate` names the module, the operator and the line where a device diverges, and blames no healthy one."""
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -327,3 +328,26 @@ def test_half_types_written_in_place_have_the_budget_of_their_steps() -> None:
     parity.assert_parity(net, x, device="sim")
     with pytest.raises(parity.ParityFailure):
         parity.assert_parity(net, x, device=resolve("sim", (Fault("gru", ("_thnn_fused_gru_cell",), larger),)))
+
+
+@pytest.mark.parametrize(
+    ("fn", "x", "said"),
+    [
+        (
+            lambda x: torch.log(x - 10) * 2,
+            torch.ones(3),
+            "NaN as the device does, first in aten::log float32, forward, torch.log",
+        ),
+        (lambda x: (x * 60000) * 60000, torch.ones(3).half(), "Inf as the device does, first in aten::mul float16, forward"),
+        (lambda x: x * 60000 * 60000 * 0.0, torch.ones(3).half(), "Inf as the device does, first in aten::mul float16"),
+        (lambda x: torch.softmax(x.masked_fill(x > 0, -math.inf), -1) * 2, torch.tensor([1.0, -1.0]).half(), ""),
+        (lambda x: x * 2, torch.tensor([math.nan, 1.0]), ""),
+        (lambda x: torch.log(x) * 2, torch.ones(3), ""),
+    ],
+)
+def test_nan_of_the_cpu_itself_is_named_with_the_operator_that_makes_it(fn: Any, x: Tensor, said: str) -> None:
+    """Then the model or its dtype gives it, and no device."""
+    found = parity.locate(fn, x, device="sim")
+    assert found.agrees
+    assert said in " ".join(found.notes)
+    assert bool(said) is ("as the device does" in " ".join(found.notes))
