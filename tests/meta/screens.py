@@ -78,7 +78,7 @@ TESTED = f"""\
 import os, pytest
 for width in {WIDTHS}:
     os.environ["COLUMNS"] = str(width)
-    pytest.main(["-q", "-p", "no:cacheprovider", "--parity-device", "sim", "--parity-faults=faults.py", "test_net.py"])
+    pytest.main("-q --show-capture no -p no:cacheprovider --parity-device sim --parity-setup=faults.py test_net.py".split())
     print("\\f", end="")
 """
 OPS = """
@@ -166,9 +166,10 @@ def _command(*words: str) -> Callable[[], object]:
     return lambda: print(f"exit code {cli.main(words)}")
 
 
-def _once(say: Callable[[], object]) -> Callable[[], object]:
-    """Says it again as it was said to no terminal: what takes a second and knows no width."""
-    with redirect_stdout(io.StringIO()) as stream, redirect_stderr(stream):
+def _once(say: Callable[[], object], errors: bool = False) -> Callable[[], object]:
+    """Says it again as it was said to no terminal: what takes a second and knows no width. errors: with the standard error,
+    where a slow machine has progress."""
+    with redirect_stdout(io.StringIO()) as stream, redirect_stderr(stream if errors else io.StringIO()):
         say()
     return lambda: print(stream.getvalue(), end="")
 
@@ -191,7 +192,7 @@ def situations() -> Mapping[str, Callable[[], object]]:
         "diff-unclear": _command("diff", healthy, str(unclear)),
         "doctor": examined,
         "audit": _once(_command("audit", "models.py:net")),
-        "bad-input": _once(_command("locate", "models.py:nets", "--device", "sim")),
+        "bad-input": _once(_command("locate", "models.py:nets", "--device", "sim"), errors=True),
     }
 
 
@@ -213,7 +214,7 @@ def apart(stored: str) -> list[tuple[int, str]]:
 def _zeros(text: str) -> str:
     """The text without what gradients are on this CPU, and without pytest's time; as long as it was."""
     figures = r"-?\d\.\d{5,}|[\d.]+e\+\d+(?= times)|(?<=share )[\d.]+|(?<=worst at )\[[\d, ]+\]"
-    return re.sub(figures, lambda m: re.sub(r"\d", "0", m[0]), re.sub(r"[\d.]+s$", "TIME", text, flags=re.M))
+    return re.sub(figures, lambda m: re.sub(r"\d", "0", m[0]), re.sub(r"[\d.]+s( \([\d:]+\))?$", "TIME", text, flags=re.M))
 
 
 def _tested() -> str:
