@@ -35,6 +35,7 @@ from parity.comparing.watch import command, row_of
 from parity.core.errors import NothingCompared, ParityError, UsageError
 from parity.core.results import Raised
 from parity.devices import Device
+from parity.devices.fallbacks import listening
 from parity.devices.mps import FALLBACK_VARIABLE
 from parity.execution import execute as ex
 from parity.locating.calls import Operators, Search
@@ -63,14 +64,15 @@ def located(q: Request, seconds: float = math.inf, whole: bool = True, modules: 
     if s.draws:
         notes += ("random numbers (dropout) were drawn on the CPU and handed to the device",)
     search = Search(place, time.monotonic() + seconds, effort_of(q.effort))
-    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]), place.active():
-        warnings.simplefilter("ignore", ParityWarning)
+    fell: list[str] = []  # operators that ran on the CPU, once for each call
+    with listening(fell), torch.random.fork_rng(devices=[]), place.active():
         place.seed(SEED)
         search.operators(eager, cotangents)
         # Behind a part that was found, functions that the CPU has no operator for may diverge before it.
         if (search.foreign or not search.divergences) and time.monotonic() < search.until:
             place.seed(SEED)
             search.functions(eager, only_foreign=bool(search.divergences))
+    notes += (f"ran on the CPU unasked: {', '.join(dict.fromkeys(fell))}",) if fell else ()
     notes += (search.nonfinite,) if search.nonfinite else ()
     differs = ""
     if whole and search.broken:

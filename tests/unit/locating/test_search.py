@@ -351,3 +351,15 @@ def test_nan_of_the_cpu_itself_is_named_with_the_operator_that_makes_it(fn: Any,
     assert found.agrees
     assert said in " ".join(found.notes)
     assert bool(said) is ("as the device does" in " ".join(found.notes))
+
+
+@pytest.mark.parametrize("falls", [True, False])
+def test_an_operator_that_ran_on_the_cpu_is_named_where_nothing_diverges(falls: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without -v, and next to an agreement."""
+    monkeypatch.setenv("PYTORCH_ENABLE_MPS_FALLBACK", "1")
+    model = nn.AdaptiveMaxPool3d(2) if falls else nn.AdaptiveAvgPool2d(2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = parity.locate(model, torch.randn(1, 4, 4, 4), device="sim:mps", backward=False)
+    assert found.agrees
+    assert ("ran on the CPU unasked: aten::adaptive_max_pool3d.out" in found.notes) is falls
