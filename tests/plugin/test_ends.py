@@ -127,7 +127,7 @@ def test_a_run_that_is_killed_leaves_nothing_and_is_finished(
     assert code == 0
     assert f"{done} item{'s' if done > 1 else ''} of 5 are whole in run.jsonl; the rest is run" in resumed
     assert plain(tmp_path / "run.jsonl") == plain(tmp_path / "quiet.jsonl")
-    ends = [text[text.rindex("\ndevice ") :].splitlines() for text in (quiet, resumed)]
+    ends = [text[text.rindex("\ncompared ") :].splitlines() for text in (quiet, resumed)]
     ends = [[re.sub(r", in [\d:.]+( s)?;", ";", line) for line in lines] for lines in ends]  # what differs each time
     assert ends[0] == [line.replace("run.jsonl", "quiet.jsonl") for line in ends[1]]
     code, _, err = commands.said(capfd, "run", "--resume", "run.jsonl")
