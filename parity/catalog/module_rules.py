@@ -1,4 +1,4 @@
-"""How torch's modules are judged: by the facts of the function that each one calls, or by none.
+"""The rules that judge torch's modules: by the facts of the function that each one calls, or by none.
 
 A module without a function of its own (recurrent layers, transformers) runs many kernels and is a composite.
 """

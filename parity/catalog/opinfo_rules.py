@@ -1,4 +1,4 @@
-"""How torch's OpInfo entries are judged: the op class of each, its relation, and other fields of its row.
+"""The rules that judge torch's OpInfo entries: the op class of each, its relation, and other fields of its row.
 
 Names are an entry's full key ("max:binary") or its name without the variant ("max").
 """

@@ -1,4 +1,4 @@
-"""Which properties of an operator's call decide that it differs, by experiment.
+"""Finds by experiment which properties of an operator's call make it differ.
 
 Each kind of property is taken away from the whole call, and the call is run again: what it can lose is gone for good, as in
 delta debugging, so that a special value cannot hide a layout. Of what is left the most informative kind is named. The answers

@@ -1,4 +1,4 @@
-"""What a case is to compare: known from its row, dtype, settings and operands before it runs."""
+"""Lists what a case must compare, from its row, dtype, settings and operands before it runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which operator of a case first computes something else on the device than on the CPU.
+"""Finds the first operator of a case that computes something else on the device than on the CPU.
 
 A dispatch mode around the case runs every operator of aten that reaches the device once more on the CPU, with the operands as
 they lie in the device's memory, so that an operator is blamed for what it does itself and not for what it is given. Composite

@@ -1,4 +1,4 @@
-"""What to do about an exception that the caller's own code brings about, in the words of one sentence."""
+"""Advice in one sentence about an exception that the caller's own code causes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a function captures: modules, optimizers and tensors of its closure and globals, which no side gets a copy of."""
+"""Finds what a function captures: modules, optimizers and tensors of its closure and globals, which no side gets a copy of."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a result that agrees is from the CPU's, and what of that rounding allows, in words."""
+"""Says how far a result that agrees is from the CPU's, and how much rounding allows."""
 
 from __future__ import annotations
 

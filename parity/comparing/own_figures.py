@@ -1,5 +1,5 @@
-"""What two runs compare of a user's function besides its verdicts: how exact its results are, how long the device takes and how
-much memory it holds (`parity.history.own_change`)."""
+"""The figures of a user's function that two runs compare besides its verdicts: how exact its results are, how long the device
+takes and how much memory it holds (`parity.history.own_change`)."""
 
 from __future__ import annotations
 

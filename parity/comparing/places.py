@@ -1,4 +1,5 @@
-"""Where in a user's program an operator was called: the module, the public function, and the line, forward and backward.
+"""Records where in a user's program an operator was called: the module, the public function, and the line, forward and
+backward.
 
 Hooks of torch show which module runs, a function mode which public function is called from which line. Each node that autograd
 makes for a call gets the call's place, so that the operators of the backward pass have it, too.

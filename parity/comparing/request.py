@@ -1,4 +1,4 @@
-"""What is asked of a user's function."""
+"""The request for a comparison of a user's function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What rounding explains: a program in float64, and the same with every step rounded by chance, as often as is asked.
+"""Measures what rounding explains: a program in float64, and the same with every step rounded by chance, as often as is asked.
 
 The spread of the rounded runs around the exact one is the yardstick of a device's error: `Spread` says how many times as far
 off as a typical rounded run a result is, and how far it leans to one side.

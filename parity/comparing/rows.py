@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from parity.checks.trial import Result
 from parity.comparing.comparison import Comparison
 from parity.core.results import Aspect, Cause, Record, Status, Verdict
-from parity.findings.locating import symptom_of
+from parity.findings.cause_search import symptom_of
 from parity.findings.regions import extent
 from parity.store.rows import ItemRow
 

@@ -1,4 +1,4 @@
-"""Where the operators of a call ran: on the device, on the CPU, or on the CPU after a copy from the device.
+"""Records where the operators of a call ran: on the device, on the CPU, or on the CPU after a copy from the device.
 
 torch modes watch one more run of the function. They see every dispatched operator, so they detect a function that computes on
 the CPU and uploads its result. The run that is judged is not watched, because `torch.compile` does not run its code under a

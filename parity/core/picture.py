@@ -1,4 +1,4 @@
-"""How the errors of a tensor's elements are kept with a finding, in a few hundred characters whatever its size.
+"""Packs the errors of a tensor's elements for a finding, in a few hundred characters whatever its size.
 
 Each element's error, in units of its budget, is one letter: `a` is no error, `b` to `w` are powers of two (`m` is from 1 to 2,
 and with it begin the errors above the budget), `x` is what has no size (NaN, Inf, an exact result that differs). `-` stands for

@@ -1,4 +1,4 @@
-"""What parity assumes of MPS: the words of its library, the names of `torch.mps`, the variables that it reads.
+"""The assumptions about MPS: the words of its library, the names of `torch.mps`, the variables that it reads.
 
 Nothing here was learnt by running MPS. Each text was read in the macOS wheels of torch 2.12.1, 2.13.0 and 2.14.1, and
 `parity.devices.mac_wheel` looks all of them up again in any wheel. This module is the only place that quotes MPS; whoever

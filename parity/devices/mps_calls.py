@@ -1,4 +1,5 @@
-"""What MPS makes of a call of an operator: it has a kernel, composes it, leaves it to the CPU, has none, or refuses the dtype.
+"""Predicts what MPS does with a call of an operator: it has a kernel, composes it, leaves it to the CPU, has none, or refuses
+the dtype.
 
 Which operators have a kernel stands in torch's operator table, of the installed torch or of another one. What a kernel refuses
 stands in its own words (`parity.devices.mps`), each with the versions of torch that have them; here stands at which calls.

@@ -1,4 +1,4 @@
-"""What an exception of a device means: it refuses the operator or the dtype, it is out of memory, or it is at fault.
+"""Classifies an exception of a device: it refuses the operator or the dtype, it is out of memory, or it is at fault.
 
 A refusal is only what a backend says in its own words for that; anything else that a device raises is an error.
 """

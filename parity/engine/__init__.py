@@ -1,1 +1,1 @@
-"""How a run works: its items and their cases, and what happens when a process dies. Nothing here prints."""
+"""The engine of a run: its items and their cases, and what happens when a process dies. Nothing here prints."""

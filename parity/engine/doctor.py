@@ -78,11 +78,10 @@ def fingerprint_of(answer: dict[str, Any]) -> Fingerprint:
     return Fingerprint(**raw)
 
 
-def named(answer: dict[str, Any]) -> str:
-    """The device in a probe's answer in words, and whether it is real."""
-    f = fingerprint_of(answer)
+def named(f: Fingerprint) -> str:
+    """The device in words, and whether it is real."""
     if f.simulated:
-        return f"{f.device} (SIMULATED: the results say nothing about any hardware)"
+        return f"{f.device} (SIMULATED: this says nothing about any hardware)"
     if f.device == "cpu":
         return "cpu (the reference itself: nothing is said about another device)"
     return f"{f.device} ({f.device_name})" if f.device_name not in ("", f.device) else f.device

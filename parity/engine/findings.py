@@ -1,4 +1,4 @@
-"""What an item found, by kind: each with its least case and its cause, and whether it comes every time."""
+"""The findings of an item, by kind: each with its least case and its cause, and whether it comes every time."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from parity.engine.rounds import Part, TimeLimit
 from parity.engine.suite import Item
 from parity.engine.tally import ItemTally, record
 from parity.execution import detour
+from parity.findings.cause_search import cause_of, unlocated
 from parity.findings.extent import Extent
-from parity.findings.locating import cause_of, unlocated
 from parity.findings.recognition import Recognition, uncovered
 from parity.findings.regions import extent
 from parity.findings.workaround import Way, tried, ways_around

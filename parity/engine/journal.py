@@ -1,4 +1,4 @@
-"""What a worker is about to do, in shared memory that survives the death of the process.
+"""A worker's journal of what it is about to do, in shared memory that survives the death of the process.
 
 One file per worker, mapped by the worker and read by the controller. An entry costs about a microsecond and no system call. It
 survives the process, but not a power cut. A number counts the changes and is odd during one, so that a reader never takes half

@@ -1,4 +1,4 @@
-"""How much memory the workers of a run may occupy together. Nothing here imports torch.
+"""Limits the memory that the workers of a run occupy together. Nothing here imports torch.
 
 MPS compiles and keeps a graph for every new shape and gives none of them back (55 KB each by one report, 13.7 GB after 315
 batches by another), so a worker that passes its share ends between two items, and another one takes its place.

@@ -177,7 +177,8 @@ class Code(Action):
 
     def __call__(self, parser: ArgumentParser, namespace: Namespace, given: Any, option: str | None = None) -> None:
         """Keep one file. Raises ArgumentError for the second of a kind."""
-        dest, kind = ("faults", "with faults") if plants_faults(given) else ("setup", "without faults")
+        faults = plants_faults(given)
+        dest, kind = (self.dest.replace("setup", "faults"), "with faults") if faults else (self.dest, "without faults")
         if getattr(namespace, dest, None) is not None:
             raise ArgumentError(self, f"{getattr(namespace, dest)} and {given} are both {kind}; give one of each at most")
         setattr(namespace, dest, given)
@@ -315,9 +316,7 @@ class RunOptions:
         read=read_seconds,
         offered=(PYTEST,),
     )
-    setup: str | None = _option(
-        None, SETUP_HELP, "a Python file that every worker runs before it touches the device", metavar="FILE", read=read_text
-    )
+    setup: str | None = _option(None, SETUP_HELP, metavar="FILE", read=read_text)
     fail_on: tuple[str, ...] = _option(
         (),
         f"also fail on this status, such as unsupported; on {METADATA_HELP}; or on {KNOWN}: findings of --known that are "
@@ -511,7 +510,11 @@ class Option:
 
     def for_pytest(self) -> tuple[str, dict[str, Any]]:
         """Name and keywords for `addoption` of a group of pytest's parser."""
-        how = {"dest": self.pytest_dest, "help": self.pytest_help or self.help, **self._action()}
+        how = {
+            "dest": self.pytest_dest,
+            "help": self.pytest_help or self.help,
+            **(CODE if self.name == "setup" else self._action()),
+        }
         return self.pytest_flag, how if self.is_switch else how | {"type": IN_PYTEST.get(self.name, self.plain)}
 
     def words(self, flag: str, value: Any) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What all items of a run share, made from its options in each process."""
+"""The plan that all items of a run share, made from its options in each process."""
 
 from __future__ import annotations
 

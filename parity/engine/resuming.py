@@ -1,4 +1,4 @@
-"""What is whole in the run file of an interrupted run, and the options with which it was run, so that the rest can be run.
+"""Resumes an interrupted run: what is whole in its run file, and the options with which the rest is run.
 
 An item is whole if its row is there, which is written last, and the causes of all that it found. Everything else of the file
 is made again: rows of items without one, what was tried again, and what the end sums up.

@@ -1,4 +1,4 @@
-"""What the parts of a run bring: counted, kept for its end, and written into the run file."""
+"""Collects the parts of a run: counted, kept for its end, and written into the run file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How each case of an item is checked: a fixed choice, by its ordinal, of what is too dear for every case."""
+"""Chooses how each case of an item is checked: a fixed choice, by its ordinal, of what is too dear for every case."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What a run does otherwise than to look for findings, or notes besides. `parity prove` names a study; every other run has
-the plain one, and loads none."""
+"""Studies: runs that do something else than look for findings, or record more. `parity prove` names a study; every other run
+has the plain one, and loads none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What a run consists of: items (one op in one dtype), profiles (how many cases of each), and their selection by name.
+"""The suite that a run consists of: items (one op in one dtype), profiles (how many cases of each), and their selection by
+name.
 
 Nothing here imports torch, so that a misspelt name is reported at once, and every worker collects the same items in the same
 order.

@@ -1,4 +1,4 @@
-"""What a run with a limit of time reached, counted while its parts come in."""
+"""The progress of a run with a limit of time, counted while its parts come in."""
 
 from __future__ import annotations
 

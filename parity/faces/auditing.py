@@ -1,9 +1,10 @@
-"""What a user's model needs that MPS does not have, for `parity audit FILE.py:function`, and a test of it for pytest."""
+"""Lists what a user's model needs and MPS does not have, for `parity audit FILE.py:function`, and a test of it for pytest."""
 
 from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import shutil
 import sys
 import time
@@ -90,7 +91,9 @@ def run(o: argparse.Namespace) -> int:
         missing = [name for name, found, concerns in answers if _is_missing(found, concerns)]
         said = f"MPS {'is missing what' if missing else 'has all that'} {listed(missing or [n for n, _, _ in answers])} needs"
         said = "not every function was seen to its end" if code and not missing else said
-        print(last_line(Conclusion.FAIL if missing else Conclusion.of(code), said, time.monotonic() - began), flush=True)
+        verdict = Conclusion.FAIL if missing else Conclusion.of(code)
+        following = f"parity locate {shlex.quote(o.model)}" if verdict is Conclusion.PASS else ""
+        print(last_line(verdict, said, time.monotonic() - began, following=following), flush=True)
     if o.output:
         _write(o.output, needs_report.as_json(answers, bugs) + "\n")
     return code

@@ -1,4 +1,4 @@
-"""What a person may type: the commands of the command line, each of which is a module."""
+"""The parser of the command line: the commands of the command line, each of which is a module."""
 
 from __future__ import annotations
 

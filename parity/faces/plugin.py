@@ -22,6 +22,7 @@ import pytest
 
 from parity.core import parent, processes
 from parity.engine.options import RunOptions
+from parity.faces.failing import Folded
 from parity.faces.failing import pytest_runtest_makereport as pytest_runtest_makereport
 from parity.faces.fixture import Verbose
 from parity.faces.fixture import parity as parity
@@ -59,6 +60,7 @@ def pytest_configure(config: pytest.Config) -> None:
         if "parity_rundir" in worker:
             _guard_worker(worker)
         return
+    config.pluginmanager.register(Folded(config), "parity-folded")
     if config.get_verbosity() > 0:
         config.pluginmanager.register(Verbose(config), "parity-verbose")
     if config.option.parity_output and not config.option.collectonly:
@@ -142,7 +144,7 @@ def pytest_report_header(config: pytest.Config) -> str | None:
         from parity.devices import resolve
 
         name = resolve(name).name
-    simulated = " (SIMULATED: the results say nothing about any hardware)" if name.partition(":")[0] == "sim" else ""
+    simulated = " (SIMULATED: this says nothing about any hardware)" if name.partition(":")[0] == "sim" else ""
     return f"parity: device {name}{simulated}, {config.option.parity_profile} profile, seed {config.option.parity_seed}"
 
 

@@ -20,9 +20,8 @@ from parity.core import machine, parent, processes, resources
 from parity.core.errors import DeviceError, NothingCompared, OutputError, UsageError
 from parity.core.health import SUSPECT, UNUSABLE
 from parity.core.results import Fingerprint, statuses
-from parity.core.version import __version__
 from parity.engine import memory, own, resuming, suite
-from parity.engine.doctor import banner, examined, fingerprint_of, named
+from parity.engine.doctor import banner, examined, fingerprint_of
 from parity.engine.inquest import How
 from parity.engine.options import AGAIN, ALSO, MIXED, RunOptions
 from parity.engine.run_state import RunState
@@ -31,6 +30,7 @@ from parity.faces.commands.groups import split
 from parity.faces.files import in_words, located, writable
 from parity.faces.interruption import Interruptions
 from parity.findings import known as known_findings
+from parity.report.summary import opening
 from parity.report.words import plural
 from parity.store.code import Code, code_of
 from parity.store.rows import Header
@@ -119,12 +119,7 @@ def _run_with(o: RunOptions, began: float) -> Ended:
         print(banner(probe["reasons"]))
     with Interruptions() as asked:
         try:
-            print(
-                f"parity {__version__}: {_asked_for(o, items)}, {o.profile} profile, {plural(workers, 'worker')}"
-                f"{_room(o)}{f', shard {o.shard}' if o.shard else ''}\n"
-                f"device {named(probe)}, reference cpu, torch {fingerprint.torch}",
-                flush=True,
-            )
+            print(opening(fingerprint, _asked_for(o, items), _how(o, workers)), flush=True)
             print(*_about_known(known, fingerprint), sep="\n", end="", flush=True)
             code = _compared(o, items, workers, reporter, began, () if kept is None else kept.ids)
             if o.model and code in (0, 1, NothingCompared.exit_code):
@@ -209,10 +204,13 @@ def _sendable(o: RunOptions) -> None:
             raise UsageError(f"{what} '{shown}' is not UTF-8, so that it cannot be sent to a worker; {remedy}") from None
 
 
-def _room(o: RunOptions) -> str:
-    """How much memory the workers here may occupy, in words."""
+def _how(o: RunOptions, workers: int) -> str:
+    """What is unusual about a run, in words; with -v all of it."""
     most = memory.ceiling()
-    return f" with {machine.size(most)} of memory at most" if most and not o.tx else ""
+    room = f" with {machine.size(most)} of memory at most" if most and not o.tx else ""
+    said = [f"{o.profile} profile"] if o.verbose or o.profile != RunOptions().profile else []
+    said += [f"{plural(workers, 'worker')}{room}"] if o.verbose else []
+    return ", ".join([*said, *([f"shard {o.shard}"] if o.shard else [])])
 
 
 def _known(o: RunOptions) -> known_findings.Known | None:

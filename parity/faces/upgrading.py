@@ -1,4 +1,4 @@
-"""What `parity upgrade` does: two runs in two environments and their diff, or one case in many environments."""
+"""Runs `parity upgrade`: two runs in two environments and their diff, or one case in many environments."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What differences mean: their kinds and causes, and which of them are known."""
+"""The meaning of differences: their kinds and causes, and which of them are known."""

@@ -1,6 +1,6 @@
 """The causes of a run: findings whose facts are equal, gathered, weighed and put in an order.
 
-`parity.findings.locating` finds the facts of each finding by experiment. Findings with equal facts have one cause. So have
+`parity.findings.cause_search` finds the facts of each finding by experiment. Findings with equal facts have one cause. So have
 findings of three operators or more in which nothing but the operator differs, if the deciding property is of a kind that
 operators share code for, or handle by one convention: layouts, operands on the CPU, empty operands, NaN and Inf, numbers near
 the ends of the range, destinations of another dtype. Where an operator gives wrong values without any deciding property, its

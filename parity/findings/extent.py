@@ -1,4 +1,4 @@
-"""How far a finding extends: at which values of its operands it shows, and how large its error is there.
+"""The extent of a finding: at which values of its operands it shows, and how large its error is there.
 
 An extent holds the largest error in units of its budget for each region of values that the failing tensors met
 (`parity.findings.regions` measures it). A number up to 1 says that the region was met often enough to see that it agrees; a

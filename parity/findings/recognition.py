@@ -1,4 +1,4 @@
-"""Which findings of an item are known, decided without shrinking them and without looking for their causes.
+"""Recognizes the known findings of an item, without shrinking them and without looking for their causes.
 
 A least case holds nothing that its finding does not need. So a drawn case that has all that a known least case of the same op
 has, and is not smaller, and that differs in a known way (aspect, tensor, kind and class of difference), at known values and not
@@ -21,7 +21,7 @@ from parity.core import notation
 from parity.core.case import Case, Word
 from parity.core.errors import CaseError
 from parity.core.results import EARLIER_CALLS, Aspect, Record, Status, Verdict
-from parity.findings import causes, known, locating
+from parity.findings import cause_search, causes, known
 from parity.findings.known import Entry
 from parity.findings.regions import extent
 from parity.findings.standing import unaccepted
@@ -37,7 +37,7 @@ SLACK = 4  # by which a least case may have fewer elements than a known one that
 def shown(r: Result) -> str:
     """How a finding shows: its symptom, and the tensor. Equal calls that differ are wrong values, too: whether they differ is
     chance."""
-    symptom = locating.symptom_of(r)
+    symptom = cause_search.symptom_of(r)
     symptom = "values" if symptom == "unstable" else symptom
     return symptom if symptom.startswith("raises") or not r.verdict.tensor else f"{symptom} in {r.verdict.tensor}"
 
@@ -89,7 +89,7 @@ def _unplaced(feature: str) -> str:
     if not feature.startswith("layout["):
         return feature
     word = feature.partition("] ")[2]
-    return f"layout {locating.LAYOUTS.get(word, word)}"
+    return f"layout {cause_search.LAYOUTS.get(word, word)}"
 
 
 def uncovered(least: Iterable[Case], drawn: Iterable[Case]) -> list[Case]:

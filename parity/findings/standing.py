@@ -1,4 +1,4 @@
-"""What a run says of each entry of the file of known findings, from what its items saw of it."""
+"""The state of each entry of the file of known findings, from what its items saw of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many elements a case takes: of its operands, its results, and all that the truth's formulas make on the way.
+"""Counts the elements that a case takes: of its operands, its results, and all that the truth's formulas make on the way.
 
 Factories and resampling have large results of small operands, and a formula may take their square. Tensors without memory are
 enough to count them.

@@ -1,4 +1,4 @@
-"""Whether the CPU computes a call: what torch takes is not known beforehand, so the call is tried."""
+"""Tries whether the CPU computes a call, because what torch takes is not known beforehand."""
 
 from __future__ import annotations
 

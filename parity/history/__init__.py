@@ -1,1 +1,1 @@
-"""What changes between two runs: statuses, errors, times, and the environments that they ran in."""
+"""The changes between two runs: statuses, errors, times, and the environments that they ran in."""

@@ -1,5 +1,5 @@
-"""Whether two runs can be compared at all: enough of the same cells, and nothing that changed besides what the comparison is
-about. Where they cannot, a diff is inconclusive even if nothing got worse."""
+"""Decides whether two runs can be compared at all: enough of the same cells, and nothing that changed besides what the
+comparison is about. Where they cannot, a diff is inconclusive even if nothing got worse."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What changed between two runs. Records are paired by case, aspect and inputs; explored cases are compared by op, dtype and
+"""Compares two runs. Records are paired by case, aspect and inputs; explored cases are compared by op, dtype and
 aspect.
 
 A *cell* is one op in one dtype and one aspect. A finding of the later run is a regression unless the earlier run had a finding

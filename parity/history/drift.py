@@ -1,4 +1,4 @@
-"""Whether errors grew or shrank from one run to another: paired statistics over all cases with equal inputs in both.
+"""Tests whether errors grew or shrank from one run to another: paired statistics over all cases with equal inputs in both.
 
 The error of each tensor of a case is compared with that of the same tensor in the other run, in steps of an eighth of a factor
 of two; where one run had the bits of the reference, with the reference's error. What lies below 2**-7 of a budget is noise.

@@ -1,4 +1,4 @@
-"""What changed of a user's own functions from one run to another: errors, times and memory.
+"""The changes of a user's own functions from one run to another: errors, times and memory.
 
 A function is one case, so no test of many cases can separate chance from change, as for ops. It is reported from factors on
 that honest devices hardly reach: of 274 small networks whose kernels summed in another order, the median error of a pass moved

@@ -1,4 +1,4 @@
-"""Whether the device became slower or faster from one run to another, by the times of equal cases.
+"""Tests whether the device became slower or faster from one run to another, by the times of equal cases.
 
 A case's time is that of one call, with whatever the machine did meanwhile, so sizes are compared robustly: a series (one op in
 one dtype, forward or backward) is reported if three quarters of its cases moved by `FACTOR` or more beyond what all series

@@ -1,4 +1,4 @@
-"""What the judge knows of a case apart from its results."""
+"""The facts of a case that the judge needs apart from its results."""
 
 from __future__ import annotations
 

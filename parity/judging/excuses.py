@@ -1,4 +1,4 @@
-"""Which elements of a result are unspecified, and which are known less well than rounding alone suggests.
+"""Finds the elements of a result that are unspecified, or known less well than rounding alone suggests.
 
 Each excuse follows from an experiment or from the operands of the element. Excuses are computed for results that are outside
 their budget, and where somebody asks what an agreement rules out.

@@ -1,4 +1,4 @@
-"""What an agreement rules out: how large an error of each element would have been reported."""
+"""Measures how large an error of each element an agreement rules out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is promised of a result where arithmetic alone does not say: at NaN and Inf, at the ends of the range, in half types.
+"""The promises about a result where arithmetic alone does not say: at NaN and Inf, at the ends of the range, in half types.
 
 The tables (`[[special]]`) say what a device owes. These functions run only for results that are outside their budget.
 """

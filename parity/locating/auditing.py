@@ -1,4 +1,4 @@
-"""Which operators and dtypes a model needs that MPS does not have, answered without a Mac.
+"""Finds the operators and dtypes that a model needs and MPS does not have, without a Mac.
 
 The model runs once, forward and backward, on the simulated device, which composes operators as MPS does (`linear`, `_lstm_mps`,
 attention whole where no gradient is wanted ...), and not on the CPU, which takes other operators. The device refuses nothing

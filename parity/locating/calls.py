@@ -24,7 +24,8 @@ from parity.comparing.places import Place, Places
 from parity.comparing.quick import DEFAULT, FULL
 from parity.comparing.request import Request
 from parity.comparing.screens import Sums, is_settled, may_move, moved_run, moves_as_far
-from parity.comparing.subject import ForwardRun, Subject, forward, gradients, tracked_outputs
+from parity.comparing.subject import ForwardRun, Subject, forward, gradients, tracked_outputs, word
+from parity.core.dtypes import HALF
 from parity.core.errors import ParityError
 from parity.core.observer import Functions, lies_on, name_of
 from parity.core.results import Raised, Status, Verdict
@@ -59,6 +60,7 @@ class Search:
         self.odd: set[int] = set()  # numbers of the calls that draw random numbers, or return memory that nobody wrote
         self.in_place = False  # whether operators that return nothing are compared by what they leave in memory
         self.broken = ""
+        self.nonfinite = ""  # the first operator that gives NaN, or Inf in a half type, on both sides, in words
         self.noted = Noted()
         self._orders = Sums()
         self._agreed: set[tuple[str, str]] = set()  # digests of results of the device and the CPU that differ by roundings
@@ -155,6 +157,26 @@ class Search:
         with self._judging():
             self._operator_judged(call, theirs, ours)
             self.compared += 1
+            self.nonfinite = self.nonfinite or self._nonfinite(call, theirs, ours)
+
+    def _nonfinite(self, call: OperatorCall, theirs: Sequence[Tensor], ours: Sequence[Tensor]) -> str:
+        """What an operator makes of numbers on both sides, in words: NaN, or Inf in a half type; empty for neither."""
+        floats = [x for x in call.operands if x.base.is_floating_point() or x.base.is_complex()]
+        if not floats or any(isinstance(x, float) and not math.isfinite(x) for x in tree_leaves((call.args, call.kwargs))):
+            return ""  # it makes or masks, and no arithmetic went wrong
+        for what, is_it in (("NaN", torch.isnan), ("Inf", torch.isinf)):
+            pairs = [(a, b) for a, b in zip(ours, theirs) if a.is_floating_point() and (what == "NaN" or word(a.dtype) in HALF)]
+            if not any(bool(is_it(b).any()) and bool(is_it(a).any()) for a, b in pairs):
+                continue
+            if any(bool(is_it(x.values).any()) for x in floats):
+                return ""
+            pass_, place = self.where()
+            inf = what == "NaN" and any(bool(torch.isinf(x.values).any()) for x in floats)
+            line = f" at {place.line}" if place.line else ""
+            where = f"{word(floats[0].base.dtype)}, {pass_}, {place.function or 'a call'}{line}"
+            where += "; its operands hold Inf" if inf else ""
+            return f"the CPU gives {what} as the device does, first in aten::{call.base_name} {where}"
+        return ""
 
     @contextlib.contextmanager
     def _judging(self) -> Iterator[None]:

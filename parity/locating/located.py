@@ -1,4 +1,4 @@
-"""What `parity.locate` found, and its text."""
+"""The result of `parity.locate`, and its text."""
 
 from __future__ import annotations
 

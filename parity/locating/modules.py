@@ -1,4 +1,5 @@
-"""How far each module of a model is off on the device, as errors add up on the way to it: outputs, input gradients, parameters.
+"""Measures how far off each module of a model is on the device, with all errors before it: outputs, input gradients,
+parameters.
 
 Unlike `locate`, which judges every operator on the operands that it got, this compares whole runs: a module behind a wrong one
 is off, too. An error is given in units of what rounding explains at that place: how far runs in float64 lie from the exact one

@@ -1,4 +1,4 @@
-"""What a model needs of MPS: operators and dtypes with MPS's answer, the places of the calls, and the text of it all."""
+"""The needs of a model on MPS: operators and dtypes with MPS's answer, the places of the calls, and the text of it all."""
 
 from __future__ import annotations
 

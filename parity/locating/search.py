@@ -38,6 +38,7 @@ from parity.comparing.watch import command, row_of
 from parity.core.errors import NothingCompared, ParityError, UsageError
 from parity.core.results import Raised, Status, Verdict
 from parity.devices import Device
+from parity.devices.fallbacks import listening
 from parity.devices.mps import FALLBACK_VARIABLE
 from parity.execution import execute as ex
 from parity.locating.calls import Search, SearchMode
@@ -69,7 +70,8 @@ def located(q: Request, seconds: float = math.inf, whole: bool = True, modules: 
         notes += ("random numbers (dropout) were drawn on the CPU and handed to the device",)
     search = Search(place, time.monotonic() + seconds, effort_of(q.effort))
     search.expected = _calls(eager, bool(cotangents)) if meter.watched() else 0
-    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]), place.active():
+    fell: list[str] = []  # operators that ran on the CPU, once for each call
+    with warnings.catch_warnings(), listening(fell), torch.random.fork_rng(devices=[]), place.active():
         warnings.simplefilter("ignore", ParityWarning)
         place.seed(SEED)
         search.operators(eager, cotangents)
@@ -77,6 +79,8 @@ def located(q: Request, seconds: float = math.inf, whole: bool = True, modules: 
         if (search.foreign or not search.divergences) and time.monotonic() < search.until:
             place.seed(SEED)
             search.functions(eager, only_foreign=bool(search.divergences))
+    notes += (f"ran on the CPU unasked: {', '.join(dict.fromkeys(fell))}",) if fell else ()
+    notes += (search.nonfinite,) if search.nonfinite else ()
     differs, agreement = "", tuple[str, ...]()
     if whole and search.broken:
         notes += _advice(q)

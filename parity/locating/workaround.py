@@ -1,4 +1,4 @@
-"""What a caller of the first operator that diverges can do: the ways around it, tried with the very calls that diverged."""
+"""Tries ways around the first operator that diverges, with the very calls that diverged."""
 
 from __future__ import annotations
 

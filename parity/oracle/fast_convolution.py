@@ -1,4 +1,4 @@
-"""How far the fast algorithms of convolutions may be off, where a kernel larger than one element moves by single steps.
+"""Bounds the error of fast convolution algorithms, where a kernel larger than one element moves by single steps.
 
 Winograd's and those by Fourier transforms compute whole tiles together and take them apart again, so that an element is off in
 units of its tile, even one that is a sum of zeros (Barabasz et al., ACM Trans. Math. Softw. 46 (2020) 37). The norms of the

@@ -1,4 +1,4 @@
-"""What is known of torch's kernels before they run: which of them round, and what they do inside."""
+"""Facts about torch's kernels before they run: which of them round, and what they do inside."""
 
 from __future__ import annotations
 

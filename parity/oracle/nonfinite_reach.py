@@ -1,4 +1,4 @@
-"""Which elements of a result an operand's NaN or Inf reaches, by experiments with finite numbers in its place."""
+"""Finds the elements of a result that an operand's NaN or Inf reaches, by experiments with finite numbers in its place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the judge may ask of an oracle, for a case of the catalog or for a user's own function."""
+"""The questions that the judge may ask an oracle, for a case of the catalog or for a user's own function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far the truth moves if operands, cotangents and intermediate results move by a rounding."""
+"""Measures how far the truth moves if operands, cotangents and intermediate results move by a rounding."""
 
 from __future__ import annotations
 

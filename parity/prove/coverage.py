@@ -1,4 +1,5 @@
-"""What a run drew: how often each feature occurred in each family, and which pairs of features never occurred together.
+"""The coverage of a run's draws: how often each feature occurred in each family, and which pairs of features never occurred
+together.
 
 Cases of the run's items are decoded without running them; a pair that occurs there often, and never in the run, is a hole. The
 decoded cases depend only on the items and on the sizes of the profile, not on the seed of the run.

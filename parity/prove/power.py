@@ -1,4 +1,4 @@
-"""How often the judge agrees with a wrong result, of all comparisons of a run that has `--power` of all.
+"""Measures how often the judge agrees with a wrong result, of all comparisons of a run that has `--power` of all.
 
 Each comparison that agreed was judged once more with each of `parity.checks.power.ERRORS`. Shares are of the comparisons that
 were not proved: an experiment (numbers that leave the range, NaN that spreads), or an honest budget of more than half of what

@@ -1,4 +1,4 @@
-"""How much of what a device has kernels for a run reaches: torch's operator table against what compared cases dispatched.
+"""Measures how many of a device's kernels a run reaches: torch's operator table against what compared cases dispatched.
 
 An operator counts where a result that holds a comparison dispatched it on the device of the run. Operators that exist on MPS
 alone count only where MPS itself was the device, or where `sim:mps` compared their public op whole.

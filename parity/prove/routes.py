@@ -1,4 +1,5 @@
-"""Which rows of the catalog concern a fault: by name, and by what each row was recorded to call on a healthy device."""
+"""Finds the rows of the catalog that concern a fault: by name, and by what each row was recorded to call on a healthy
+device."""
 
 from __future__ import annotations
 

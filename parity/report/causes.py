@@ -53,20 +53,24 @@ def counts_line(causes: Sequence[Gathered]) -> str:
 
 
 def lines(causes: Sequence[Gathered], room: int, header: Header, columns: int | None = None) -> list[str]:
-    """The causes in so many lines of a screen, by weight: in full if that fits, else two lines each, as many as fit. columns:
-    of the screen, None for a file."""
+    """The causes in so many lines of a screen, by weight: as many as fit in two lines each, and if all do, the first ones in
+    full. columns: of the screen, None for a file."""
 
-    def on_screen(text: Sequence[tuple[Gathered, list[str]]]) -> list[str]:
-        return [part for line in _by_weight(text) for part in (fitted(line, columns) if columns else [line])]
+    def on_screen(texts: Sequence[list[str]]) -> list[str]:
+        text = _by_weight([*zip(causes, texts)])
+        return [part for line in text for part in (fitted(line, columns) if columns else [line])]
 
-    whole = on_screen([(c, full(c, header)) for c in causes])
-    if len(whole) <= room:
-        return whole
-    shown = len(causes)
-    while shown and len(text := on_screen([(c, short(c)) for c in causes[:shown]])) > room - 1:
-        shown -= 1
-    more = plural(len(causes) - shown, "more cause")
-    return text + ([f"... and {more}"] if shown < len(causes) else []) if shown else [more]
+    texts = [short(c) for c in causes[: max(room, 0)]]
+    while texts and len(on_screen(texts)) > room - (len(texts) < len(causes)):
+        texts.pop()
+    if len(texts) < len(causes):
+        more = plural(len(causes) - len(texts), "more cause")
+        return [*on_screen(texts), f"... and {more}"] if texts else [more]
+    for form in (medium, full):
+        for k, c in enumerate(causes):
+            longer = [*texts[:k], form(c, header), *texts[k + 1 :]]
+            texts = longer if len(on_screen(longer)) <= room else texts
+    return on_screen(texts)
 
 
 def _by_weight(texts: Sequence[tuple[Gathered, list[str]]]) -> list[str]:
@@ -81,6 +85,11 @@ def short(c: Gathered) -> list[str]:
     """A cause in two lines: what and where, and its least case."""
     kinds = plural(len(c.records), "kind") if c.records else plural(len(c.deaths), "death")
     return [f"  [{c.cause.id}] {sentence(c.cause)}; {kinds} in {listed(c.ops)} ({listed(c.dtypes, 40)})", f"    {c.case}"]
+
+
+def medium(c: Gathered, header: Header) -> list[str]:
+    """A cause with the ways around it, and the command that shows it again."""
+    return [*short(c)[:1], *([f"    workaround: {c.workaround}"] if c.workaround else []), f"    {reproduced(c.case, header)}"]
 
 
 def full(c: Gathered, header: Header) -> list[str]:

@@ -1,4 +1,4 @@
-"""What a reader must know of a run before its findings: a report without findings says little if the run was cut, or compared
+"""The caveats that stand before a run's findings: a report without findings says little if the run was cut, or compared
 nothing. Every report of a whole run gives these."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What changed between two runs, as text for a screen, a pull request, a program, a CI server or a browser.
+"""The changes between two runs as text for a screen, a pull request, a program, a CI server or a browser.
 
 Every text says first what is new in the fingerprint, then what was compared, then the groups of changes from the worst on.
 """
@@ -25,6 +25,7 @@ from parity.history.drift import ALARM, Cell, Shift
 from parity.history.pace import FACTOR, GENERAL, Pace
 from parity.report.causes import COMMENT, code, inert, sentence
 from parity.report.last_line import last_line
+from parity.report.output import columns, fitted
 from parity.report.words import called_in, listed, plural
 from parity.store.rows import Header, is_own
 
@@ -226,8 +227,13 @@ def terminal(d: Diff, fail_on: Collection[Group] = (), verbose: bool = False) ->
     if d.incomplete:
         how = "run it again, take what a damaged file holds with --accept partial, or name the ops to compare"
         tail.insert(0, f"incomplete: {'; '.join(d.incomplete)}; {how}")
-    room = SCREEN - len(head) - len(notes) - len(tail)
-    parts = next((p for p in (_groups(d, n) for n in PARTS) if len(p) <= room), [])
+    width = columns()
+
+    def high(lines: Sequence[str]) -> int:
+        return sum(len(fitted(line, width)) if width else 1 for line in lines)
+
+    room = SCREEN - high([*head, *notes, *tail])
+    parts = next((p for p in (_groups(d, n) for n in PARTS) if high(p) <= room), [])
     body = _groups(d, 1 << 30, members=True) if verbose else parts
     return "\n".join([*head, *body, *notes, *tail]) + "\n"
 

@@ -1,4 +1,4 @@
-"""What the doctor found, as text and as JSON."""
+"""The doctor's answer as text and as JSON."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ WIDE = 28
 DEFAULTS = "none of those that change numbers is set"
 
 
-def render(found: dict[str, Any]) -> str:
-    """An examination's answer as text."""
+def render(found: dict[str, Any], seconds: float | None = None) -> str:
+    """An examination's answer as text. seconds: that it took."""
     f = fingerprint_of(found)
-    lines = [f"device   {named(found)}", f"verdict  {in_words(found['verdict'])}", *(f"         {r}" for r in found["reasons"])]
+    lines = [f"device   {named(f)}", f"verdict  {in_words(found['verdict'])}", *(f"         {r}" for r in found["reasons"])]
     if found["dtypes"]:
         lines.append(f"dtypes   {', '.join(found['dtypes'])}")
         lines.append(f"         not: {', '.join(d for d in FACTS if d not in found['dtypes']) or 'none'}")
@@ -29,7 +29,7 @@ def render(found: dict[str, Any]) -> str:
     lines += [f"  {f'{k}={v}':<{WIDE + 12}}  {VARIABLES.get(k, '')}".rstrip() for k, v in f.environment]
     healthy = found["verdict"] == HEALTHY
     following, verdict = (f"parity run --device {f.device}", Conclusion.PASS) if healthy else ("", Conclusion.FAIL)
-    return "\n".join([*lines, last_line(verdict, f"{f.device} is {found['verdict']}", following=following)])
+    return "\n".join([*lines, last_line(verdict, f"{f.device} is {found['verdict']}", seconds, following=following)])
 
 
 def as_json(found: dict[str, Any]) -> str:

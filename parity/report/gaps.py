@@ -1,4 +1,5 @@
-"""What a run did not compare or judge as sharply as the rest: each matter in one line for a screen, and in full for -v."""
+"""The gaps of a run, where it compared nothing or judged less sharply: each matter in one line for a screen, and in full for
+-v."""
 
 from __future__ import annotations
 

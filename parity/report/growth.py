@@ -1,4 +1,4 @@
-"""How the memory of the workers grew over a run."""
+"""Tracks how the memory of the workers grew over a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run says of each op, dtype and pass, as one table: agrees, drifts, wrong, refused, ran on the CPU, not judged."""
+"""A table of a run's ops, dtypes and passes: agrees, drifts, wrong, refused, ran on the CPU, not judged."""
 
 from __future__ import annotations
 

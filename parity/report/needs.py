@@ -1,4 +1,4 @@
-"""What a model needs of MPS, as text and as JSON, with the public bugs and the causes of a run that concern it; and which
+"""The needs of a model on MPS as text and as JSON, with the public bugs and the causes of a run that concern it; and which
 operators gained or lost an MPS kernel."""
 
 from __future__ import annotations

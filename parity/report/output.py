@@ -42,6 +42,11 @@ def fitted(line: str, columns: int, indent: int = 2) -> list[str]:
     return [*lines, (deeper if lines else "") + line[begin:].rstrip()]
 
 
+def columns() -> int | None:
+    """Of the standard output; None where it is no terminal."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
 class Outlet:
     """A stream that ignores output after its reader has gone, and escapes control characters (`untrusted.shown`); on a terminal
     it folds long lines and colours verdicts. Everything else is passed to the wrapped stream."""

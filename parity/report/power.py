@@ -1,4 +1,4 @@
-"""How much a run's agreements are worth: the fraction of artificial errors that the judge detected."""
+"""Says how much a run's agreements are worth: the fraction of artificial errors that the judge detected."""
 
 from __future__ import annotations
 

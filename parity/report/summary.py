@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from parity import tolerance
 from parity.core.dtypes import DEFAULT, HALF
 from parity.core.errors import NothingCompared
-from parity.core.results import COMPARED, FINDINGS, Record, Status
+from parity.core.results import COMPARED, FINDINGS, Fingerprint, Record, Status
+from parity.core.status import Conclusion
 from parity.engine import suite
-from parity.engine.doctor import suspicion
+from parity.engine.doctor import named, suspicion
 from parity.findings import causes
 from parity.findings.known import Known
 from parity.findings.standing import standings
@@ -26,21 +27,18 @@ from parity.report.words import clock, plural, table
 from parity.store.features import Coverage
 from parity.store.rows import Death, Header, ItemRow, Power, is_own, totals
 
-SCREEN = 28  # most lines without -v, with the verdict; two more come before a run
+SCREEN = 30  # most lines without -v, with those of `opening` and the verdict
+OPENING = 3  # of these before a run, on a narrow screen
 LEAST_ROOM = 8  # lines for causes, however long the other parts are
 KNOWN_LINES = 5  # of the known findings
 EVERYTHING = 1 << 30  # lines with -v
 ALL_AGREES = "everything that was compared agrees"
 
 
-def device_line(header: Header) -> str:
-    """The device, and whether it is real."""
-    f = header.fingerprint
-    if f.simulated:
-        return f"{f.device} (a SIMULATED device: these results say nothing about any hardware)"
-    if f.device == "cpu":
-        return "cpu (the reference itself: these results say whether the CPU agrees with itself and with the truth)"
-    return f"{f.device} ({f.device_name})" if f.device_name and f.device_name != f.device else f.device
+def opening(fingerprint: Fingerprint, asked_for: str, more: str = "") -> str:
+    """The first lines of a run: what is compared, and on what. asked_for: in words; more: of how."""
+    how = f", {more}" if more else ""
+    return f"parity {fingerprint.parity}, torch {fingerprint.torch}: {asked_for}{how}\ndevice {named(fingerprint)}"
 
 
 def by_dtype(items: Sequence[ItemRow], extra: Counter[tuple[str, str]]) -> list[str]:
@@ -118,7 +116,9 @@ def render(t: SummaryData, width: int | None = None) -> str:
         body = on_screen([*_known(t, EVERYTHING), *rest])
         return "\n".join(["", *_findings(t, deaths, EVERYTHING, width), *head, "", *on_screen(table), *body])
     rest = [*head, *on_screen(_known(t, KNOWN_LINES)), *on_screen([x for p in parts for x in p.short()], gaps.INDENT)]
-    room = max(SCREEN - len(rest) - 2, LEAST_ROOM)
+    if r.conclusion(r.exit_code) is Conclusion.PASS:
+        return "\n".join(rest)
+    room = max(SCREEN - OPENING - len(rest) - len(on_screen([verdict(t, r.exit_code)])) - 1, LEAST_ROOM)
     return "\n".join(["", *_findings(t, deaths, room, width), *rest])
 
 
@@ -145,10 +145,11 @@ def _head(t: SummaryData) -> list[str]:
     done = t.result.compared
     checks = sum(n for s, n in totals(t.result.items).items() if s in COMPARED)
     weak = power.weak(t.power)
+    repeated = t.verbose or t.result.conclusion(t.result.exit_code) is not Conclusion.PASS  # `opening` has named it
     aspects = f" ({_aspects(t.result.items)})" if t.verbose else ""
     lines = [
         *([f"LOW POWER  an agreement says less than it seems in {'; '.join(weak)}"] if weak else []),
-        f"device     {device_line(t.header)}",
+        *([f"device     {named(t.header.fingerprint)}"] if repeated else []),
         *([f"SUSPECT    the doctor found wrong {suspect}"] if (suspect := suspicion(t.header.fingerprint)) else []),
         *(f"machines   MIXED {text}" for text in t.header.machines),
         f"compared   {plural(len({i.op for i in done}), 'op')}, {plural(len(done), 'op x dtype pair')}, "

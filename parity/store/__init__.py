@@ -1,1 +1,1 @@
-"""What is written down of a run: rows, run files, and what they refuse."""
+"""The stored form of a run: rows, run files, and what they refuse."""

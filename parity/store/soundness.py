@@ -1,4 +1,5 @@
-"""Whether the content of a run file is possible: fields of the right types, known words, rows that agree with one another."""
+"""Checks whether the content of a run file is possible: fields of the right types, known words, rows that agree with one
+another."""
 
 from __future__ import annotations
 

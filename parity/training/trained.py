@@ -1,4 +1,4 @@
-"""What `parity.compare_training` found, and its text."""
+"""The result of `parity.compare_training`, and its text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a scoreboard scores: bugs of the zoo, of a file or of a module, or faults, which have no classification."""
+"""The subjects of a scoreboard: bugs of the zoo, of a file or of a module, or faults, which have no classification."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Are the answers of `parity audit --model` right? `python tests/bench/audit_models.py [MODEL ...] [--no-standin]`.
 
 Models with small configurations and random weights are audited, and then really run where MPS's limits hold: on `sim:mps`,
-which raises at the first operator or dtype that MPS lacks (forgiven, the model runs once more, until it comes to its end), and
+which raises at the first operator or dtype missing on MPS (forgiven, the model runs once more, until it comes to its end), and
 on the stand-in for MPS (tests/standin: torch's own dispatch key, so that torch's own code composes the operators), with the
-fallback on, which names every operator without a kernel. What the audit missed or invented is told for each; the exit code is 1
+fallback on, which names every operator without a kernel. What the audit missed or invented is named; the exit code is 1
 where there is any. Models whose library is absent are skipped, and said so.
 """
 
@@ -41,7 +41,7 @@ _kept: list[Any] = []  # a Library unregisters when it is collected
 
 
 def _declare() -> None:
-    """torchvision's wheel for CUDA loads no operators beside a torch for the CPU, and asks for some when it is imported, which
+    """torchvision's wheel for CUDA loads no operators next to a torch for the CPU, and asks for some when it is imported, which
     transformers does as well. The models here call none of them."""
     new: Any = torch.library.Library  # untyped in torch
     _kept.append(new("torchvision", "DEF"))
@@ -255,7 +255,7 @@ def made(name: str) -> Made:
 
 
 def told_by_audit(name: str) -> tuple[set[str], set[str]]:
-    """Operators and dtypes that the audit says are lacking. Raises RuntimeError where it did not see all."""
+    """Operators and dtypes that the audit says are missing. Raises RuntimeError where it did not see all."""
     import parity
 
     fn, inputs = made(name)
@@ -320,7 +320,7 @@ def dispatched_there(name: str) -> set[str]:
 
 
 def dispatched_here(name: str) -> set[str]:
-    """The same by the audit, without what `dispatched_there` cannot tell."""
+    """The same by the audit, without what `dispatched_there` cannot say."""
     sys.path.append(str(STANDIN))
     there, kernels = (importlib.import_module(m) for m in ("standin_library", "standin_kernels"))
     silent = {base(f"aten::{n}") for n in (*there.OWN, *there.VIEWS, *there.MIXING, *kernels.WHOLE)}

@@ -1,4 +1,4 @@
-"""The field's rule beside parity's, on the same results: `parity run --setup tests/bench/beside.py`, then run this file.
+"""The field's rule against parity's, on the same results: `parity run --setup tests/bench/beside.py`, then run this file.
 
 As a set-up it makes every comparison of a run ask `torch.testing.assert_close` (defaults, NaN equal to NaN) too, and appends
 one line per comparison in which either rule objects to the file that $BESIDE names. Started as a program with that file it

@@ -2,7 +2,7 @@
 
 Each bug of the zoo is planted alone on the simulated device, and the rows that reach its ops are examined with few examples.
 One line per bug: how many kinds of findings, how many causes, and whether each cause names what was planted: an operator or
-function of the fault. With --pairs, N random pairs of bugs are planted together; a pair is told apart if it gives two causes.
+function of the fault. With --pairs, N random pairs of bugs are planted together; a pair is separated if it gives two causes.
 """
 
 from __future__ import annotations

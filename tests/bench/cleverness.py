@@ -1,8 +1,8 @@
-"""What each clever shortcut gains, beside the plain way: `python tests/bench/cleverness.py`.
+"""What each clever shortcut gains over the plain way: `python tests/bench/cleverness.py`.
 
-engine    torch's autograd engine called directly, beside torch.autograd.grad
-memcmp    C's memcmp for equal bits, beside torch.equal of the bits
-exponent  the exponent of the first element read from memory, beside math.isfinite of the element
+engine    torch's autograd engine called directly, against torch.autograd.grad
+memcmp    C's memcmp for equal bits, against torch.equal of the bits
+exponent  the exponent of the first element read from memory, against math.isfinite of the element
 
 Of an examination: how often some items of the quick profile, examined in all aspects on the CPU against itself, use a shortcut,
 times what one use gains, divided by the time of the examinations. Of a comparison: what one use gains, divided by the time of a

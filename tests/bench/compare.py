@@ -1,9 +1,9 @@
-"""What comparing a small pair that agrees costs, beside torch.testing.assert_close: `python tests/bench/compare.py`.
+"""What comparing a small pair that agrees costs, against torch.testing.assert_close: `python tests/bench/compare.py`.
 
 parity's ways out for a pair that agrees: "equal" (the bits are the reference's: the whole of `judge`, which the
 suite calls, ends there), "public" (the same pair through `parity.compare`, which people call: with the function and its inputs)
-and "truth" (the bits differ by a rounding, the truth is known: the cheap screen). Beside them `bit_equal` alone. All are timed
-in turn, in one run, so that a slow moment of the machine meets all; the least and the median of all rounds are told. The ratios
+and "truth" (the bits differ by a rounding, the truth is known: the cheap screen). With them `bit_equal` alone. All are timed
+in turn, in one run, so that a slow moment of the machine meets all; the least and the median of all rounds are said. The ratios
 are those of the least times. The pair of "truth" is also what assert_close compares there. Integers know no rounding.
 """
 

@@ -1,7 +1,7 @@
-"""Does `compile=` tell the compiler from the device? `python tests/bench/compiled.py [--backend B] [network ...]`.
+"""Does `compile=` distinguish the compiler from the device? `python tests/bench/compiled.py [--backend B] [network ...]`.
 
 The networks of `locating.py`, in eval mode. Each is compiled on a healthy and on an honest device, and by planted compilers:
-every call of one function in their graphs is 3 % off, which is to be told as the compiler's error, in a module that calls that
+every call of one function in their graphs is 3 % off, to be reported as the compiler's error, in a module that calls that
 function. `--device cuda --backend inductor` compiles on a GPU with TF32 off, `--device cpu --backend inductor` on the CPU. The
 lines are what is not right, then the counts and the seconds. The exit code is 1 where a line is not right.
 """

@@ -119,7 +119,7 @@ def counting(result: Counted, dtype: str) -> Callable[..., Any]:
 
 
 def shaking(result: Counted, op: str) -> Callable[..., Any]:
-    """`shaken.run`, whose refusals are counted: a sensitivity that lacks samples is a smaller one."""
+    """`shaken.run`, whose refusals are counted: a sensitivity with fewer samples is a smaller one."""
     own = float64.run
 
     def counted(*args: Any, **more: Any) -> Any:

@@ -1,7 +1,7 @@
 """Fifty ways to die: `python tests/bench/deaths.py [-n 1] [NAME ...]`.
 
 Each is planted in a simulated device (in a kernel, a backward, a transfer or an allocation, at once or later, in this thread or
-another), or, under another name, in the CPU. `parity run` of the op and of a healthy one must tell the right status, name the
+another), or, under another name, in the CPU. `parity run` of the op and of a healthy one must report the right status, name the
 case, shrink it and write its script where it comes every time. What the fault does not touch must have the rows of a run
 without it. Where the CPU dies the device must be acquitted. The exit code is 1 where one of these fails.
 """
@@ -113,7 +113,7 @@ CPU = {"the CPU aborts": "os.abort()", "the CPU is killed": "os.kill(os.getpid()
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way to die. status: what it must be told as; empty if that is left to chance, as whether it comes at all. sure:
+    """One way to die. status: what it must be reported as; empty if that is left to chance, as whether it comes at all. sure:
     whether it comes every time, so that it must be shrunk."""
 
     name: str
@@ -149,7 +149,7 @@ def healthy_rows(path: Path, touched: bool) -> list[str]:
 
 
 def problems(w: Way, run: Run, code: int, path: Path, healthy: dict[bool, list[str]], folder: Path) -> Iterator[str]:
-    """What is wrong with how a way to die was told."""
+    """What is wrong with how a way to die was reported."""
     deaths = [d for d in run.deaths if d.blame != "outside"]
     if w.status == "cpu":  # its other results may change with the function that the setup replaces
         acquitted = bool(deaths) and all(d.acquitted for d in deaths)
@@ -186,7 +186,7 @@ def problems(w: Way, run: Run, code: int, path: Path, healthy: dict[bool, list[s
 
 
 def wrongly_told(w: Way, workers: int, healthy: dict[bool, list[str]]) -> bool:
-    """Run one way to die, and print how it was told."""
+    """Run one way to die, and print how it was reported."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "code.py").write_text(w.code)
         begun = time.monotonic()

@@ -7,7 +7,7 @@ it: against the CPU's own result and the truth in float64, by the tables of a de
 
 A fault whose result is, bit for bit, what an honest device (or the CPU) gives is no fault there: column "equal". One that was
 missed and is no farther from the truth than honest devices come on the same case (69 orders of adding; the worst element and
-the root mean square, in units of what one rounding of everything moves an element by) cannot be told apart by a rule without
+the root mean square, in units of what one rounding of everything moves an element by) cannot be distinguished by a rule without
 false alarms: column "inside". One that was missed and whose every element lies within the bound that the rules of the op class
 promise to every device (`stated`: the formula alone, without what the judge adds for the reference, for partial sums that are
 handed on or for ends of the range) is column "within": what a lone element of a sum may be off by, 4 sqrt(K) u S, is more than

@@ -98,7 +98,7 @@ class Arithmetic:
 class Op:
     """An op of the experiment. shapes: of its operands, by K and pass; sums: the dims of the operands that are added over, by
     pass (what cancels cancels there); call: arguments from operands; formula: (arithmetic, operands, cotangent) -> results in
-    float32, the cotangent None forward; noisy: whether it computes functions beside sums."""
+    float32, the cotangent None forward; noisy: whether it computes functions besides sums."""
 
     row: str
     shapes: Callable[[int, str], tuple[tuple[int, ...], ...]]

@@ -144,7 +144,7 @@ def convolutions(dtype: torch.dtype) -> Callable[[], Made]:
 
 
 def spectral() -> Made:
-    """A filter in the domain of frequencies; a complex result beside a real one."""
+    """A filter in the domain of frequencies; a complex result next to a real one."""
     weight = torch.randn(8, 17, dtype=torch.complex64, requires_grad=True)
 
     def filtered(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:

@@ -2,7 +2,7 @@
 
 Twelve small networks, each healthy, on an honest device, and with each fault that one of its operators can have: the fault
 strikes one call in the middle of the network. One line for each that is not right; then how often the first module and the
-first operator that were named are those that were struck, how often a healthy device was blamed, and the time beside plain
+first operator that were named are those that were struck, how often a healthy device was blamed, and the time against plain
 passes on both sides.
 
 `--device cuda` asks a device on which no fault can be planted instead: first in full precision, where nothing is to be named,

@@ -9,7 +9,7 @@ An op is affected where the device's bits change with the flag and not between e
 added in any order, two may agree by chance), or, where equal runs differ, where its worst error against float64 grows 100
 times. That is asked of three passes, each by itself: the results, the gradients, and, where the op has them, the gradients of
 the gradients with respect to operands and cotangents: a formula of a derivative multiplies matrices where its function does
-not. `score` tells the recall over results and gradients, and that over the second derivatives. As a set-up this file sets the
+not. `score` gives the recall over results and gradients, and that over the second derivatives. As a set-up this file sets the
 flags that $LOWERED names; every such flag is off otherwise (cuDNN's TF32 and both reduced-precision reductions are on by
 default).
 
@@ -272,7 +272,7 @@ def recall(
     found: Mapping[str, Mapping[str, Any]], off: Sequence[Mapping[str, Any]], low: Sequence[Mapping[str, Any]]
 ) -> list[str]:
     """Recall over the ops affected in results or gradients, and over those in second derivatives; and the ops that the lowered
-    run alone flags beside them. An op counts as flagged by any of its findings."""
+    run alone flags besides them. An op counts as flagged by any of its findings."""
     by_pass = {p: {key_of(r["name"], r["variant"]) for r in found.values() if p in r and r[p]["affected"]} for p in PASSES}
     first, second = by_pass["forward"] | by_pass["backward"], by_pass["second"]
     healthy, (hit, twice) = flagged(off)[0], flagged(low)

@@ -1,4 +1,4 @@
-"""What `assert_parity` and `locate` cost beside plain passes: `python tests/bench/models.py [MODEL ...]`.
+"""What `assert_parity` and `locate` cost over plain passes: `python tests/bench/models.py [MODEL ...]`.
 
 Networks of a million parameters and more with random weights, as people use them, on the healthy simulated device and on the
 honest one (`sim:honest`). For each the CPU seconds of a plain forward and backward pass on both sides (the device's own

@@ -69,7 +69,7 @@ class Made:
 
 @functools.cache
 def _torchvision() -> Any:
-    """torchvision, which others import too; where its extension does not load (a wheel for CUDA beside torch for the CPU), its
+    """torchvision, which others import too; where its extension does not load (a wheel for CUDA next to torch for the CPU), its
     operators in Python take the place."""
     spec = importlib.util.find_spec("torchvision")
     folders = spec.submodule_search_locations if spec is not None else None

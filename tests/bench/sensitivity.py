@@ -4,12 +4,12 @@ The suite's own cases go through the suite's own check, the CPU standing in for 
 element (at random, of one tensor at random) of what the device gave is moved by s units, up or down, and the real judge is
 asked; bisection on s finds the least size that he flags. A case that has no element to move (empty, NaN, Inf, exact zeros)
 never catches. A run of N cases catches an error with probability 0.9 where one case does with 1 - 0.1**(1/N): so the size is
-that quantile of the cases' sizes, for the profile's own N (explored and pinned cases). It is told per op as median and 90th
+that quantile of the cases' sizes, for the profile's own N (explored and pinned cases). It is printed per op as median and 90th
 percentile over the ops of a class, and for a single case. out= and in-place forms would add chances; they are left out.
 
 Units, by class. elementwise function with a row in the ULP table: ULP of the result beyond the row's bound; contraction: 4
 sqrt(n) u |A||B| + 1 ULP of the result (u of the accumulation); half types otherwise: ULP of the result; float32 otherwise: u
-times the element, and beside it u times the tensor's largest element. All from the device's own honest result.
+times the element, and next to it u times the tensor's largest element. All from the device's own honest result.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How fast parity checks, beside the bare OpInfo loop on the same pair of devices: `python tests/bench/speed.py --all`.
+"""How fast parity checks, against the bare OpInfo loop on the same pair of devices: `python tests/bench/speed.py --all`.
 
 The bare loop takes OpInfo samples in float32 (or `--dtype`), runs them on the CPU and on the same device as parity (a CPU copy
 by default), forward and backward with a cotangent of ones, and compares with `torch.testing.assert_close`. A device that rounds
@@ -11,7 +11,7 @@ row's entries in turn, and again, made anew, where there are fewer. The sizes of
 because OpInfo has none like them; --sweep takes them too. Each side has a process of its own, which does one row after the
 other while the other side waits. So both pay alike for what only the first call of an op costs (loading or compiling its
 kernel). The first round is cold; later ones (--rounds), with new cases of parity's, are warm: each row has been run once, with
-these cases and untimed, on both sides. A row that breaks its process is left out and told; one that hangs needs --without.
+these cases and untimed, on both sides. A row that breaks its process is left out and named; one that hangs needs --without.
 
 A check is one comparison of all results of a call with the CPU's: forward, backward and so on of one case. Equal calls that
 are compared with each other and calls that must be refused do not count. Times are CPU times of these processes, one thread

@@ -1,12 +1,12 @@
-"""How often a diff of two runs of an unchanged device tells something: every such line is a false alarm.
+"""How often a diff of two runs of an unchanged device reports something: every such line is a false alarm.
 
     python tests/bench/stable.py --runs 20                       # a few ops on sim, another seed each time
     python tests/bench/stable.py --runs 20 --same-seed           # explored cases pair too, so that errors and times are tested
     python tests/bench/stable.py 'nn.*' --device mps --runs 5    # a real device
     python tests/bench/stable.py --device sim:honest --runs 20
 
-Each run is compared with the one before it. It ends with 1 if any diff tells a regression, a death, lost support, a drift, or a
-change of speed, and says what was told; with a device that errs by chance that is a figure to be read, not a test.
+Each run is compared with the one before it. It ends with 1 if a diff has a regression, a death, lost support, a drift, or a
+change of speed, and says what was reported; with a device that errs by chance that is a figure to be read, not a test.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ def ran(folder: Path, k: int, seed: str, o: argparse.Namespace) -> Path:
 
 
 def alarms(diff: Diff) -> list[str]:
-    """What a diff of equal devices should not tell."""
+    """What a diff of equal devices should not report."""
     return [f"{g.words}: {about(t)}" for g in ALARMS for t in diff.groups.get(g, ())]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Make the runs, compare them, and tell the alarms."""
+    """Make the runs, compare them, and print the alarms."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("ops", nargs="*", default=list(OPS), help="ops by name")
     parser.add_argument("--runs", type=int, default=20, metavar="N", help="how many pairs of runs (20)")

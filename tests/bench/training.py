@@ -2,7 +2,7 @@
 
 `python tests/bench/training.py [--steps N] [RECIPE ...]`. Recipes of training, each on a healthy device, on an honest one, and
 on one where the gradient of one layer's weight is 0.1 % too large: at every step, and from the middle on. One line for each;
-then how many were right, and the time beside plain training on both sides.
+then how many were right, and the time against plain training on both sides.
 """
 
 from __future__ import annotations

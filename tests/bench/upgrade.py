@@ -1,4 +1,4 @@
-"""Whether `parity upgrade` tells what changes between two torches, and nothing else.
+"""Whether `parity upgrade` reports what changes between two torches, and nothing else.
 
     python tests/bench/upgrade.py --after ~/torch-2.14/bin/python       # this torch and that one: 200 ops, two models
     python tests/bench/upgrade.py --stub                                # this torch twice, the second one under another name
@@ -6,7 +6,7 @@
     python tests/bench/upgrade.py --stub --bisect                       # three environments, with a change in the second one
 
 The other side is an environment without pytest, pip or parity, made of the torch of --after or of this one. There it is run
-unchanged with several seeds, and then with each change planted. A change is told right if the diff has the groups of the
+unchanged with several seeds, and then with each change planted. A change is reported right if the diff has the groups of the
 change, with its op and no other, and the exit code that they have. The exit code is 1 where one is not.
 """
 
@@ -162,7 +162,7 @@ def upgraded(folder: Path, other: Path, asked: Sequence[str]) -> Told:
 
 
 def expected(plants: Sequence[Plant]) -> tuple[int, dict[str, set[str]]]:
-    """The exit code and the groups that tell these changes and no other."""
+    """The exit code and the groups that report these changes and no other."""
     groups: dict[str, set[str]] = {}
     for p in plants:
         for g in p.groups:

@@ -1,4 +1,4 @@
-"""Golden outputs: what parity prints about five stored runs, on the screen while it makes them, and of a model.
+"""Golden outputs: what parity prints about five stored runs, while it makes them, of a model, and in standard situations.
 
     python tests/meta/golden.py           say which outputs differ from those in tests/golden
     python tests/meta/golden.py --write   write them anew, the runs too (--outputs: leave the runs as they are)
@@ -138,8 +138,10 @@ def main() -> int:
                 text = run.read_text().replace(folder, "FOLDER").replace(platform.release(), "6.1")
                 (GOLDEN / f"{name}.jsonl").write_text(text)
                 (GOLDEN / f"{name}.screen").write_text(screen)
+    import screens
+
     differing = 0
-    for name, text in outputs():
+    for name, text in (*outputs(), *screens.outputs()):
         if "--write" in sys.argv:
             (GOLDEN / name).write_text(text)
         elif found := difference(name, text):

@@ -1,6 +1,6 @@
 """How large the house is, and how many of each idea it holds.
 
-    python tests/meta/house.py            print the figures beside their limits in house.toml
+    python tests/meta/house.py            print the figures next to their limits in house.toml
     python tests/meta/house.py --write    lower the limits to today's figures; a raised one needs a sentence in `why` by hand
 
 Lines are those of `wc -l`; code leaves out blank lines, comments, docstrings and imports. Figures with a limit are those that a

@@ -182,7 +182,7 @@ def test_where_equal_runs_differ_the_error_must_grow_a_hundred_times() -> None:
 
 
 def test_each_pass_is_affected_by_itself() -> None:
-    """A formula of a derivative multiplies matrices where its function does not; a pass that some run lacks says nothing."""
+    """A formula of a derivative multiplies matrices where its function does not; a pass missing in some run says nothing."""
     bench = loaded("lowered")
     one, other = [torch.tensor([1.0])], [torch.tensor([1.001])]
     equal = [{"forward": one, "backward": one, "second": one}] * 5

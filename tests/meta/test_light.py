@@ -73,7 +73,7 @@ print("WATCHED", len(Path("watched").read_text().splitlines()))
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What a process tells that runs the suite, compares a function, and runs a study; all that it starts are watched."""
+    """What a process says that runs the suite, compares a function, and runs a study; all that it starts are watched."""
     folder = tmp_path_factory.mktemp("light")
     (folder / "watch.py").write_text(WATCH)
     ran = subprocess.run([sys.executable, "-c", PROGRAM], cwd=folder, capture_output=True, text=True, check=False)

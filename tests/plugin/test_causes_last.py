@@ -135,7 +135,7 @@ def test_a_run_that_ends_among_the_causes_loses_no_finding(number: int, whole: P
 def test_a_run_that_is_interrupted_while_findings_are_tried_again_can_be_resumed(
     whole: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What was not tried counts, and may not come again; so the file says that the run was interrupted."""
+    """What was not tried counts, and may not be reproduced; so the file says that the run was interrupted."""
 
     def interrupt(*args: object) -> None:
         raise KeyboardInterrupt
@@ -155,7 +155,7 @@ def test_a_run_that_is_interrupted_while_findings_are_tried_again_can_be_resumed
 
 
 def test_a_death_among_the_causes_costs_the_causes_of_its_item_alone(whole: Path) -> None:
-    """It is told as a death, and the findings of its item as they were drawn."""
+    """It is reported as a death, and the findings of its item as they were drawn."""
     Path("faults.py").write_text(HALVED + DEADLY)
     assert cli.main([*ASKED, "--output", "run.jsonl"]) == 1
     run = run_file.read(Path("run.jsonl"))
@@ -189,7 +189,7 @@ Path.write_bytes = write
 
 
 def test_a_full_disk_costs_the_causes_and_not_the_findings() -> None:
-    """What was found is told as it was drawn, and can be resumed."""
+    """What was found is reported as it was drawn, and can be resumed."""
     Path("faults.py").write_text(HALVED + FULL)
     assert cli.main([*ASKED, "--output", "run.jsonl"]) == 1
     assert without_cause(run_file.read(Path("run.jsonl"))) == {"exp", "neg", "sin"}

@@ -195,7 +195,7 @@ def test_the_xml_has_one_short_test_case_for_each_op_and_dtype(tmp_path: Path, c
 
 @once
 def test_refusals_alone_are_no_comparison(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """A device that lacks the op refuses what must be refused, too: that says nothing of it."""
+    """A device without the op refuses what must be refused, too: that says nothing of it."""
     asked = ("svdvals", "--device", "sim:mps", "-n", "1", "--output", str(tmp_path / "run.jsonl"), "--findings", str(tmp_path))
     code, out, _ = told(capfd, "run", *asked)
     assert code == 3
@@ -268,7 +268,7 @@ def test_explain_prints_the_row_that_applies_and_those_it_beat(capsys: pytest.Ca
 
 
 def test_replay_of_a_healthy_case(capfd: pytest.CaptureFixture[str]) -> None:
-    """Every aspect is told, and the exit code is 0; the case runs in a process of its own."""
+    """Every aspect is reported, and the exit code is 0; the case runs in a process of its own."""
     code, out, _ = told(capfd, "replay", "add(float32[2], float32[2].transpose(0, -1), alpha=2)", "--device", "sim")
     assert code == 0
     case, *lines, verdict = out.splitlines()

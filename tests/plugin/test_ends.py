@@ -1,4 +1,4 @@
-"""How a run ends: interrupted, cancelled, with nobody reading. What is done is told and stored, and the exit code speaks."""
+"""How a run ends: interrupted, cancelled, with nobody reading. What is done is said and stored, and the exit code speaks."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def plain(path: Path) -> list[str]:
 
 
 def marked(mark: str) -> list[str]:
-    """The processes that carry a mark in their environment, where the system tells."""
+    """The processes that carry a mark in their environment, where the system says."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -127,7 +127,7 @@ def test_a_run_that_is_killed_leaves_nothing_and_is_finished(
     assert code == 0
     assert f"{done} item{'s' if done > 1 else ''} of 5 are whole in run.jsonl; the rest is run" in resumed
     assert plain(tmp_path / "run.jsonl") == plain(tmp_path / "quiet.jsonl")
-    ends = [text[text.rindex("\ndevice ") :].splitlines() for text in (quiet, resumed)]
+    ends = [text[text.rindex("\ncompared ") :].splitlines() for text in (quiet, resumed)]
     ends = [[re.sub(r", in [\d:.]+( s)?;", ";", line) for line in lines] for lines in ends]  # what differs each time
     assert ends[0] == [line.replace("run.jsonl", "quiet.jsonl") for line in ends[1]]
     code, _, err = commands.said(capfd, "run", "--resume", "run.jsonl")

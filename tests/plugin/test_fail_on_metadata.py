@@ -1,4 +1,4 @@
-"""Other strides than the CPU's: told by a run, a failure where it is asked for, and the same again in a replay."""
+"""Other strides than the CPU's: reported by a run, a failure where it is asked for, and the same again in a replay."""
 
 from __future__ import annotations
 

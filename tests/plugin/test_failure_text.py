@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-OPTIONS = ("--parity-device", "sim", "-p", "no:cacheprovider", "--parity-faults", "faults.py")
+OPTIONS = ("--parity-device", "sim", "-p", "no:cacheprovider", "--parity-setup", "faults.py")
 FAULTY = """
 from parity.devices import Fault
 

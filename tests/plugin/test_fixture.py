@@ -67,7 +67,7 @@ IMPORTS = """import torch
 
 
 def test_a_test_that_never_calls_the_fixture_fails(pytester: pytest.Pytester) -> None:
-    """Nothing was compared; but who skips, fails or is refused otherwise is told of that alone."""
+    """Nothing was compared; but who skips, fails or is refused otherwise hears of that alone."""
     pytester.makepyfile(
         """
         import pytest

@@ -67,7 +67,7 @@ def parity(folder: Path, *arguments: str, **env: str) -> subprocess.CompletedPro
 
 
 def rows(path: Path) -> list[str]:
-    """Every row but for times, deaths and what tells of the process, in an order of their own."""
+    """Every row but for times, deaths and what depends on the process, in an order of their own."""
     trees = [json.loads(line) for line in path.read_text().splitlines()]
     keep = [{k: v for k, v in t.items() if k not in TIMES} for t in trees if t.get("kind") != "death"]
     return sorted(json.dumps(t, sort_keys=True) for t in keep)

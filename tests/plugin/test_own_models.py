@@ -67,7 +67,7 @@ def of(run: Run, op: str) -> dict[str, str]:
 
 @pytest.mark.usefixtures("examined_once")
 def test_own_functions_are_items_of_a_run(parity_in: Parity, tmp_path: Path) -> None:
-    """One that is wrong is told with its name and can be accepted; one that says nothing fails the run; one that ends its
+    """One that is wrong is reported with its name and can be accepted; one that says nothing fails the run; one that ends its
     process costs no other."""
     (tmp_path / "models.py").write_text(MODELS.replace("def three", "def _three"))
     faulty = shlex.split("run sinh models.py --dtype float32 --device sim --setup faults.py -n 1")

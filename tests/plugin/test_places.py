@@ -60,7 +60,7 @@ def test_a_folder_that_is_gone_is_told_in_one_line(tmp_path: Path) -> None:
 def test_a_path_that_is_no_utf8_is_refused_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Workers are told of paths in UTF-8."""
+    """Workers are sent paths in UTF-8."""
     odd = Path(os.fsdecode(os.fsencode(tmp_path) + b"/d\xff"))
     odd.mkdir()
     assert cli.main([*SHORT, "--findings", str(odd / "f")]) == 2

@@ -231,7 +231,7 @@ def run(folder: Path, name: str, *arguments: str) -> list[dict[str, object]]:
 @pytest.mark.usefixtures("examined_once")
 def test_one_worker_and_four_give_the_same_cases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Cases are a function of item and seed, not of order or worker: the ids of all of them, by the digest that each item
-    tells, the records with theirs, and how often each feature was drawn."""
+    reports, the records with theirs, and how often each feature was drawn."""
     asked: tuple[str, ...] = ("add", "softmax", "opinfo:sort", "--source", "all", "--device", "sim", "--dtype", "float32,int64")
     monkeypatch.setenv("PARITY_HANG_AFTER", "300")  # four workers on a busy machine of two cores are slow to start
     few, many = run(tmp_path, "one", *asked, "-n", "1"), run(tmp_path, "four", *asked, "-n", "4")

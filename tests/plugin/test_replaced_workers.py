@@ -1,4 +1,4 @@
-"""Workers that pass their share of the memory give way to others, and what a device lacks or leaks is told."""
+"""Workers that pass their share of the memory give way to others, and what a device does not have or leaks is reported."""
 
 from __future__ import annotations
 

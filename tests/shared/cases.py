@@ -53,7 +53,7 @@ def oracle_for(
 def bench_for(
     row: str | Row, oracle: Oracle, device: str = "cpu", bound: Bound | None = None, always_use_oracle: bool = True
 ) -> Bench:
-    """A bench with the tables of a device, at which every result is judged by its whole budget unless told otherwise."""
+    """A bench with the tables of a device, at which every result is judged by its whole budget unless said otherwise."""
     known = catalog.row(row) if isinstance(row, str) else row
     return Bench(known, tables(device), oracle, bound, always_use_oracle, whole=always_use_oracle)
 

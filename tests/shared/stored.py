@@ -1,4 +1,4 @@
-"""Stored runs made by hand, for tests of what is told of a run."""
+"""Stored runs made by hand, for tests of what is said of a run."""
 
 from __future__ import annotations
 

@@ -277,7 +277,7 @@ class Runner:
 
 
 def machine(folder: Path, inputs: Mapping[str, str]) -> Runner:
-    """A machine with an empty project in `folder`, whose pip installs nothing: parity runs from the folder that it is told of,
+    """A machine with an empty project in `folder`, whose pip installs nothing: parity runs from the folder that it is given,
     with the Python of this process. inputs: what the action gets instead of what a workflow says."""
     for name in ("model", "bin", "store"):
         (folder / name).mkdir()

@@ -10,7 +10,7 @@ torch's own code. It knows nothing of Metal: the kernels are the CPU's, for the 
 kernel; the others raise, or fall back to the CPU, as on MPS. Whoever reads a tensor's memory on the host dies.
 
 Nothing may ask torch for MPS before this runs, since torch looks for its hooks once. Where torch has MPS itself, this does
-nothing. The files beside it are variants: Metal's fast math, hardly any memory, an asynchronous error, kernels that run late.
+nothing. The files next to it are variants: Metal's fast math, hardly any memory, an asynchronous error, kernels that run late.
 """
 
 from __future__ import annotations

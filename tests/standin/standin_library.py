@@ -1,4 +1,4 @@
-"""Builds the library of the stand-in, loads it, and tells it which operators have a kernel on MPS."""
+"""Builds the library of the stand-in, loads it, and sets which operators have a kernel on MPS."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def folder() -> Path:
 
 
 def with_kernel() -> list[str]:
-    """The overloads with a kernel for MPS in torch's table, their own or by structured_delegate; kept beside the library."""
+    """The overloads with a kernel for MPS in torch's table, their own or by structured_delegate; kept next to the library."""
     kept = folder() / f"operators-{torch.__version__}"
     if not kept.exists():
         unfinished = kept.with_suffix(f".{os.getpid()}")

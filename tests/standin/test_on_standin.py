@@ -154,7 +154,7 @@ def test_a_missing_operator_falls_back_or_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_finding_has_a_script_and_can_be_replayed(tmp_path: Path) -> None:
-    """torch's own lu_solve is wrong on MPS where batches are broadcast: found, told in plain torch, found again."""
+    """torch's own lu_solve is wrong on MPS where batches are broadcast: found, written in plain torch, found again."""
     run = run_of(tmp_path, "lu_solve", "--examples", "90", code=1)
     record = next(r for r in run.records if r.status == Status.WRONG)
     assert (record.op, record.aspect) == ("lu_solve", "forward")

@@ -1,4 +1,4 @@
-"""Planted bugs of elementwise functions: the forms that a report covers beside the trigger, and those that it does not."""
+"""Planted bugs of elementwise functions: the forms that a report covers besides the trigger, and those that it does not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the judge once took for faults of an honest device, and faults beside it that it must go on finding."""
+"""What the judge once took for faults of an honest device, and faults like it that it must go on finding."""
 
 from __future__ import annotations
 

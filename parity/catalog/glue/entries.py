@@ -1,4 +1,4 @@
-"""What the rows of torch's modules and optimizers call. The catalog never imports this module."""
+"""Calls for the rows of torch's modules and optimizers. The catalog never imports this module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the simulated device must know about each operator before it runs it, read from its schema once."""
+"""Facts that the simulated device needs about each operator before it runs it, read from its schema once."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What a person may type after `parity`: a module for each command, with its texts, its options and what it does."""
+"""The commands of `parity`: a module for each command, with its texts, its options and what it does."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -45,7 +46,7 @@ def run(o: argparse.Namespace) -> int:
         raise UsageError(f"'{given[0]}' goes with --archive: parity doctor --archive; a device is named by --device")
     from parity.report import doctor as doctor_report
 
-    as_json = o.format == "json"
+    as_json, began = o.format == "json", time.monotonic()
     try:
         found = examined(o.device, o.faults, o.setup)
     except DeviceError as e:
@@ -53,7 +54,7 @@ def run(o: argparse.Namespace) -> int:
             raise
         print(doctor_report.absent_as_json(o.device, str(e)))
         return e.exit_code
-    print(doctor_report.as_json(found) if as_json else doctor_report.render(found))
+    print(doctor_report.as_json(found) if as_json else doctor_report.render(found, time.monotonic() - began))
     return {HEALTHY: 0, SUSPECT: 1}.get(found["verdict"], DeviceError.exit_code)
 
 

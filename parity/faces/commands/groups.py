@@ -1,4 +1,4 @@
-"""What several commands share: their parser, and options that are the same in each."""
+"""The parser and the options that several commands share."""
 
 from __future__ import annotations
 

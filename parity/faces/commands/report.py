@@ -49,8 +49,6 @@ def run(o: argparse.Namespace) -> int:
     """Print or write a report of a run file, or what an archive holds; the exit code."""
     if o.subject is None:
         raise UsageError("report needs a run file: parity report RUN; parity run writes one")
-    if o.subject is None:
-        raise UsageError("report needs a run file: parity report RUN; parity run writes one")
     if o.subject.suffix == ".zip":
         from parity.report import archive
 

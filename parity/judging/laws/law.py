@@ -1,4 +1,4 @@
-"""What a law is: the possible results of a random op, and their probabilities.
+"""A law: the possible results of a random op, and their probabilities.
 
 Probabilities are expressed as *probability integrals*: an observation y of an element with distribution function F becomes the
 interval [F(y-), F(y)]. Under the law, a point drawn inside it is uniform on [0, 1], whatever the op, its parameters and their

@@ -1,4 +1,4 @@
-"""What must hold where several answers are right: ties, signs, phases, pivots, ill-conditioned systems.
+"""The relations that must hold where several answers are right: ties, signs, phases, pivots, ill-conditioned systems.
 
 A relation sees only the inputs and the device's results, and returns their problems. Results named by `covers` are not compared
 by value; all others are.

@@ -1,4 +1,4 @@
-"""What rows draw beside the usual: forms of arguments that kernels have code of their own for."""
+"""What rows draw besides the usual: forms of arguments that kernels have code of their own for."""
 
 from __future__ import annotations
 

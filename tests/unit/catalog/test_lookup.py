@@ -65,7 +65,7 @@ def test_a_miss_has_one_good_hint(pattern: str, source: str, hint: str) -> None:
 
 
 def test_every_row_is_found_by_its_own_name_and_by_its_function() -> None:
-    """Whatever else is found beside it."""
+    """Whatever else is found with it."""
     rows = suite.rows("native")
     for r in rows:
         assert r in lookup.matching(r.name, rows)

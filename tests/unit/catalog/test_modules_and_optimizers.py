@@ -1,4 +1,4 @@
-"""torch's own modules and optimizers as rows: what is listed, that cases come again, and that planted faults are found."""
+"""torch's own modules and optimizers as rows: what is listed, that cases are repeatable, and that planted faults are found."""
 
 from __future__ import annotations
 
@@ -256,7 +256,7 @@ def written(case: Case) -> str:
 
 @pytest.mark.parametrize("op", ["modules:nn.BatchNorm2d:eval", "optimizers:AdamW:foreach", "modules:nn.GRU:state"])
 def test_a_finding_has_a_script_of_torch_alone(op: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """It runs, on the CPU beside the CPU, and agrees."""
+    """It runs, on the CPU next to the CPU, and agrees."""
     text = written(nth(suite.row(op), "float32", SIZES, "pinned", 0).case)
     assert "parity" not in "".join(line for line in text.splitlines() if line.startswith(("import", "from")))
     with pytest.raises(SystemExit) as ended:

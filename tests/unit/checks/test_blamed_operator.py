@@ -79,7 +79,7 @@ def test_the_operator_inside_a_composite_is_blamed_forward_and_backward() -> Non
 
 
 def test_a_faint_difference_is_blamed_if_it_is_the_only_one() -> None:
-    """One bit of one operator, beside others that are right."""
+    """One bit of one operator, next to others that are right."""
 
     def one_bit(call: Call) -> Any:
         result = call.run()
@@ -130,7 +130,7 @@ def test_what_decides_is_named(fault: Fault, run: Callable[[Device], Any], expec
 
 
 def test_a_bit_that_a_copy_loses_is_told_from_its_strides() -> None:
-    """A conj bit that decides, beside strides that do not; and the other way round."""
+    """A conj bit that decides, next to strides that do not; and the other way round."""
 
     z = torch.complex(X, X.flip(0))
     device = resolve("sim", (Fault("bit", ("mul",), doubled, lambda c: c.args[0].is_contiguous() is False),))

@@ -1,4 +1,4 @@
-"""What ran on the CPU is told in each pass, beside agreement and beside findings."""
+"""What ran on the CPU is reported in each pass, with agreement and with findings."""
 
 from __future__ import annotations
 

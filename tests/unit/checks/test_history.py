@@ -67,7 +67,7 @@ def strides_of_the_first(call: Call) -> Any:
 
 
 def dtype_of_the_first(call: Call) -> Any:
-    """A graph whose key lacks the dtype: the numbers pass through that of the first call."""
+    """A graph whose key has no dtype: the numbers pass through that of the first call."""
     first = next(s for s in call.seen if s.shapes == call.outline.shapes)
     return call.run().to(first.dtypes[0])
 
@@ -81,7 +81,7 @@ def shrank_after_growing(call: Call) -> Any:
 
 
 def forgets(state_of: Any) -> Any:
-    """A cache whose key lacks one thing: what the first call with such operands had stays."""
+    """A cache whose key is missing one thing: what the first call with such operands had stays."""
 
     def effect(call: Call) -> Any:
         key, own = call.outline.shapes[:2], state_of(call)
@@ -170,7 +170,7 @@ def test_a_smaller_call_is_the_same_call_with_halved_sizes() -> None:
 
 
 def test_a_smaller_pool_is_one_that_the_row_draws() -> None:
-    """Halved, its dilated window would step over the whole input, and the CPU's kernel read beside it."""
+    """Halved, its dilated window would step over the whole input, and the CPU's kernel read outside it."""
     text = 'max_pool2d(float32[2, 5, 4, 4], 2, stride=1, padding=1, dilation=3, return_indices=True).after("smaller")'
     assert steps(text)[0] == (((1, 1, 2, 2),), (2, None, 0, 1, False, False))
 
@@ -228,7 +228,7 @@ def test_other_layouts_and_dtypes_hold_the_same_numbers() -> None:
 
 
 def test_a_recurrent_layer_keeps_its_counts() -> None:
-    """torch believes them, and reads beside its weights where they are wrong."""
+    """torch believes them, and reads outside its weights where they are wrong."""
     lstm = (
         "lstm(float32[2, 2, 4], (float32[1, 2, 4], float32[1, 2, 4]), "
         "(float32[16, 4], float32[16, 4], float32[16], float32[16]), True, 1, False, False, False)"

@@ -113,7 +113,7 @@ FED = ("cotangent[0]", "cotangent 0 was changed by the call")
     ],
 )
 def test_a_backward_that_writes_into_its_cotangent_is_found(op: str, text: str, layout: str) -> None:
-    """Whatever lies there: the elements, and the memory beside them; a healthy device leaves all of it alone."""
+    """Whatever lies there: the elements, and the memory around them; a healthy device leaves all of it alone."""
     text += f'.cotangent("normal", "{layout}", 3)'
     assert found(Fault("writes", (op,), bumping(0)), text) == {"backward": FED}
     assert not found(None, text)

@@ -1,4 +1,4 @@
-"""Strides of results: promised ones are held to, others are told, and what says nothing is left alone."""
+"""Strides of results: promised ones are held to, others are reported, and what says nothing is left alone."""
 
 from __future__ import annotations
 

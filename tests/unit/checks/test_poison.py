@@ -1,4 +1,4 @@
-"""A kernel that does not write all of its result, or that writes beside a tensor, shows it; a healthy one is silent."""
+"""A kernel that does not write all of its result, or that writes outside a tensor, shows it; a healthy one is silent."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_an_element_that_is_not_written_hands_the_poison_on(byte: int) -> None:
 
 
 def beside(which: str, at: int) -> Any:
-    """The kernel writes one element beside an operand or its destination, where there is memory."""
+    """The kernel writes one element outside an operand or its destination, where there is memory."""
 
     def effect(call: Call) -> Any:
         result = call.run()
@@ -116,7 +116,7 @@ def test_a_healthy_device_writes_beside_nothing(text: str) -> None:
 
 
 def between_guards(call: Call) -> bool:
-    """Whether the operand lies where it can be written beside without harm; a layout alone leaves no such room."""
+    """Whether the operand lies where memory around it can be written without harm; a layout alone leaves no such room."""
     x = call.args[0]
     return bool(x.untyped_storage().nbytes() // x.element_size() == x.numel() + 2 * EDGE and x.storage_offset() == EDGE)
 

@@ -103,7 +103,7 @@ def test_a_device_may_have_a_kernel_that_the_cpu_alone_lacks() -> None:
 
 
 def test_only_the_cpu_can_raise_at_a_division_by_zero() -> None:
-    """Of whole numbers; a kernel that runs behind the program's back has nobody to tell."""
+    """Of whole numbers; a kernel that runs behind the program's back has nobody to report to."""
     case = parse('remainder(int32[3].inside(1, 4), int32[3].at(0, "0")).as_dtype("int32").refused("dtype")')
     (result,) = refused(resolve("sim", (Fault("silent", ("remainder",), zeros, level="function"),)), case)
     assert str(result.verdict.status) == "void"

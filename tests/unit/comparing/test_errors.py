@@ -139,7 +139,7 @@ def test_a_failure_names_the_command_that_tests_what_was_called() -> None:
 
 
 def test_a_function_of_integers_is_called_by_their_dtype() -> None:
-    """float32, which no tensor of it has, would be told and tested else."""
+    """float32, which no tensor of it has, would be reported and tested else."""
     bad = failure(lambda a, b: a * b, *2 * [torch.arange(3)], device=planted("mul", effect=lambda c: c.run() + 1))
     assert str(bad).startswith("<lambda> int64 on sim diverges from the CPU first in")
     assert bad.comparison.next == "parity run mul --dtype int64 --device sim --setup FILE"

@@ -1,4 +1,4 @@
-"""How long a comparison will take is told where it is known."""
+"""How long a comparison will take is said where it is known."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def test_a_run_that_imports_says_nothing_about_the_next(
     imported: int, now: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """torch imports its compiler for its first decomposition of a kernel: a second that does not come again."""
+    """torch imports its compiler for its first decomposition of a kernel: a second that is spent once."""
     world: Any = SimpleNamespace(modules={}, stderr=io.StringIO())
     monkeypatch.setattr("parity.comparing.meter.sys", world)
     net = Meter("net")

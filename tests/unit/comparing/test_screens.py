@@ -68,7 +68,7 @@ def test_a_sum_of_one_sign_is_settled_as_well() -> None:
 
 
 def test_what_moves_as_far_as_roundings_move_it_is_settled() -> None:
-    """A layer_norm of numbers far from 0 loses digits on any device; an element that is off, or all by a factor, is told."""
+    """A layer_norm of numbers far from 0 loses digits on any device; an element that is off, or all by a factor, is seen."""
     torch.manual_seed(0)
     x = torch.randn(16, 64) + 300
 

@@ -1,4 +1,4 @@
-"""What a device computes, beside what the CPU does."""
+"""What a device computes, against what the CPU does."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ _LU, _LU_PIVOTS = torch.linalg.lu_factor(_BATCHES)
 def test_triangles_into_batches_that_cannot_be_merged(
     sim: Device, call: Callable[..., Any], form: Callable[..., Tensor]
 ) -> None:
-    """The CPU writes beside such a destination."""
+    """The CPU writes outside such a destination."""
     want = call(lambda t: t)
     outs = tuple(form(sim.torch_device) for _ in want)
     with warnings.catch_warnings():

@@ -63,7 +63,7 @@ def ulps(a: Tensor, b: Tensor) -> int:
 
 
 def test_a_fault_is_planted_on_an_honest_device_as_on_any_other() -> None:
-    """The honest differences are the device's own: what was planted is told apart from them, and acts beside them."""
+    """The honest differences are the device's own: what was planted is distinguished from them, and acts next to them."""
     fault = Fault("exp-doubles", ops=("exp",), effect=lambda call: call.run() * 2, level="kernel")
     device, x = resolve("sim:honest", [fault]), values(64)
     assert (device.name, device.planted, device.facts()["faults"]) == ("sim:honest", (fault,), "exp-doubles")  # type: ignore[attr-defined]

@@ -93,7 +93,7 @@ def test_the_faults_are_those_of_the_subsets() -> None:
 
 @pytest.mark.parametrize("odd", (float("nan"), float("inf"), 1.0))
 def test_what_underflowed_on_one_side_only_is_the_cpus_result(odd: float) -> None:
-    """Also beside a NaN, which no comparison of sizes sees."""
+    """Also next to a NaN, which no comparison of sizes sees."""
     plain, other = torch.tensor([odd, 0.0, 2.0]), torch.tensor([odd, 1e-44, 2.0000002])
     assert in_range(other, plain).tolist()[1:] == [0.0, other[2].item()]
     assert in_range(other, plain, tiny=False).tolist()[1:] == other.tolist()[1:]

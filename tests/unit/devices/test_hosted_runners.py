@@ -112,7 +112,7 @@ def test_a_healthy_device_has_no_suspicion(name: str) -> None:
     ],
 )
 def test_each_call_is_a_canary_of_its_own(canary: str, op: str, when: Any) -> None:
-    """A fault of one call is told under its name alone."""
+    """A fault of one call is reported under its name alone."""
 
     def effect(call: Call) -> Any:
         result = call.run()

@@ -55,7 +55,7 @@ def wheel(folder: Path, torch: str = "2.13.0", /, **other: bytes) -> Path:
 
 @pytest.mark.parametrize("torch", PINNED)
 def test_a_wheel_in_which_all_holds(tmp_path: Path, torch: str) -> None:
-    """Its version, its operators with their keys, and nothing that is lacking."""
+    """Its version, its operators with their keys, and nothing that is missing."""
     read = MacWheel(wheel(tmp_path, torch))
     assert read.torch == read.table.torch == torch
     assert read.table.keys == {"add.out": {"CPU", "MPS"}, "acos_": {"MPS"}}

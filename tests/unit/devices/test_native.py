@@ -129,7 +129,7 @@ def test_mps_gives_back_what_this_torch_can(functions: tuple[str, ...]) -> None:
 
 
 def test_a_device_without_memory_is_asked_once_more_without_its_caches() -> None:
-    """Lack of memory is no death."""
+    """Too little memory is no death."""
 
     class Full(CpuDevice):
         full = True

@@ -34,7 +34,7 @@ def written(folder: Path, text: str) -> str:
 @pytest.mark.parametrize(("run", "more"), [(run_setup, ""), (load_faults, FAULTS)], ids=["setup", "faults"])
 @pytest.mark.parametrize("mode", MODES)
 def test_a_mode_that_stays_in_force_is_refused(run: Any, more: str, mode: str, tmp_path: Path) -> None:
-    """And it is not in force any more, so that the process can tell it."""
+    """And it is not in force any more, so that the process can report it."""
     with pytest.raises(UsageError, match=rf"own\.py leaves {mode} .*end that mode there"):
         run(written(tmp_path, f"{MODES[mode]}\n{more}"))
     assert not state.unusual(state.TAKING)

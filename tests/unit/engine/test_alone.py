@@ -1,4 +1,4 @@
-"""Cases in processes of their own: which one is told as the death, what the others give, and when no more are started.
+"""Cases in processes of their own: which one is reported as the death, what the others give, and when no more are started.
 
 The processes are played: `kills` die at their case, `late` ones only when the next case has begun or after some time, `hangs`
 never come back.
@@ -99,7 +99,7 @@ def test_cases_that_die_are_told_and_the_others_run(monkeypatch: pytest.MonkeyPa
 
 
 def test_what_nobody_asks_for_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process is told of it, because it goes on by itself: cases that hung before would take their time again."""
+    """A process hears of it, because it goes on by itself: cases that hung before would take their time again."""
     one, got = checked(Played(hangs=frozenset({3, 4, 8})), monkeypatch, skip={3, 4})
     assert got == [0, 1, 2, 5, 6, 7, 9]
     assert told(one) == [(8, "hang", DEVICE)]

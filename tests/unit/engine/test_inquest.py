@@ -1,4 +1,4 @@
-"""Inquests beside a run: their answers come when they are there, and none is waited for longer than allowed."""
+"""Inquests while a run goes on: their answers come when they are there, and none is waited for longer than allowed."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ FAULTS = [
 def test_findings_of_a_run_with_a_limit_have_causes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Found in the pinned cases, explained afterwards, told once; deaths are found as ever."""
+    """Found in the pinned cases, explained afterwards, reported once; deaths are found as ever."""
     monkeypatch.chdir(tmp_path)
     Path("faults.py").write_text(FAULTS)
     asked = ("run", "exp", "softmax", "log", "--dtype", "float32", "--device", "sim", "--setup", "faults.py", "-n", "2")

@@ -167,7 +167,7 @@ def test_gradients_are_those_of_torchs_own_function() -> None:
 
 
 def test_every_fallback_of_a_process_is_heard() -> None:
-    """MPS warns of the first operator alone, unless torch is told to warn always."""
+    """MPS warns of the first operator alone, unless torch must warn always."""
     device, heard = resolve("sim:mps"), []
     x = device.upload(torch.eye(3))
     for _ in range(2):

@@ -173,7 +173,7 @@ def bug(trigger: object, kind: str = "silent_wrong_forward") -> Bug:
 
 
 def test_a_reported_case_on_a_device() -> None:
-    """The device that has the bug differs, a healthy one does not; what raises is told; random numbers are not compared."""
+    """The device that has the bug differs, a healthy one does not; what raises is reported; random numbers are not compared."""
     exp = bug(lambda device: torch.ones(3, device=device).exp())
     assert reported.outcome(exp, resolve("sim")) == (reported.SAME, "")
     state, how = reported.outcome(exp, resolve("sim", [exp.fault]))

@@ -192,7 +192,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def test_the_time_of_a_worker_that_died_among_the_causes_counts(clock: list[float]) -> None:
-    """The part comes again if time is left for it, behind those of other ops."""
+    """The part runs again if time is left for it, behind those of other ops."""
     session = Session(1, tuple(ITEMS))
     (one,) = session.workers
     while len(one.run) < len(ITEMS):
@@ -227,7 +227,7 @@ def test_parts_that_are_under_way_count(clock: list[float]) -> None:
 
 @pytest.mark.parametrize("part", ["items", "causes"])
 def test_what_a_dead_worker_leaves_is_given_to_another(part: str) -> None:
-    """What it had queued and what was still to be queued, and its last test, which is to come again."""
+    """What it had queued and what was still to be queued, and its last test, which is to run again."""
     session = Session(2, tuple(ITEMS))
     one, two = session.workers
     if part == "causes":

@@ -1,4 +1,4 @@
-"""A device that ends the process of a command is told with the operator that it was at."""
+"""A device that ends the process of a command is reported with the operator that it was at."""
 
 from __future__ import annotations
 

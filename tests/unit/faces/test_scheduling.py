@@ -87,7 +87,7 @@ def test_nothing_begins_when_the_time_is_over() -> None:
 
 @pytest.mark.parametrize("again", [True, False])
 def test_what_a_dead_worker_leaves_is_given_to_another(again: bool) -> None:
-    """What it had queued, and its last test if that is to come again."""
+    """What it had queued, and its last test if that is to run again."""
     one, two = Worker(), Worker()
     schedule = begun(Rounds(1000.0, {}), one, two)
     assert schedule.remove_node(one) == "t[a-f]"

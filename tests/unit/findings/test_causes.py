@@ -282,7 +282,7 @@ def _call(operator: Any, *operands: torch.Tensor) -> OperatorCall:
 
 
 def test_values_of_one_kind_are_one_cause_from_three_operators_on() -> None:
-    """Two are told apart."""
+    """Two are distinguished."""
 
     def spread(call: Call) -> Any:
         return call.run() * 1.01

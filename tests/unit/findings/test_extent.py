@@ -21,7 +21,7 @@ def measured(case: str, letters: str, share: float, problem: str = "value", inde
 
 
 def test_each_region_of_values_has_its_largest_error() -> None:
-    """As the picture tells it; the worst element's is exact, and what was not judged is left out."""
+    """As the picture has it; the worst element's is exact, and what was not judged is left out."""
     found = measured("exp(float32[5].of(0.5, -0.5, 7.5, -7.5, -9.5))", "mano-", 30.0, index=2)
     assert found == {"0 to 1": 1.0, "-1 to 0": 0.0, "above 1": 30.0, "below -1": 4.0}
 

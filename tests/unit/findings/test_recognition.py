@@ -88,7 +88,7 @@ def test_another_seed_shows_the_same_finding() -> None:
 
 
 def test_a_finding_in_plain_calls_does_not_hide_behind_one_of_strided_ones() -> None:
-    """It lacks what the known one needs."""
+    """It does not have what the known one needs."""
     strided = wrong(when=lambda c: not c.operands[0].is_contiguous())
     entries = accepted(run([strided], ["exp"]))
     assert entries[0].cause == Cause("aten::exp", "values", ("non-contiguous operand",))

@@ -111,7 +111,7 @@ def test_what_fails_on_demand_is_told_with_one_of_them_unless_it_is_known() -> N
 
 
 def test_junit_hears_which_items_nothing_counts_in() -> None:
-    """All of it was dropped, or never came again."""
+    """All of it was dropped, or never was reproduced."""
     gone, once = replace(FOUND, gone=True), replace(FOUND, op="neg", status=Status.NOT_REPRODUCED)
     result = RunResult([], [gone, once, replace(gone, op="add"), replace(FOUND, op="add")])
     assert result.acquitted == ("exp-float32",)

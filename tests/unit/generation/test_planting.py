@@ -29,7 +29,7 @@ def planted(case: Case) -> bool:
 
 @pytest.mark.parametrize("name", ["hypot", "mul", "fmax"])
 def test_special_numbers_meet_at_the_same_element(name: str) -> None:
-    """Inf beside NaN, Inf beside 0, x beside -x: each somewhere in a few hundred cases, under broadcasting too."""
+    """Inf next to NaN, Inf next to 0, x next to -x: each somewhere in a few hundred cases, under broadcasting too."""
     met = set[tuple[str, str]]()
     for d in search(catalog.row(name), "float32", SIZES, "1", 1200):
         specs = tensors(d.case)

@@ -242,7 +242,7 @@ def test_a_reduced_case_that_cannot_be_run_is_passed_over() -> None:
 
 @pytest.mark.parametrize("name", ["lstm", "gru", "rnn_tanh", "lstm_cell", "lstm_packed"])
 def test_the_sizes_of_a_recurrent_call_sink_together(name: str) -> None:
-    """A kernel that is wrong at any size is told at sizes of 1; each call on the way there is one that torch takes."""
+    """A kernel that is wrong at any size is reported at sizes of 1; each call on the way there is one that torch takes."""
     row, cpu = catalog.row(name), resolve("cpu")
 
     def fails(case: Case) -> bool:

@@ -1,4 +1,4 @@
-"""What few cases had: features that reported bugs need are drawn, and a device that gets them wrong is told."""
+"""What few cases had: features that reported bugs need are drawn, and a device that gets them wrong is reported."""
 
 from __future__ import annotations
 

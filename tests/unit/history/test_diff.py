@@ -113,7 +113,7 @@ def test_a_finding_in_what_the_first_run_did_not_compare_is_new() -> None:
 
 
 def test_each_kind_of_a_cell_is_told_once() -> None:
-    """By its case where one is in both runs, and a second kind beside it."""
+    """By its case where one is in both runs, and a second kind as well."""
     before = run(record("a"), items=(item(agree=9),))
     after = run(record("a", "wrong"), record("b", "wrong"), record("c", "error"), items=(item(wrong=5, error=4),))
     assert words(compare(before, after), Group.REGRESSED) == [("a", "agree", "wrong", True), ("c", "agree", "error", False)]
@@ -209,7 +209,7 @@ def test_a_crash_is_a_regression() -> None:
 
 
 def test_a_reference_that_dies_is_no_regression_of_the_device() -> None:
-    """The CPU's own trouble is told by the run, not by the diff."""
+    """The CPU's own trouble is reported by the run, not by the diff."""
     died = replace(run(record("g")), deaths=(Death("add", "float32", "f", "", "crash", "SIGSEGV", "reference", blame="cpu"),))
     assert compare(run(record("f"), record("g")), died).exit_code() == 0
 
@@ -291,7 +291,7 @@ def test_a_run_of_fewer_ops_fails_until_the_ops_are_named(header: Header) -> Non
 
 
 def test_the_ops_that_are_named_are_compared_alone() -> None:
-    """A regression of another op is left out, one of theirs is not, and an item that is lacking still is."""
+    """A regression of another op is left out, one of theirs is not, and an item that is missing still is."""
     before, after = run(items=(item(agree=3), item("sort", agree=3))), run(items=(item(agree=3), item("sort", wrong=3)))
     assert [compare(before, after, ops=[name]).exit_code() for name in ("add", "sort")] == [0, 1]
     cut = replace(after, items=after.items[:1], end=End(expected=3))
@@ -299,7 +299,7 @@ def test_the_ops_that_are_named_are_compared_alone() -> None:
 
 
 def test_a_second_run_that_compared_nothing_is_no_comparison() -> None:
-    """What both sides refuse says nothing either; a crash of it is told all the same."""
+    """What both sides refuse says nothing either; a crash of it is reported all the same."""
     before = run(items=(item(agree=9),))
     refusals = ItemRow("add", "float32", 9, {"forward": {"void": 9}, "refusal": {"agree": 3}})
     for after in (item(void=9), ItemRow("add", "float32"), refusals):
@@ -340,7 +340,7 @@ def test_a_cell_that_says_nothing_any_more_is_not_comparable() -> None:
 
 
 def test_nine_tenths_of_the_cells_are_enough_for_a_verdict() -> None:
-    """Ops that one side cannot run are told as that, and say nothing about the rest."""
+    """Ops that one side cannot run are reported as that, and say nothing about the rest."""
     ten = [ItemRow(f"op{k}", "float32", 18, {"forward": {"agree": 9}, "backward": {"agree": 9}}) for k in range(10)]
     silent = [replace(i, counts={"forward": {"agree": 9}, "backward": {"void": 9}}) for i in ten]
     one, two = (run(items=(*ten[n:], *silent[:n])) for n in (2, 3))

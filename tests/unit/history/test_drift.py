@@ -1,4 +1,4 @@
-"""Paired statistics: what is told, what is not, and how often luck tells something."""
+"""Paired statistics: what is reported, what is not, and how often luck reports something."""
 
 from __future__ import annotations
 

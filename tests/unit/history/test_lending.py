@@ -1,4 +1,4 @@
-"""What an interpreter lacks is found by importing, and lent with all that belongs to it."""
+"""What an interpreter does not have is found by importing, and lent with all that belongs to it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NAMES = ("lent_alpha", "lent_beta", "lent_gamma", "lent_delta")
 
 @pytest.fixture
 def library(tmp_path: Path) -> Iterator[Path]:
-    """A module that needs a package, which needs a module of a distribution with another one beside it."""
+    """A module that needs a package, which needs a module of a distribution with another one next to it."""
     library = tmp_path / "library"
     (library / "lent_beta").mkdir(parents=True)
     (library / "lent_alpha.py").write_text("import lent_beta")

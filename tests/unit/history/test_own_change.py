@@ -1,4 +1,4 @@
-"""Errors, times and memory of own functions in two runs: a change is told, and what honest devices differ by is not."""
+"""Errors, times and memory of own functions in two runs: a change is reported, and what honest devices differ by is not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a healthy NVIDIA GPU was once accused of, and faults beside it."""
+"""What a healthy NVIDIA GPU was once accused of, and faults that must be found."""
 
 from __future__ import annotations
 
@@ -251,7 +251,7 @@ def test_small_elements_of_a_matrix_move_by_its_norm() -> None:
 
 
 def test_a_spectrum_is_conditioned_by_the_norm_of_its_matrix() -> None:
-    """Elements beside a large diagonal are small, and what an algorithm does to them is not."""
+    """Elements next to a large diagonal are small, and what an algorithm does to them is not."""
     case = parse(SPECTRA[0])
     oracle = CaseOracle(execute.program(catalog.row(case.op)), case, build(case), torch.float32)
     fed = torch.randn(36, generator=torch.Generator().manual_seed(1))

@@ -1,4 +1,4 @@
-"""What honest devices do where results are chained or stand out: scans, transforms, biases; and faults beside it."""
+"""What honest devices do where results are chained or stand out: scans, transforms, biases; and faults that must be found."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_a_product_may_leave_the_range_before_its_zero(values: tuple[float, ...]
 
 
 def test_fused_adam_has_a_truth_with_a_scale() -> None:
-    """Its kernel takes the scale in float32 alone, also beside float64."""
+    """Its kernel takes the scale in float32 alone, also next to float64."""
     one = "(float32[2].inside(0.5, 2),)"
     bench = prepared(f"fused_adam({one}, {one}, {one}, {one}, (), float32[()].inside(2, 8), float32[()].inside(0.0, 0.0))")[0]
     assert bench.oracle.truth("out[0]") is not None

@@ -89,14 +89,14 @@ class Zeros(Oracle):
 
 @pytest.mark.parametrize(("may_branch", "status"), [(True, Status.AGREE), (False, Status.WRONG)])
 def test_only_a_callers_code_may_ask_for_its_dtype(may_branch: bool, status: Status) -> None:
-    """An op of torch that is far from the truth is told, though the CPU is as far."""
+    """An op of torch that is far from the truth is reported, though the CPU is as far."""
     cpu = torch.full((4,), -8.99)
     bench = bench_for("softmax", Zeros(may_branch))
     assert judge(bench, {"out": cpu * (1 + 2.0**-22)}, {"out": cpu}, "forward")[0].status is status
 
 
 def limited(x: Tensor) -> Tensor:
-    """Takes the least number above 0 that its dtype knows beside 1, as torch.distributions does."""
+    """Takes the least number above 0 that its dtype knows next to 1, as torch.distributions does."""
     return x.clamp(min=torch.finfo(x.dtype).eps).log()
 
 

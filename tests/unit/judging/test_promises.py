@@ -1,4 +1,4 @@
-"""What healthy devices may do where arithmetic alone does not say, each beside a fault that is found all the same."""
+"""What healthy devices may do where arithmetic alone does not say, each next to a fault that is found all the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where several answers are right: the relation tells them from wrong ones."""
+"""Where several answers are right: the relation distinguishes them from wrong ones."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_the_index_of_an_extreme_value_may_be_any_of_its_places() -> None:
 
 
 def test_a_triangular_system_takes_no_batch_of_vectors() -> None:
-    """[1, 4] beside [1, 4, 4] is one row for it, and a vector for solve."""
+    """[1, 4] next to [1, 4, 4] is one row for it, and a vector for solve."""
     a, b = torch.eye(4).expand(1, 4, 4) * 2.0, torch.ones(1, 4)
     x = torch.linalg.solve_triangular(a, b, upper=False, left=False)
     assert problems("solve_triangular", (a, b), {"out": x}, upper=False, left=False) == []

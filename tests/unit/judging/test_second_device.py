@@ -1,4 +1,4 @@
-"""What an honest second device does otherwise is no finding, and a fault beside it still is."""
+"""What an honest second device does otherwise is no finding, and a fault next to it still is."""
 
 from __future__ import annotations
 

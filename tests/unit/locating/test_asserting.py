@@ -298,7 +298,7 @@ def test_a_function_whose_equal_runs_differ_by_roundings_draws_nothing_and_its_s
 
 
 def test_what_draws_is_seen_by_its_calls() -> None:
-    """Of torch, where the generator is put back afterwards too, of Python and of numpy; beside roundings, too."""
+    """Of torch, where the generator is put back afterwards too, of Python and of numpy; with roundings, too."""
 
     def forked(x: Tensor) -> Tensor:
         with torch.random.fork_rng(devices=[]):

@@ -1,4 +1,4 @@
-"""`parity.audit` names what MPS lacks of a model, where, and nothing else."""
+"""`parity.audit` names what a model needs and MPS does not have, where, and nothing else."""
 
 from __future__ import annotations
 

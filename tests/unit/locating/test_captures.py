@@ -264,7 +264,7 @@ def test_sums_find_what_lies_between_the_samples(tmp_path: Path) -> None:
 
 
 def test_a_sketch_shows_what_it_knows() -> None:
-    """Its elements, and a NaN or an Inf that the other side lacks."""
+    """Its elements, and a NaN or an Inf that the other side does not have."""
     theirs = torch.linspace(0, 1, 5000)
     ours = theirs.clone()
     assert torch.equal(Sketch.of(theirs).over(ours), ours)

@@ -1,7 +1,8 @@
-"""`parity.locate` names the module, the operator and the line where a device parts, and blames no healthy one."""
+"""`parity.locate` names the module, the operator and the line where a device diverges, and blames no healthy one."""
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -320,7 +321,7 @@ def test_what_cannot_be_located_is_said() -> None:
 
 
 def test_what_the_judge_fails_at_is_no_refusal_of_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error of the judge's own is counted by its name; what the CPU refuses is told as before."""
+    """An error of the judge's own is counted by its name; what the CPU refuses is reported as before."""
 
     def broken(*args: Any, **kwargs: Any) -> Any:
         raise RuntimeError("no such table")
@@ -340,3 +341,38 @@ def test_half_types_written_in_place_have_the_budget_of_their_steps() -> None:
     parity.assert_parity(net, x, device="sim")
     with pytest.raises(parity.ParityFailure):
         parity.assert_parity(net, x, device=resolve("sim", (Fault("gru", ("_thnn_fused_gru_cell",), larger),)))
+
+
+@pytest.mark.parametrize(
+    ("fn", "x", "said"),
+    [
+        (
+            lambda x: torch.log(x - 10) * 2,
+            torch.ones(3),
+            "NaN as the device does, first in aten::log float32, forward, torch.log",
+        ),
+        (lambda x: (x * 60000) * 60000, torch.ones(3).half(), "Inf as the device does, first in aten::mul float16, forward"),
+        (lambda x: x * 60000 * 60000 * 0.0, torch.ones(3).half(), "Inf as the device does, first in aten::mul float16"),
+        (lambda x: torch.softmax(x.masked_fill(x > 0, -math.inf), -1) * 2, torch.tensor([1.0, -1.0]).half(), ""),
+        (lambda x: x * 2, torch.tensor([math.nan, 1.0]), ""),
+        (lambda x: torch.log(x) * 2, torch.ones(3), ""),
+    ],
+)
+def test_nan_of_the_cpu_itself_is_named_with_the_operator_that_makes_it(fn: Any, x: Tensor, said: str) -> None:
+    """Then the model or its dtype gives it, and no device."""
+    found = parity.locate(fn, x, device="sim")
+    assert found.agrees
+    assert said in " ".join(found.notes)
+    assert bool(said) is ("as the device does" in " ".join(found.notes))
+
+
+@pytest.mark.parametrize("falls", [True, False])
+def test_an_operator_that_ran_on_the_cpu_is_named_where_nothing_diverges(falls: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without -v, and next to an agreement."""
+    monkeypatch.setenv("PYTORCH_ENABLE_MPS_FALLBACK", "1")
+    model = nn.AdaptiveMaxPool3d(2) if falls else nn.AdaptiveAvgPool2d(2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = parity.locate(model, torch.randn(1, 4, 4, 4), device="sim:mps", backward=False)
+    assert found.agrees
+    assert ("ran on the CPU unasked: aten::adaptive_max_pool3d.out" in found.notes) is falls

@@ -66,7 +66,7 @@ def test_zoo_prints_the_score_and_writes_all_of_it(
 
 
 def test_counts_tell_the_pairs_that_were_compared(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """One line per aspect, of both sources, and why a pair was not; coverage tells the same of the run file."""
+    """One line per aspect, of both sources, and why a pair was not; coverage says the same of the run file."""
     path = tmp_path / "run.jsonl"
     asked = ("softmax", "pca_lowrank", "--dtype", "float32,int64", "-n", "1", "-v", "--output", str(path))
     code, out, _ = told(capfd, "prove", "counts", *asked, "--findings", str(tmp_path))

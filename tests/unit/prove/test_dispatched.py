@@ -77,7 +77,7 @@ def test_what_an_operator_is_composed_of_counts(sim: Device) -> None:
 
 
 def test_a_refused_case_does_not_count() -> None:
-    """MPS has no kernel for frexp: it is dispatched, refused, and told with the reason."""
+    """MPS has no kernel for frexp: it is dispatched, refused, and reported with the reason."""
     reached, results = seen("frexp(float32[3].normal(seed=1))", resolve("sim:mps"))
     assert {r.verdict.status for r in results} == {Status.UNSUPPORTED}
     assert not reached.operators

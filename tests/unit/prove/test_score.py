@@ -39,7 +39,7 @@ FILE = Path(__file__).with_name("few.py")
 
 
 def quiet(score: Score, done: int, total: int) -> None:
-    """Nobody is told."""
+    """Nobody hears of it."""
 
 
 @pytest.fixture(scope="module")
@@ -394,7 +394,7 @@ def test_rows_by_name_and_by_what_they_call(seen: dict[str, Reach], fault: Fault
 
 
 def test_a_bug_names_its_rows(seen: dict[str, Reach]) -> None:
-    """Then these alone are searched; what the profile does not run is told; at full the OpInfo rows join."""
+    """Then these alone are searched; what the profile does not run is reported; at full the OpInfo rows join."""
     subject = subjects.subject(few.BUGS[4])
     route = routes.choose(subject, seen, suite.profile("quick"))
     assert (route.named, route.using, route.absent) == (("sin",), (), ("opinfo:sin",))
@@ -451,7 +451,7 @@ def test_patterns_name_ids_kinds_classes_and_ops(pattern: str, ids: list[str]) -
 
 
 def test_a_pattern_that_names_nothing() -> None:
-    """Is told with what is near."""
+    """Is named with what is near."""
     with pytest.raises(UsageError, match="no fault matches 'wrnog'; did you mean 'wrong'"):
         subjects.select(subjects.load("few"), ("wrnog",))
 

@@ -59,7 +59,7 @@ def test_in_json_too() -> None:
 
 
 def test_a_word_of_the_suite_stays() -> None:
-    """A user called max is not to be told from the operator; his home folder is."""
+    """A user called max cannot be distinguished from the operator; his home folder is."""
     variables = {"HOME": "/Users/max", "USER": "max", "HOSTNAME": "add"}
     text = "max(float32[3]) and add(float32[2]) in /Users/max/x"
     assert hidden(text, variables, ("max", "add")) == "max(float32[3]) and add(float32[2]) in ~/x"
@@ -67,7 +67,7 @@ def test_a_word_of_the_suite_stays() -> None:
 
 
 def test_this_process_has_a_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without being told the variables: those of the process, its folder and its home."""
+    """Without being given the variables: those of the process, its folder and its home."""
     monkeypatch.setenv("HOME", str(tmp_path / "janes-home"))
     monkeypatch.chdir(tmp_path)
     assert archive.of_this_machine(()).text(f"{tmp_path / 'janes-home'}/x, {tmp_path}/y") == "~/x, HERE/y"
@@ -155,7 +155,7 @@ def named(name: str) -> Callable[[Path], Path]:
 
 
 def many(folder: Path) -> Path:
-    """A directory that is larger than those of thousands of files, which the record at the end tells."""
+    """A directory that is larger than those of thousands of files, of which the record at the end says so."""
     path = folder / "many.zip"
     with zipfile.ZipFile(path, "w") as made:
         for k in range(archive.MEMBERS + 1):

@@ -46,7 +46,7 @@ def test_ops_that_agree_are_counted_and_those_that_died_are_shown() -> None:
 
 
 def test_a_death_stands_in_its_pass() -> None:
-    """Beside what the op's other cases gave."""
+    """With what the op's other cases gave."""
     dead = Death("add", "float32", "add(float32[2], float32[2])", "backward", "hang")
     assert matrix.rows(ITEMS, (dead,))[1] == ["add", ".XW-", "", ".---"]
     tree = json.loads(matrix.as_json(Header(Fingerprint(*"abcdefgh")), ITEMS, (dead,)))

@@ -1,4 +1,4 @@
-"""What never came again has a status of its own, in every report of a run and of two."""
+"""What was never reproduced has a status of its own, in every report of a run and of two."""
 
 from __future__ import annotations
 

@@ -118,12 +118,12 @@ DEATH = {
 
 
 def part(*rows: Row, findings: tuple[str, ...] = ()) -> list[tuple[str, object]]:
-    """What a worker tells of an item."""
+    """What a worker says of an item."""
     return [("parity", json.dumps({"rows": [run_file.encode(r) for r in rows], "findings": findings, "features": pack(())}))]
 
 
 def test_a_run_file_without_room_costs_no_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was found is told and counted, whatever becomes of the file; nothing is called agreement."""
+    """What was found is reported and counted, whatever becomes of the file; nothing is called agreement."""
     log = io.StringIO()
     made = reporter(tmp_path / "run.jsonl", log)
     monkeypatch.setattr(made.run.writer, "write_line", _no_room)
@@ -231,7 +231,7 @@ def test_idle_workers_let_findings_be_tried_again(tmp_path: Path, monkeypatch: p
 
 
 def test_the_bar_of_the_causes_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When the last item is done, it is told what comes and how long it may take; not that nothing is left to do."""
+    """When the last item is done, it says what comes and how long it may take; not that nothing is left to do."""
     now = [1000.0]
     for module in ("report.progress", "report.screen", "engine.run_state"):
         monkeypatch.setattr(f"parity.{module}.time", SimpleNamespace(monotonic=lambda: now[0]))

@@ -101,7 +101,7 @@ def test_a_row_that_no_run_writes_is_invalid(change: Json) -> None:
 
 
 def test_reports_are_valid(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Causes and the table of ops, of a real run and of one with a death; what lacks a field is not."""
+    """Causes and the table of ops, of a real run and of one with a death; what has no such field is not."""
     for given in ((), ("--matrix",)):
         assert cli.main(["report", str(path), "--format", "json", *given]) == 0
         tree = json.loads(capsys.readouterr().out)

@@ -1,4 +1,4 @@
-"""Scripts of findings: they need torch alone, hold the same bits, make the same views, and tell wrong from right."""
+"""Scripts of findings: they need torch alone, hold the same bits, make the same views, and distinguish wrong from right."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from parity.core.results import Cause, Fingerprint, Measure, MetadataNote, Record, Status
 from parity.findings.verdict import RunResult
-from parity.report.summary import SummaryData, render, verdict
+from parity.report.summary import SummaryData, opening, render, verdict
 from parity.store.features import Coverage
 from parity.store.rows import Death, Header, ItemRow
 
@@ -41,9 +41,13 @@ DRAWN = Coverage("binary", 9, {"into rows": 2, "special nan": 3}, {"into rows": 
 
 
 def test_a_simulated_device_is_never_taken_for_hardware() -> None:
-    """Every report says so."""
-    assert "SIMULATED" in render(data_of(header(), ITEMS))
-    assert "SIMULATED" not in render(data_of(header(simulated=False), ITEMS))
+    """The beginning of a run says so, and the end of one that is not short."""
+    found = (Record("add(float32[2])", "add", "float32", "forward", Status.DRIFT, shrunk="add(float32[1])"),)
+    for simulated in (True, False):
+        h = header(simulated)
+        for text in (opening(h.fingerprint, "1 op"), render(data_of(h, ITEMS, found)), render(data_of(h, ITEMS, verbose=True))):
+            assert ("SIMULATED" in text) is simulated
+    assert "device " not in render(data_of(header(), ITEMS)), "a healthy run is eight lines"
 
 
 def test_it_counts_per_status_and_dtype() -> None:
@@ -106,7 +110,7 @@ def test_nothing_compared_is_no_success() -> None:
 
 
 def test_the_counts_of_a_run_are_told_together() -> None:
-    """Findings are kinds of difference, each told by its least case; other records hold checks as they were drawn."""
+    """Findings are kinds of difference, each shown by its least case; other records hold checks as they were drawn."""
     items = (ItemRow("add", "float32", 60, {"forward": {"agree": 7, "wrong": 53}}),)
     drawn = [Record(f"add(float32[{k}])", "add", "float32", "forward", Status.WRONG) for k in range(30)]
     least = [replace(drawn[9], shrunk=f"add(float32[1, {k}])") for k in range(1, 11)]
@@ -121,7 +125,7 @@ def test_the_counts_of_a_run_are_told_together() -> None:
 
 
 def test_the_end_fits_a_screen_whatever_was_found() -> None:
-    """Thirty lines with the first and the last ones of the run, at any width; with -v, all is told."""
+    """Thirty lines with the first and the last ones of the run, at any width; with -v, all is shown."""
     items = tuple(ItemRow(f"op{k}", "float32", 60, {"forward": {"wrong": 2}}, void={"why": 1}) for k in range(300))
     records = [
         Record(

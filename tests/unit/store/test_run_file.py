@@ -158,7 +158,7 @@ def test_what_was_tried_around_a_finding_comes_back_or_is_refused() -> None:
 
 @pytest.mark.skipif(run_file.fcntl is None, reason="the system has no locks of this kind")
 def test_two_runs_do_not_write_one_file(tmp_path: Path) -> None:
-    """The second one is told, and what the first one wrote stays."""
+    """The second one is reported, and what the first one wrote stays."""
     path = tmp_path / "run.jsonl"
     path.write_text("what an earlier run left\n")
     with Writer(path) as first:
@@ -222,7 +222,7 @@ def test_a_folder_is_told(tmp_path: Path) -> None:
 
 
 def test_a_file_of_the_first_format_is_read(tmp_path: Path) -> None:
-    """It only lacks what came later."""
+    """Only what came later is missing."""
     path = write(tmp_path / "run.jsonl", HEADER, RECORD, ITEM, FULL_END)
     path.write_text(path.read_text().replace(f'"format":{upgrades.FORMAT}', '"format":1'))
     assert (read(path).records, read(path).items, read(path).coverage) == ((RECORD,), (ITEM,), ())

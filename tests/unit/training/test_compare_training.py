@@ -241,7 +241,7 @@ def test_what_only_the_device_has_is_located_in_a_step() -> None:
 
 
 def pair(device: torch.device) -> Any:
-    """Two judges of one class, of different sizes, beside what they judge."""
+    """Two judges of one class, of different sizes, next to what they judge."""
     net = nn.Sequential(nn.Linear(8, 6), nn.Tanh()).to(device)
     one, two = (nn.Sequential(nn.Linear(6, n), nn.SiLU(), nn.Linear(n, 1)).to(device) for n in (5, 7))
     first = torch.optim.SGD(net.parameters(), 0.1)
@@ -277,7 +277,7 @@ def test_several_models_are_told_apart() -> None:
 
 
 def test_a_tensor_that_make_leaves_on_the_cpu_stays_there() -> None:
-    """Where torch refuses it on a device, it must be told, with its name."""
+    """Where torch refuses it on a device, it must be reported, with its name."""
 
     def make(device: torch.device) -> Any:
         net, weight = Net().to(device), torch.ones(4)

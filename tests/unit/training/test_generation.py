@@ -1,4 +1,4 @@
-"""Generation token by token: the step, the operator and the cache that are wrong are named; ties are told from wrong logits."""
+"""Generation token by token: the step, the operator and the cache that are wrong are named; ties are not wrong logits."""
 
 from __future__ import annotations
 

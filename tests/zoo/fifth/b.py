@@ -1,6 +1,6 @@
 """A fifth round of reported bugs, second half: layers, attention, products, linear algebra, losses, tables, transforms.
 
-Each is described in b.jsonl beside this file.
+Each is described in b.jsonl next to this file.
 """
 
 from __future__ import annotations

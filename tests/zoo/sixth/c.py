@@ -2,7 +2,7 @@
 
 parity prove zoo --setup tests/zoo/sixth/c.py
 
-Each is described in c.jsonl beside this file. Before anything was mended for them, the quick profile found 19 of the 28 with
+Each is described in c.jsonl next to this file. Before anything was mended for them, the quick profile found 19 of the 28 with
 each of the seeds 1, 2 and 3.
 """
 

@@ -1,5 +1,5 @@
-"""What the device's tables allow: elementwise functions whose errors reach their ULP bounds, and subnormal numbers that are
-flushed to zero (float32 and bfloat16 on Apple GPUs, none on others)."""
+"""The differences that the device's tables allow: elementwise functions whose errors reach their ULP bounds, and subnormal
+numbers that are flushed to zero (float32 and bfloat16 on Apple GPUs, none on others)."""
 
 from __future__ import annotations
 

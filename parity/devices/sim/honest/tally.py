@@ -1,5 +1,5 @@
-"""How often each kind of honest difference occurred in this process: calls answered, and results whose bits differed from the
-CPU's."""
+"""Counts how often each kind of honest difference occurred in this process: calls answered, and results whose bits differed
+from the CPU's."""
 
 from __future__ import annotations
 
