@@ -8,8 +8,7 @@ Names come from a variable of the environment, because every process of a run ne
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -22,7 +21,6 @@ from parity.core.processes import deadly
 from parity.devices.base import Device
 from parity.devices.refusals import words
 
-LONGEST = 64  # characters of a name
 ATEN_TRANSFERS = (
     "to",
     "resolve_conj",
@@ -32,22 +30,18 @@ ATEN_TRANSFERS = (
 
 
 class _Calls(TorchFunctionMode):
-    """Notes each public function in a file, turns whatever it raises into an exception with words, and puts back what it
+    """Notes each public function, turns whatever it raises into an exception with words, and puts back what it
     leaves in torch's state. left: where that goes, by the function's name."""
 
-    def __init__(self, device: Device, notes: Path | None, left: dict[str, str]) -> None:
+    def __init__(self, device: Device, note: Callable[[str], object], left: dict[str, str]) -> None:
         super().__init__()
-        self._device, self._without, self._left = device, deadly(), left
-        self._file = notes.open("wb", buffering=0) if notes is not None else None
+        self._device, self._without, self._left, self._note = device, deadly(), left, note
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__name__", str(func))
         if name in self._without and name not in ATEN_TRANSFERS and any(map(self._is_there, tree_leaves((args, kwargs)))):
             return self._on_cpu(func, args, kwargs or {})
-        if self._file is not None:
-            self._file.seek(0)
-            noted = "" if name in ATEN_TRANSFERS else name
-            self._file.write(noted.encode()[:LONGEST].ljust(LONGEST))
+        self._note("" if name in ATEN_TRANSFERS else name)
         if name.startswith("_set_"):  # torch.no_grad and the like: the examination's own
             return func(*args, **(kwargs or {}))
         before = state.whole()
@@ -78,14 +72,14 @@ class _Calls(TorchFunctionMode):
 
 
 @contextlib.contextmanager
-def guarded(device: Device, notes: Path | None = None) -> Iterator[dict[str, str]]:
-    """While active, the device's calls are noted in a file, and those of the deadly operators are computed on the CPU. Yields
+def guarded(device: Device, note: Callable[[str], object] = str) -> Iterator[dict[str, str]]:
+    """While active, the device's calls are given to `note`, and those of the deadly operators are computed on the CPU. Yields
     what calls left in torch's state, which grows."""
     active, left = device.active, dict[str, str]()
 
     @contextlib.contextmanager
     def both() -> Iterator[None]:
-        with active(), _Calls(device, notes, left):
+        with active(), _Calls(device, note, left):
             yield
 
     setattr(device, "active", both)  # noqa: B010 -- a method of one object
