@@ -161,7 +161,7 @@ class Child:
     def stop(self, seconds: float) -> End:
         """Ask the process to stop, as Ctrl-C does; it is ended after so many seconds, or at a second Ctrl-C. How it ended."""
         until = time.monotonic() + seconds
-        with suppress(OSError, KeyboardInterrupt):
+        with suppress(OSError, ValueError, KeyboardInterrupt):
             self._process.send_signal(signal.SIGINT)
             while self.hear(until - time.monotonic()) is not None and self.end is None:
                 pass
