@@ -313,6 +313,4 @@ class _Deaths(Survival):
         how, case = "hang" if entry.pid in self._killed else "crash", entry.case if entry.running else ""
         acted = at_work(entry, journal.read(self.folder / f"{FIRED}{worker}"))
         last = len([d for d in self.deaths if d["node"] == crashitem]) + 1 >= self._most
-        return asdict(
-            WorkerDeath(crashitem, how, child.word(code), entry.stage, case, entry.started, entry.item, acted, last)
-        )
+        return asdict(WorkerDeath(crashitem, how, child.word(code), entry.stage, case, entry.started, entry.item, acted, last))
