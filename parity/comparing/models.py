@@ -5,17 +5,16 @@ A file holds functions without parameters. Each returns what is to be compared, 
     def bert():
         return make_bert().eval(), torch.randint(1000, (2, 16))
 
-`python -m parity.comparing.models JSON` is the process that `parity run FILE.py` starts (`parity.engine.own`). Before each
-function is called, torch's seed is set to 0, so that two runs compare equal weights.
+`parity run FILE.py` compares them in a job (`parity.engine.own`). Before each function is called, torch's seed is set to 0, so
+that two runs compare equal weights.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import inspect
-import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +26,11 @@ from parity.comparing.request import Request
 from parity.comparing.rows import rows
 from parity.comparing.subject import SEED, subject
 from parity.core import processes, state
+from parity.core.child import BEGIN, Given, Job
 from parity.core.errors import ParityError, UsageError
 from parity.core.results import Status
 from parity.devices import load_faults, resolve
 from parity.devices.setup import add_folder_to_path, refuse_modes, run_setup
-from parity.engine import own
 from parity.store.run_file import encode
 
 MODEL = "a model and its inputs"
@@ -107,26 +106,20 @@ def _module(path: Path, returns: str) -> Any:
 # ---------------------------------------------------------------------------------------------------------- the process
 
 
-def main() -> None:
-    """Compare what JSON in the first argument asks for; a line of the protocol before and after each function, and one
-    after all of them."""
-    asked = json.loads(sys.argv[1])
+def job(given: Given) -> Job:
+    """Compare the functions of some files: an event before and after each. given: places, device, faults, setup, fail_on,
+    and the names that are done."""
+    asked = given.asked
     processes.prepare_torch()
-    try:
-        refuse_modes()
-        if asked["setup"]:
-            run_setup(asked["setup"])
-        device = resolve(asked["device"], load_faults(asked["faults"]) if asked["faults"] else ())
-        made = of_places(asked["places"])
-    except ParityError as e:
-        _say(own.FAILED, {"why": str(e)})
-        return
+    refuse_modes()
+    if asked["setup"]:
+        run_setup(asked["setup"])
+    device = resolve(asked["device"], load_faults(asked["faults"]) if asked["faults"] else ())
     fail_on = tuple(map(Status, asked["fail_on"]))
-    for name, make in made.items():
-        if name not in asked["done"]:
-            for word_, sent in _compared(name, make, device, fail_on):
-                _say(word_, sent)
-    _say(own.DONE, {})
+    left = {name: make for name, make in of_places(asked["places"]).items() if name not in asked["done"]}
+    given.of = len(left)
+    for name, make in left.items():
+        yield from _compared(name, make, device, fail_on)
 
 
 def of_places(places: Sequence[str]) -> dict[str, Callable[[], Made]]:
@@ -144,26 +137,18 @@ def of_places(places: Sequence[str]) -> dict[str, Callable[[], Made]]:
     return made
 
 
-def _compared(name: str, make: Callable[[], Made], device: Any, fail_on: tuple[Status, ...]) -> Iterator[tuple[str, Any]]:
-    yield own.BEGIN, {"name": name, "dtype": ""}
+def _compared(name: str, make: Callable[[], Made], device: Any, fail_on: tuple[Status, ...]) -> Job:
+    yield {BEGIN: {"name": name, "dtype": ""}}
     try:
         fn, inputs = make()
         if odd := state.unusual(state.RECORDING[:1]):
             raise UsageError(f"{name}: its file leaves {odd[0]} in force, where no gradient is compared; end that mode there")
-        yield own.BEGIN, {"name": name, "dtype": subject(fn, inputs, {}).dtype}
+        yield {BEGIN: {"name": name, "dtype": subject(fn, inputs, {}).dtype}}
         seen: list[Sides] = []
         comparison = compared(Request(fn, inputs, {}, device, fail_on=fail_on), seen.append).comparison
         item, records = rows(name, (comparison,))
         item = with_figures(item, seen[0]) if seen else item
     except ParityError as e:
-        yield own.FAILED, {"name": name, "why": f"{name} {str(e).removeprefix(name).lstrip(': ')}"}
+        yield {"name": name, "why": f"{name} {str(e).removeprefix(name).lstrip(': ')}"}
         return
-    yield own.ROWS, {"name": name, "rows": [*map(encode, records), encode(item)]}
-
-
-def _say(kind: str, sent: Mapping[str, Any]) -> None:
-    print(f"{own.MARK}{kind} {json.dumps(sent)}", flush=True)
-
-
-if __name__ == "__main__":
-    main()
+    yield {"name": name, "rows": [*map(encode, records), encode(item)]}

@@ -18,10 +18,10 @@ CALLED = "PARITY_COMMAND"  # how a person calls parity where it is not installed
 _OURS: list[str] = []  # the folder that Python itself put on the `sys.path` of this process
 
 
-def command(module: str, *args: str) -> list[str]:
-    """The command line that runs a module of parity in a new process, which ends when this one does. Start it inside
+def command(job: str, folder: str, python: str = sys.executable) -> list[str]:
+    """The command line that does a job in a new process, which ends when this one does (`parity.core.child`). Start it inside
     `isolated`."""
-    return [sys.executable, "-P", "-m", "parity.core.child", str(os.getpid()), module, *args]
+    return [python, "-P", "-m", "parity.core.child", str(os.getpid()), job, folder]
 
 
 def called() -> str:

@@ -1,7 +1,5 @@
-"""Devices: the interface that the rest of parity uses, the native devices, and the simulated one.
-
-`python -m parity.devices.preflight` examines a device; import `parity.devices.preflight` to do so in this process.
-"""
+"""Devices: the interface that the rest of parity uses, the native devices, and the simulated one. `parity.devices.preflight`
+examines one in this process."""
 
 from parity.core.health import Health
 from parity.devices.base import Device

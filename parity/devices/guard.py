@@ -8,8 +8,7 @@ Names come from a variable of the environment, because every process of a run ne
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -22,7 +21,6 @@ from parity.core.processes import deadly
 from parity.devices.base import Device
 from parity.devices.refusals import words
 
-LONGEST = 64  # characters of a name
 ATEN_TRANSFERS = (
     "to",
     "resolve_conj",
@@ -32,22 +30,18 @@ ATEN_TRANSFERS = (
 
 
 class _Calls:
-    """Notes each public function in a file, turns whatever it raises into an exception with words, and puts back what it
-    leaves in torch's state. left: where that goes, by the function's name."""
+    """Notes each public function, turns whatever it raises into an exception with words, and puts back what it leaves in torch's
+    state. left: where that goes, by the function's name."""
 
-    def __init__(self, device: Device, notes: Path | None, left: dict[str, str]) -> None:
-        self._device, self._without, self._left = device, deadly(), left
-        self._file = notes.open("wb", buffering=0) if notes is not None else None
+    def __init__(self, device: Device, note: Callable[[str], object], left: dict[str, str]) -> None:
+        self._device, self._without, self._left, self._note = device, deadly(), left, note
 
     def observe(self, func: Any, args: Any, kwargs: Any) -> Any:
         """An observer of public functions."""
         name = getattr(func, "__name__", str(func))
         if name in self._without and name not in ATEN_TRANSFERS and lies_on(self._device.torch_device.type, (args, kwargs)):
             return self._on_cpu(func, args, kwargs)
-        if self._file is not None:
-            self._file.seek(0)
-            noted = "" if name in ATEN_TRANSFERS else name
-            self._file.write(noted.encode()[:LONGEST].ljust(LONGEST))
+        self._note("" if name in ATEN_TRANSFERS else name)
         if name.startswith("_set_"):  # torch.no_grad and the like: the examination's own
             return func(*args, **kwargs)
         before = state.whole()
@@ -75,14 +69,14 @@ class _Calls:
 
 
 @contextlib.contextmanager
-def guarded(device: Device, notes: Path | None = None) -> Iterator[dict[str, str]]:
-    """While active, the device's calls are noted in a file, and those of the deadly operators are computed on the CPU. Yields
+def guarded(device: Device, note: Callable[[str], object] = str) -> Iterator[dict[str, str]]:
+    """While active, the device's calls are given to `note`, and those of the deadly operators are computed on the CPU. Yields
     what calls left in torch's state, which grows."""
     active, left = device.active, dict[str, str]()
 
     @contextlib.contextmanager
     def both() -> Iterator[None]:
-        with active(), Functions(_Calls(device, notes, left).observe):
+        with active(), Functions(_Calls(device, note, left).observe):
             yield
 
     setattr(device, "active", both)  # noqa: B010 -- a method of one object

@@ -1,23 +1,18 @@
 """Trust no device: known answers, memory, dtypes and subnormals, before anything is compared on it.
 
-`python -m parity.devices.preflight NAME [--faults FILE] [--setup FILE]` prints one JSON line, so that a device that ends the
-process or never comes back is found out in a child.
+A device may end the process or never come back: `parity.engine.doctor` examines it in a child.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
-from pathlib import Path
+from typing import Any
 
 import torch
 
 from parity.core import dtypes as known
 from parity.core import extensions, machine
-from parity.core.errors import ParityError
 from parity.core.health import DOCTOR, HEALTHY, SUSPECT, UNUSABLE, Health
 from parity.devices.base import Device
 from parity.devices.canaries import CANARIES, problem, said
@@ -163,34 +158,17 @@ def _machine(device: Device) -> Iterator[tuple[str, str]]:
         yield "memory of the device", said
 
 
-# ------------------------------------------------------------------------------------------------------- as a child process
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Print one JSON line: name, verdict, reasons, dtypes, facts, fingerprint; or error and exit_code. Returns 0."""
-    parser = argparse.ArgumentParser(prog="python -m parity.devices.preflight", description="Examine a device.")
-    parser.add_argument("name")
-    parser.add_argument("--faults", default=None, metavar="FILE")
-    parser.add_argument("--setup", default=None, metavar="FILE")
-    parser.add_argument("--calls", default=None, metavar="FILE", help="note each operator here before it is called")
-    options = parser.parse_args(argv)
-    try:
-        refuse_modes()
-        if options.setup:  # before the device is looked for: it may import the backend
-            run_setup(options.setup)
-        device = resolve(options.name, load_faults(options.faults) if options.faults else ())
-    except ParityError as e:
-        print(json.dumps({"error": str(e), "exit_code": e.exit_code}))
-        return 0
-    with guarded(device, Path(options.calls) if options.calls else None) as left:
+def examined(name: str, faults: str | None, setup: str | None, note: Callable[[str], None]) -> dict[str, Any]:
+    """Examine a device in this process: name, verdict, reasons, dtypes, facts, fingerprint. setup: a file that is run first,
+    since it may import the backend; note: is given each operator before its call. Raises as `resolve` and `run_setup` do."""
+    refuse_modes()
+    if setup:
+        run_setup(setup)
+    device = resolve(name, load_faults(faults) if faults else ())
+    with guarded(device, note) as left:
         health = probe(device)
     if more := reasons(left):
         verdict = SUSPECT if health.verdict == HEALTHY else health.verdict
         health = replace(health, verdict=verdict, reasons=(*more, *health.reasons))
     answer = {"device": device.name, **asdict(health), "fingerprint": asdict(fingerprint(device, health))}
-    print(json.dumps(answer | {"adds": extensions.added}))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return answer | {"adds": extensions.added}

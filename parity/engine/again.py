@@ -5,46 +5,41 @@ What is not reproduced by itself is tried after the cases that came before it in
 in another process. If it comes then, it is a finding with a history. What never comes is not reproduced, and fails; only drift
 near its budget is dropped.
 
-`parity.engine.trying` is the process: it checks one finding after another and writes a line before and after each. If it ends
-or hangs, the finding that it was at is reproduced, and another process goes on with the rest.
+`jobs.confirm` is the job: it checks one finding after another. If its process dies or hangs, the finding that it was at
+is reproduced, and another process goes on with the rest.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import os
-import queue
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
-from parity.core import notation, processes
+from parity.core import notation
+from parity.core.child import BEGIN
 from parity.core.results import Record
-from parity.engine.inquest import How, end
+from parity.engine.child import Child, Limit, Watch, surroundings
+from parity.engine.inquest import How
 from parity.store.reproduced import is_far, key_of
 from parity.store.rows import Again
 
 T = TypeVar("T")
 NONE: Mapping[str, Sequence[str]] = {}
 TRIES = 3  # of the least case; then cases as they were drawn are tried once each
-STARTING = 120.0  # seconds that a process may take until its first finding
-PATIENCE = 60.0  # and for each finding
+PATIENCE = 60.0  # seconds for each finding
 LIMIT = 180.0  # for all findings of a run; those that are left count
 AFTER_OTHERS = 90.0  # of these, for those that are tried after the cases before them
 PER_PROCESS = 24  # findings for which another process is worth its start
-TICK = 0.5  # seconds between two looks at whether the time is over
 MOST_EARLY = 64  # processes at once before the end of a run
 DEATHS = 4  # of processes of one share of the findings, after which the rest is left
-BEGIN, CAME, GONE, UNABLE = "begin", "came", "gone", "unable"
 # Flags that a process reads from its environment at its start: (name, value that turns it off), by the type of the device.
 ENVIRONMENT: dict[str, tuple[tuple[str, str], ...]] = {"mps": (("PYTORCH_MPS_FAST_MATH", "0"),)}
-MARK = "parity again "  # before each line of the protocol, because a case may print, too
 
 
 class Early:
@@ -74,9 +69,7 @@ class Early:
         """Start a thread. What its processes need of the environment is taken here: other threads must not change it."""
         if self._pool is None:
             self._pool, self._limit.until = ThreadPoolExecutor(MOST_EARLY), time.monotonic() + LIMIT
-        with processes.isolated():
-            environment = dict(os.environ)
-        self._lanes.append(self._pool.submit(self._try, environment))
+        self._lanes.append(self._pool.submit(self._try, surroundings()))
 
     def _try(self, environment: Mapping[str, str]) -> None:
         """Try what is waiting, as much in each process as is worth its start."""
@@ -162,8 +155,8 @@ def _in_threads(
     if not parts:
         return []
     limit = Limit(until)
-    with processes.isolated(), ThreadPoolExecutor(len(parts)) as pool:
-        whole = {**os.environ, **environment}
+    with ThreadPoolExecutor(len(parts)) as pool:
+        whole = {**surroundings(), **environment}
         try:
             return list(pool.map(lambda part: work(part, limit, whole), parts))
         except BaseException:  # Ctrl-C: the threads must not go on
@@ -193,10 +186,11 @@ def _after_its(f: Record, a: Again, before: Sequence[str], how: How, limit: Limi
     while limit.left:
         text = notation.with_history(f.case, before[-n:]) if n else f.shrunk
         one = replace(f, shrunk=text, case=text, others=())
-        words = {word for word, _ in _lines([one], how, limit, environment, whole=True)}
-        if CAME in words:
+        with _process([one], how, limit, environment, whole=True) as process:
+            came = [event["came"] for event in process if BEGIN not in event]
+        if True in came:
             return replace(a, came=True, history=text)
-        if GONE in words:
+        if False in came:
             a = replace(a, calls=n)
         if n == len(before):
             break
@@ -204,44 +198,28 @@ def _after_its(f: Record, a: Again, before: Sequence[str], how: How, limit: Limi
     return a
 
 
-@dataclass(slots=True)
-class Limit:
-    """When all processes have to end, by `time.monotonic`."""
-
-    until: float
-
-    @property
-    def left(self) -> float:
-        """Seconds until then."""
-        return max(0.0, self.until - time.monotonic())
-
-
 def _share(findings: Sequence[Record], how: How, limit: Limit, environment: Mapping[str, str]) -> Iterator[Again]:
     """Try these findings, in as many processes as they end."""
     left = list(findings)
     for _ in range(DEATHS):
-        at: Record | None = None
-        for word, count in _lines(left, how, limit, environment):
-            if word == BEGIN:
-                at = left[0]
-            elif at is not None:
-                if word != UNABLE:  # what cannot be built or compared there acquits nobody
-                    yield Again(at.shrunk, at.aspect, at.op, count, word == CAME)
-                left, at = left[1:], None
-        if at is None or not limit.left:  # all are done, no process could start, or the time is over
+        with _process(left, how, limit, environment) as process:
+            for event in process:
+                if BEGIN not in event:
+                    f, *left = left
+                    if event["came"] is not None:  # what cannot be built or compared there acquits nobody
+                        yield Again(f.shrunk, f.aspect, f.op, event["tries"], event["came"])
+        if process.at is None or not limit.left:  # all are done, no process could start, or the time is over
             return
-        yield Again(at.shrunk, at.aspect, at.op, 1, True)
-        left = left[1:]
+        f, *left = left
+        yield Again(f.shrunk, f.aspect, f.op, 1, True)
         if not left:
             return
 
 
-def _lines(
-    findings: Sequence[Record], how: How, limit: Limit, environment: Mapping[str, str], whole: bool = False
-) -> Iterator[tuple[str, int]]:
-    """What a process says of these findings, until it ends or hangs: (a word of the protocol, number of tries). whole: whether
-    their cases are checked once in all aspects, as `parity replay` does."""
-    asked = {
+def _process(findings: Sequence[Record], how: How, limit: Limit, environment: Mapping[str, str], whole: bool = False) -> Child:
+    """The process that tries these findings. whole: whether their cases are checked once in all aspects, as `parity replay`
+    does."""
+    given = {
         "device": how.device,
         "faults": how.faults,
         "setup": how.setup,
@@ -249,38 +227,4 @@ def _lines(
         "whole": whole,
         "findings": [[[f.shrunk, f.case, *f.others], f.aspect] for f in findings],
     }
-    process = subprocess.Popen(
-        processes.command("parity.engine.trying"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-        text=True, start_new_session=True, env=environment,
-    )  # fmt: skip
-    said: queue.Queue[str | None] = queue.Queue()
-    threading.Thread(target=_hear, args=(process, json.dumps(asked), said), daemon=True).start()
-    patience = Limit(time.monotonic() + STARTING)
-    try:
-        while patience.left and limit.left:  # else it hangs, or the time is over
-            try:
-                line = said.get(timeout=min(TICK, patience.left, limit.left))
-            except queue.Empty:
-                continue
-            if line is None:
-                return
-            word, _, count = line.partition(" ")
-            yield word, int(count or 0)
-            patience = Limit(time.monotonic() + PATIENCE)
-    finally:
-        end(process)
-
-
-def _hear(process: subprocess.Popen[str], asked: str, said: queue.Queue[str | None]) -> None:
-    """Give the process its findings, and pass on what it says; None at its end."""
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
-        process.stdin.write(asked)
-        process.stdin.close()
-        for line in process.stdout:
-            if line.startswith(MARK):
-                said.put(line.removeprefix(MARK).strip())
-    except (OSError, ValueError):  # it ended, or was killed because it hangs
-        pass
-    said.put(None)
+    return Child("parity.engine.jobs.confirm", given, Watch(silence=PATIENCE, limit=limit), environment=environment)

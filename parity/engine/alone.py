@@ -1,34 +1,30 @@
 """The cases of an item in processes of their own, after the item has ended several workers.
 
-A process (`parity.engine.alone_worker`) checks one case after another and hands each result back through a file. When it ends
-or hangs, the case that it was at runs once more in a process of its own. If that one lives, its result counts, and the cases
+A job (`jobs.isolated`) checks one case after another and hands each result back. When its process ends or
+hangs, the case that it was at runs once more in a process of its own. If that one lives, its result counts, and the cases
 before it are tried alone, because some deaths come later than the call. Another process goes on with the cases after it, and
 starts meanwhile: most of what a death costs is the start of two processes.
 """
 
 from __future__ import annotations
 
+import base64
 import pickle
-import subprocess
-import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 
 from parity.checks.check import Result
 from parity.checks.power import ProbeResults
-from parity.core import processes
 from parity.core.results import Json
 from parity.engine import inquest, journal
-from parity.engine.inquest import KILLS, How
+from parity.engine.child import KILLS, Child, End, Watch
+from parity.engine.inquest import How
 from parity.engine.options import RunOptions
 from parity.engine.rounds import Part
 from parity.engine.suite import Item
 from parity.store.rows import DEVICE, OUTSIDE, UNKNOWN
 
-STARTING = 120.0  # seconds that a process may take until its first case
-TICK = 0.01  # seconds between two looks at what a process has done
 NONE_LIVES = 12  # deaths without a case that lived, after which the rest of the item is left out
 HANGS = 3  # hung cases after which the rest is left out; each costs its whole patience
 STARTS = 2  # processes without a case after which no other one is started
@@ -111,11 +107,11 @@ class IsolatedRunner:
             if isinstance(got, Ended):
                 self._process = None
                 self._after_death(ordinal, got, skip)
-            elif got is not None and got[0] == DONE:  # it has no such case
+            elif got[0] == DONE:  # it has no such case
                 self._process.close()
                 self._process = None
                 self._leave_out("a process drew other cases than this one")
-            elif got is not None:
+            else:
                 self._done[got[0]] = got[1]
         if ordinal in self._done:
             self._lived += 1
@@ -174,9 +170,9 @@ class IsolatedRunner:
             got = process.step()
             if isinstance(got, Ended):
                 return got
-            if got is not None and got[0] == DONE:
+            if got[0] == DONE:
                 return checked
-            checked = checked if got is None else got[1]
+            checked = got[1]
 
     def _died(self, ordinal: int, ended: Ended) -> None:
         self._dead.add(ordinal)
@@ -227,71 +223,43 @@ class IsolatedRunner:
 
 
 class _Process:
-    """One process, with what it writes into a folder of its own."""
+    """One process that checks cases of the item."""
 
     def __init__(self, asked: Asked) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="parity-alone-", ignore_cleanup_errors=True)
-        self._notes, path = Path(self._folder.name, "journal"), Path(self._folder.name, "results")
-        path.touch()
-        self._results = path.open("rb")
-        with processes.isolated():
-            self._process = subprocess.Popen(
-                processes.command("parity.engine.alone_worker", self._folder.name), stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
-            )  # fmt: skip
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.write(pickle.dumps(asked))
-            self._process.stdin.close()
-        except OSError:  # it has ended already
-            pass
-        self._until = time.monotonic() + STARTING
+        given = {**asdict(asked), "skip": sorted(asked.skip)}
+        self._child = Child("parity.engine.jobs.isolated", given, Watch(stages=journal.STAGES))
         self._before: list[int] = []
-        self._coming: Iterator[tuple[int, Checked]] = iter(())
-        self._rest = b""
 
-    def step(self) -> tuple[int, Checked] | Ended | None:
-        """The next result, or how the process ended; None if there is nothing new. A result that is there comes first."""
-        code = self._process.poll()
-        for got in self._read():
-            self._before.insert(0, got[0])
-            return got
-        entry = journal.read(self._notes)
-        at = entry if entry is not None and entry.running else None
-        if code is None:
-            late = at.overdue if at is not None else entry is None and time.monotonic() > self._until
-            if not late:
-                time.sleep(TICK)
-                return None
-            after = time.monotonic() - (at.started if at is not None else self._until - STARTING)
-            return self._ended(at, "hang", f"ended by parity after {after:.1f} s", after)
-        lost = self._notes.with_suffix(".lost")
-        said = f"the device computes nothing any more after {lost.read_text()[:300]}" if lost.exists() else inquest.word(code)
-        return self._ended(at, "crash", said, 0.0 if at is None else time.monotonic() - at.started)
+    def step(self) -> tuple[int, Checked] | Ended:
+        """Wait for the next result, or for how the process ended. A result that is there comes first."""
+        got = self._child.hear()
+        if isinstance(got, End):
+            return (DONE, Checked()) if got.whole else self._ended(got)
+        assert got is not None
+        self._before.insert(0, got["ordinal"])
+        return got["ordinal"], unpacked(got["checked"])
 
     def close(self) -> None:
-        """End it, and remove its folder."""
-        inquest.end(self._process)
-        self._results.close()
-        self._folder.cleanup()
+        """End it."""
+        self._child.close()
 
-    def _read(self) -> Iterator[tuple[int, Checked]]:
-        """The results that are whole, one at a time."""
-        self._rest += self._results.read()
-        while len(self._rest) >= HEAD and len(self._rest) >= (end := HEAD + int.from_bytes(self._rest[:HEAD], "big")):
-            whole, self._rest = self._rest[HEAD:end], self._rest[end:]
-            yield pickle.loads(whole)
-
-    def _ended(self, at: journal.JournalEntry | None, how: str, signal: str, after: float) -> Ended:
-        self.close()
+    def _ended(self, end: End) -> Ended:
+        at, how, signal = end.entry, "crash", end.died
+        after = 0.0 if at is None and not end.hung else time.monotonic() - (self._child.began if at is None else at.started)
+        if end.hung:
+            how, signal = inquest.HANG, f"ended by parity after {after:.1f} s"
+        elif end.lost:
+            signal = f"the device computes nothing any more after {end.lost[:300]}"
         ordinal, stage = (None, "after") if at is None else (at.ordinal, at.stage)
         return Ended(ordinal, how, signal, stage, round(after, 1), tuple(self._before))
 
 
-HEAD = 8  # bytes before each result: its length
+def packed(checked: Checked) -> str:
+    """What a process found in a case, as text."""
+    return base64.b64encode(pickle.dumps(checked)).decode()
 
 
-def packed(ordinal: int, checked: Checked) -> bytes:
-    """A result as the process writes it."""
-    body = pickle.dumps((ordinal, checked))
-    return len(body).to_bytes(HEAD, "big") + body
+def unpacked(text: str) -> Checked:
+    """What a process found in a case."""
+    checked: Checked = pickle.loads(base64.b64decode(text))
+    return checked

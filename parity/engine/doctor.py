@@ -3,19 +3,18 @@ imported here."""
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import tempfile
-from collections.abc import Sequence
-from pathlib import Path
+import sys
+import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from parity.core import processes
-from parity.core.errors import DeviceError, UsageError
+from parity.core.errors import DeviceError
 from parity.core.health import DOCTOR, MEANING, SUSPECT
 from parity.core.processes import DEADLY
 from parity.core.results import Fingerprint
+from parity.engine.child import Child, End, Limit, Watch
 
 PROBE_SECONDS = 180
 REASONS = 6  # most reasons in a banner
@@ -27,46 +26,41 @@ def examined(name: str, faults: str | None = None, setup: str | None = None) -> 
 
     Raises UsageError or DeviceError as the probe does, and DeviceError if it dies or never answers.
     """
-    options = [*(("--faults", faults) if faults else ()), *(("--setup", setup) if setup else ())]
-    after = f" after --setup {setup}" if setup else ""
     with processes.restored(DEADLY):
         while True:
-            code, out, err, at = _probed(name, options)
-            found = processes.deadly()
-            if code in (0, None) or not at or at in found or len(found) >= MOST_DEADLY:
-                return answer_of(name, code, out, err, after) | ({"deadly": sorted(found)} if found else {})
+            answer, end = _probed(name, faults, setup)
+            found, at = processes.deadly(), end.entry.item if end.entry is not None else ""
+            if not end.died or end.late or not at or at in found or len(found) >= MOST_DEADLY:
+                return _sound(answer, end, name, setup) | ({"deadly": sorted(found)} if found else {})
             os.environ[DEADLY] = ",".join(sorted({*found, at}))  # once more, without the operator at which it ended
 
 
-def _probed(name: str, options: Sequence[str]) -> tuple[int | None, str, str, str]:
-    """Exit code, output and errors of a probe, and the operator that it called last; no code if it never answered."""
-    with tempfile.TemporaryDirectory(prefix="parity-probe-", ignore_cleanup_errors=True) as folder:
-        calls = Path(folder, "calls")
-        command = processes.command("parity.devices.preflight", *options, "--calls", str(calls), "--", name)
-        try:
-            with processes.isolated():
-                done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_SECONDS, check=False)
-        except subprocess.TimeoutExpired:
-            return None, "", "", ""
-        at = calls.read_text(encoding="utf-8").strip() if calls.exists() else ""
-    return done.returncode, done.stdout, done.stderr, at
+def examined_once(
+    name: str, faults: str | None, setup: str | None, environment: Mapping[str, str] | None = None, python: str = sys.executable
+) -> dict[str, Any]:
+    """As `examined`; an operator that ends the probe is not left out in another one. environment, python: as for `Child`."""
+    return _sound(*_probed(name, faults, setup, environment, python), name, setup)
 
 
-def answer_of(name: str, code: int | None, out: str, err: str, after: str = "") -> dict[str, Any]:
-    """The answer in what a probe's process printed. code: its exit code, None if it never answered; after: more words for an
-    error. Raises as `examined` does."""
-    if code is None:
+def _probed(
+    name: str, faults: str | None, setup: str | None, environment: Mapping[str, str] | None = None, python: str = sys.executable
+) -> tuple[dict[str, Any], End]:
+    watch = Watch(PROBE_SECONDS, limit=Limit(time.monotonic() + PROBE_SECONDS))
+    with Child("parity.engine.examining.job", (name, faults, setup), watch, environment=environment, python=python) as probe:
+        answer: dict[str, Any] = next((event["answer"] for event in probe), {})
+        end = probe.ending()
+    return answer, end
+
+
+def _sound(answer: dict[str, Any], end: End, name: str, setup: str | None) -> dict[str, Any]:
+    after = f" after --setup {setup}" if setup else ""
+    if end.refused is not None:
+        raise end.refused
+    if end.late or end.hung:
         raise DeviceError(f"device {name} did not answer its probe within {PROBE_SECONDS} s{after}; it is unusable")
-    line = out.strip().splitlines()[-1] if out.strip() else ""
-    try:
-        answer: dict[str, Any] = json.loads(line)
-        if not isinstance(answer, dict):
-            raise ValueError
-    except ValueError:
-        last = err.strip().splitlines()[-1] if err.strip() else f"exit code {code}"
-        raise DeviceError(f"the probe of device {name} died{after} ({last}); it is unusable") from None
-    if "error" in answer:
-        raise (UsageError if answer["exit_code"] == UsageError.exit_code else DeviceError)(answer["error"])
+    if not answer or end.died:
+        last = end.said.splitlines()[-1] if end.said else end.died
+        raise DeviceError(f"the probe of device {name} died{after} ({last}); it is unusable")
     return answer
 
 

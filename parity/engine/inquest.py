@@ -9,29 +9,21 @@ it comes each time, with the device and without it, the case takes more memory t
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import tempfile
+import math
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from dataclasses import asdict, dataclass
 
-from parity.core import processes
 from parity.core.results import Json
-from parity.engine import journal
+from parity.engine.child import KILLS, QUIET, SHOWN, Child, Limit, Watch, surroundings
 from parity.store.rows import CPU, DEVICE, UNKNOWN
 
 TRIES = 3  # of each side
 STARTING = 60.0  # seconds that a process may take to start
-TICK = 0.2  # seconds between two looks at whether the inquest is to end
-OUTSIDERS = (signal.SIGKILL, signal.SIGTERM) if hasattr(signal, "SIGKILL") else (signal.SIGTERM,)
-KILLS = tuple(s.name for s in OUTSIDERS)
+REPLAY = "parity.report.replay.job"
 HANG = "hang"
 PENDING, NOT_DONE = "being looked into", "not looked into: the run ended before"
 
@@ -64,79 +56,23 @@ class Attempt:
         return bool(self.died) and not self.hung and bool(self.stage) and self.died not in KILLS
 
 
-def surroundings() -> dict[str, str]:
-    """The environment of a process that runs a case again. Taken in the main thread, because it changes the environment."""
-    with processes.isolated():
-        return dict(os.environ)
-
-
 def attempt(
     case: str, how: How, seconds: float, quiet: bool = False,
     environment: Mapping[str, str] | None = None, over: threading.Event | None = None,
 ) -> Attempt:  # fmt: skip
     """Run a case in a new process. quiet: discard its output; environment: the `surroundings` if this is not the main thread;
     over: set when the answer is no longer wanted: the process is ended."""
-    environment = surroundings() if environment is None else environment
-    if over is not None and over.is_set():
+    limit = Limit(time.monotonic() + seconds, threading.Event() if over is None else over)
+    if not limit.left:
         return Attempt(1)
-    with tempfile.TemporaryDirectory(prefix="parity-replay-") as folder:
-        notes, nowhere = Path(folder, "journal"), subprocess.DEVNULL if quiet else None
-        process = subprocess.Popen(  # in its own session, so that Ctrl-C reaches only this process, which then ends it
-            _command(notes, case, how), stdout=nowhere, stderr=nowhere, start_new_session=True, env=environment
-        )
-        try:
-            code = _exit_code(process, seconds, over)
-        finally:
-            end(process)
-        if code is None:
-            return Attempt(1, f"no answer within {seconds:.0f} s", True, _stage(notes))
-        ended = notes.with_suffix(".code")
-        if code >= 0 and ended.exists() and ended.read_text() == str(code):
-            return Attempt(code)
-        why = notes.with_suffix(".lost")
-        return Attempt(1, why.read_text() if why.exists() else word(code), False, _stage(notes))
-
-
-def _exit_code(process: subprocess.Popen[Any], seconds: float, over: threading.Event | None) -> int | None:
-    """The exit code of a process; None if it has none after so many seconds, or when `over` is set."""
-    until = time.monotonic() + seconds
-    while (left := until - time.monotonic()) > 0 and not (over is not None and over.is_set()):
-        try:
-            return process.wait(left if over is None else min(TICK, left))
-        except subprocess.TimeoutExpired:
-            continue
-    return None
-
-
-def end(process: subprocess.Popen[Any]) -> None:
-    """End the process and all its children."""
-    try:
-        os.killpg(process.pid, OUTSIDERS[0])
-    except (AttributeError, OSError):  # no killpg on this system, or the process has ended
-        process.kill()
-    process.wait()
-
-
-def _stage(notes: Path) -> str:
-    entry = journal.read(notes)
-    return entry.stage if entry is not None and entry.running else ""
-
-
-def _command(notes: Path, case: str, how: How) -> Sequence[str]:
-    options = [*(("--faults", how.faults) if how.faults else ()), *(("--setup", how.setup) if how.setup else ())]
-    options += ["--explain"] if how.explain else []
-    options += ["--fail-on-metadata"] if how.fail_on_metadata else []
-    return processes.command("parity.report.replay", *options, "--", str(notes), how.device or "auto", case)
-
-
-def word(code: int | None) -> str:
-    """How a process ended: the name of the signal, or the exit code."""
-    if code is None:
-        return "unknown"
-    try:
-        return signal.Signals(-code).name if code < 0 else f"exit code {code}"
-    except ValueError:
-        return f"signal {-code}"
+    given, watch = {"case": case, **asdict(how)}, Watch(math.inf, limit=limit)
+    with Child(REPLAY, given, watch, environment=environment, out=QUIET if quiet else SHOWN) as process:
+        codes = [event["code"] for event in process]
+        end = process.ending()
+    if not end.died:
+        return Attempt(codes[0])
+    stage = "" if end.entry is None else end.entry.stage
+    return Attempt(1, f"no answer within {seconds:.0f} s" if end.late else end.died, end.late, stage)
 
 
 def held(

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from parity.core.child import LOST as LOST
 from parity.core.errors import DeviceError
 from parity.engine.rounds import part_of
 
@@ -29,7 +30,6 @@ CLOCK = struct.Struct("<d")  # of the head: started
 CLOCK_AT = struct.calcsize("<BBxxI")
 READS = 20  # tries to read an entry between two changes; the rest are those of a process that ended during one
 IDLE, RUNNING = 0, 1
-LOST = 86  # exit code of a worker whose device no longer computes
 DEATHS = "deaths.jsonl"
 FULL = ".full"  # of a file next to the journal: the worker ended itself between two items, because of its memory
 NOTES = "PARITY_NOTES"  # variable of the environment: the path of the journal of a command that runs in a process of its own

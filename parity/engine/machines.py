@@ -11,20 +11,20 @@ import execnet
 
 from parity.core.errors import DeviceError, UsageError
 from parity.core.results import Fingerprint
-from parity.engine.doctor import PROBE_SECONDS, answer_of, fingerprint_of
+from parity.engine.child import REFUSALS
+from parity.engine.doctor import PROBE_SECONDS, fingerprint_of
 from parity.engine.merging import difference
 
-# What runs on the machine: the examination, with that machine's own Python and parity.
+# What runs on the machine: the examination, with that machine's own Python and parity, and without the folder it stands in.
 EXAMINE = """
-import subprocess, sys
-arguments, seconds = channel.receive()
+import sys
+sys.path[:] = filter(None, sys.path)
+from parity.core.errors import ParityError
+from parity.engine.doctor import examined_once
 try:
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "parity.devices.preflight", *arguments], capture_output=True, text=True, timeout=seconds
-    )
-    channel.send((done.returncode, done.stdout, done.stderr))
-except subprocess.TimeoutExpired:
-    channel.send((None, "", ""))
+    channel.send((0, examined_once(*channel.receive())))
+except ParityError as e:
+    channel.send((e.exit_code, str(e)))
 """
 STRANGE = re.compile(r"[^\x21-\x7e ]")
 
@@ -70,22 +70,20 @@ def examine(specs: dict[str, int], device: str, faults: str | None, setup: str |
 
 
 def _examined(spec: str, device: str, faults: str | None, setup: str | None) -> dict[str, Any]:
-    options = [*(("--faults", faults) if faults else ()), *(("--setup", setup) if setup else ())]
     group = execnet.Group()
     try:
         gateway = group.makegateway(spec)
         channel = gateway.remote_exec(EXAMINE)
-        channel.send(([*options, "--", device], PROBE_SECONDS))
-        code, out, err = channel.receive(PROBE_SECONDS + 10)
+        channel.send((device, faults, setup))
+        code, answer = channel.receive(PROBE_SECONDS + 10)
     except (execnet.HostNotFound, execnet.RemoteError, execnet.TimeoutError, EOFError, OSError) as e:
         why = str(e).strip().splitlines()[-1] if str(e).strip() else type(e).__name__
         raise DeviceError(f"machine {spec} cannot be reached: {why}; try its host and Python by hand") from None
     finally:
         group.terminate(timeout=2)
-    try:
-        return answer_of(device, code, out, err, f" on {spec}")
-    except (DeviceError, UsageError) as e:
-        raise type(e)(f"machine {spec}: {e}") from None
+    if code:
+        raise REFUSALS[code](f"machine {spec}: {answer}")
+    return dict(answer)
 
 
 def differences(machines: Sequence[Machine], mixed: bool) -> tuple[str, ...]:

@@ -7,20 +7,21 @@ begins, and the archive is written in the end, after Ctrl-C too.
 from __future__ import annotations
 
 import json
+import math
 import os
-import signal
-import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any
 
-from parity.core import processes
+from parity.core.child import BEGIN, Event
 from parity.devices.fingerprint import environment
 from parity.engine import suite
+from parity.engine.child import Child, Watch, surroundings
 from parity.engine.doctor import PROBE_SECONDS
+from parity.faces.guarded import COMMAND
 from parity.faces.interruption import Interruptions
 from parity.report import archive
 from parity.report.archive import DIED, DIFFERS, Step
@@ -30,7 +31,9 @@ PER_FAMILY = 3  # ops of each family that the run takes
 REPORTED_SHARE, RUN_SHARE = 0.3, 0.9  # of what is left of the time when the step begins
 AUDIT_SECONDS = 60.0  # at least: it needs few, and is worth them after a run that took all the time
 GRACE = 30.0  # seconds in which a step that was asked to stop stores what it has
+HUNG = 60.0  # seconds after which a reported case is ended
 INTERRUPTED, ABSENT = 130, 4
+REPORTED = "parity.zoo.reported.job"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,30 +93,30 @@ def written(asked: Asked, hear: Callable[[str], None]) -> int:
 def _steps(asked: Asked, folder: Path, until: float) -> Iterator[Step]:
     """The examination, the reported cases, the run and its reach, each as soon as the one before is through."""
     setup = str(Path(asked.setup).absolute()) if asked.setup else ""
-    files = [*(("--faults", asked.faults) if asked.faults else ()), *(("--setup", setup) if setup else ())]
     code = [word for given in (asked.faults, setup) if given for word in ("--setup", given)]  # as a person names both
 
     def left(share: float) -> float:
         return max(1.0, share * (until - time.monotonic()))
 
-    probe = processes.command("parity.devices.preflight", *files, "--", asked.device)
-    step = _ran("doctor", probe, folder / "doctor.txt", max(PROBE_SECONDS, left(1.0)))
-    answer = _answer(folder / "doctor.txt")
+    heard: list[Event] = []
+    given = (asked.device, asked.faults, setup)
+    step = _ran("doctor", ("parity.engine.examining.job", given), folder / "doctor.txt", max(PROBE_SECONDS, left(1.0)), heard)
+    answer: Event = heard[0]["answer"] if heard else {"error": step.said, "exit_code": step.code}
     (folder / "doctor.json").write_text(json.dumps(answer, indent=1) + "\n", encoding="utf-8")
-    if "device" not in answer:
-        yield replace(step, code=int(answer.get("exit_code", 1)), said=str(answer.get("error", step.said)))
+    if not heard:
+        yield replace(step, code=step.code or 1)
         return
-    device = str(answer["device"])
-    yield replace(step, code={"healthy": 0, "suspect": 1}.get(answer["verdict"], ABSENT), said=f"{device}: {answer['verdict']}")
-    yield _reported(device, files, folder, left(REPORTED_SHARE))
+    device, verdict = answer["device"], answer["verdict"]
+    yield replace(step, code={"healthy": 0, "suspect": 1}.get(verdict, ABSENT), said=f"{device}: {verdict}")
+    yield _reported((device, asked.faults, setup), folder, left(REPORTED_SHARE))
     run, ops = folder / "run.jsonl", asked.patterns or spread()
     options = ["--device", device, "--study", "reach", "-n", str(asked.workers), "--output", str(run)]
-    command = processes.command("parity", "run", *ops, *options, "--findings", str(folder / "findings"), *code)
-    step = _ran("run", command, folder / "run.txt", left(RUN_SHARE))
+    argv = ["run", *ops, *options, "--findings", str(folder / "findings"), *code]
+    step = _ran("run", (COMMAND, (argv, None)), folder / "run.txt", left(RUN_SHARE), [])
     yield replace(step, said=_here(step.said, folder))
     if run.exists():
-        command = processes.command("parity", "prove", "reach", str(run), "--output", str(folder / "audit.json"))
-        yield _ran("audit", command, folder / "audit.txt", max(AUDIT_SECONDS, left(1.0)))
+        argv = ["prove", "reach", str(run), "--output", str(folder / "audit.json")]
+        yield _ran("audit", (COMMAND, (argv, None)), folder / "audit.txt", max(AUDIT_SECONDS, left(1.0)), [])
 
 
 def _here(said: str, folder: Path) -> str:
@@ -122,99 +125,42 @@ def _here(said: str, folder: Path) -> str:
     return before.rpartition("; ")[0] if named else said
 
 
-def _answer(path: Path) -> dict[str, Any]:
-    """The probe's line of JSON; nothing where it died."""
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
-    for line in reversed(lines):
-        try:
-            tree = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(tree, dict):
-            return tree
-    return {}
-
-
-def _reported(device: str, files: Sequence[str], folder: Path, seconds: float) -> Step:
+def _reported(given: tuple[str, str, str], folder: Path, seconds: float) -> Step:
     """The zoo's cases, in as many processes as it takes: one that a case ended is followed by one that starts behind it."""
-    out, until, start, deaths = folder / "reported.jsonl", time.monotonic() + seconds, 0, 0
-    started = time.monotonic()
-    while (allowed := until - time.monotonic()) > 0:
-        options = [device, str(out), "--start", str(start), *files]
-        step = _ran("reported", processes.command("parity.zoo.reported", *options), folder / "reported.txt", allowed)
-        last = _last(out)
-        if step.code == 0 or step.late or "begins" not in last:
-            break
-        with out.open("a", encoding="utf-8") as f:
-            f.write(json.dumps({"id": last["begins"], "ordinal": last["ordinal"], "state": DIED, "how": str(step.code)}) + "\n")
-        start, deaths = int(last["ordinal"]) + 1, deaths + 1
-    counts: dict[str, int] = {}
-    for record in _records(out):
-        if "state" in record:
-            counts[record["state"]] = counts.get(record["state"], 0) + 1
+    until, started, start = time.monotonic() + seconds, time.monotonic(), 0
+    heard: list[Event] = []
+    step = Step("reported", 0, 0.0, "", True)
+    try:
+        while (allowed := until - time.monotonic()) > 0:
+            step = _ran("reported", (REPORTED, (*given, start)), folder / "reported.txt", allowed, heard, HUNG)
+            begun = heard[-1].get(BEGIN) if heard else None
+            if step.code == 0 or step.late or begun is None:
+                break
+            heard.append({**begun, "state": DIED, "how": str(step.code)})
+            start = begun["ordinal"] + 1
+    finally:
+        records = [x for x in heard if BEGIN not in x]
+        (folder / "reported.jsonl").write_text("".join(f"{json.dumps(x)}\n" for x in records), encoding="utf-8")
+    counts = Counter(x["state"] for x in records)
     said = ", ".join(f"{n} {state}" for state, n in sorted(counts.items())) or "none came to its end"
-    bad = deaths or DIFFERS in counts
+    bad = DIED in counts or DIFFERS in counts
     return Step("reported", 1 if bad else step.code, time.monotonic() - started, said, step.late and not bad)
 
 
-def _records(path: Path) -> list[dict[str, Any]]:
-    """The lines of a file that a process may have left in the middle of one."""
-    records = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
-        try:
-            records.append(json.loads(line))
-        except ValueError:
-            continue
-    return records
-
-
-def _last(path: Path) -> dict[str, Any]:
-    return (_records(path) or [{}])[-1]
-
-
-def _ran(name: str, command: Sequence[str], log: Path, seconds: float) -> Step:
-    """One process, which is asked to stop when its time is over, or when the person wants to stop."""
+def _ran(name: str, job: tuple[str, object], log: Path, seconds: float, heard: list[Event], silence: float = math.inf) -> Step:
+    """One job, which is asked to stop when its time is over, or when the person wants to stop. heard: gets its events."""
     kept = {k for k, v in environment(os.environ) if not k.startswith(archive.KEPT)}
-    variables = {k: v for k, v in os.environ.items() if k not in kept}  # what a run file would say of them
+    variables = {k: v for k, v in surroundings().items() if k not in kept}  # what a run file would say of them
     started = time.monotonic()
-    with log.open("a", encoding="utf-8") as out, processes.isolated():
-        variables |= {k: os.environ[k] for k in (processes.SAFE, processes.PATH) if k in os.environ}
-        process = _start(command, out, variables)
-        late = False
+    with log.open("a", encoding="utf-8") as out, Child(*job, Watch(math.inf, silence), environment=variables, out=out) as one:
         try:
-            process.wait(timeout=seconds)
-        except subprocess.TimeoutExpired:
-            late = True
-            _stop(process)
+            while isinstance(event := one.hear(started + seconds - time.monotonic()), dict):
+                heard.append(event)
         except KeyboardInterrupt:
-            _stop(process)
+            one.stop(GRACE)
             raise
+        end = one.stop(GRACE) if event is None else event
     lines = [x for x in log.read_text(encoding="utf-8", errors="replace").splitlines() if x.strip()]
-    return Step(name, process.returncode, time.monotonic() - started, lines[-1].strip()[:200] if lines else "", late)
-
-
-def _start(command: Sequence[str], out: IO[str], variables: dict[str, str]) -> subprocess.Popen[str]:
-    """In a session of its own: Ctrl-C is heard here, and handed on once."""
-    return subprocess.Popen(
-        command,
-        stdout=out,
-        stderr=subprocess.STDOUT,
-        stdin=subprocess.DEVNULL,
-        text=True,
-        env=variables,
-        start_new_session=True,
-    )
-
-
-def _stop(process: subprocess.Popen[str]) -> None:
-    """Ask it to store what it has; end it, with all that it has started, where it does not."""
-    for number, seconds in ((signal.SIGINT, GRACE), (signal.SIGKILL, GRACE)):
-        try:
-            os.killpg(process.pid, number) if number == signal.SIGKILL else process.send_signal(number)
-            process.wait(timeout=seconds)
-            return
-        except ProcessLookupError:
-            process.wait(timeout=seconds)
-            return
-        except (subprocess.TimeoutExpired, KeyboardInterrupt):
-            continue
+    said = str(end.refused or (lines[-1].strip()[:200] if lines else ""))
+    code = heard[-1].get("code", 0) if heard and not end.died else end.code
+    return Step(name, 1 if code is None else code, time.monotonic() - started, said, event is None)

@@ -5,11 +5,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
 from parity.core import processes
+from parity.core.child import Given, Job
 from parity.core.errors import OutputError, ParityError
+from parity.engine.journal import ALLOWED, NOTES
 from parity.engine.options import HANG_AFTER
 from parity.faces import commandline, old_names
 from parity.faces.files import check_outputs, in_words
@@ -41,3 +44,16 @@ def main(argv: Sequence[str] | None = None) -> int:
                 sys.stdout = output.nowhere()
                 return OutputError.exit_code
         return code
+
+
+def job(given: Given) -> Job:
+    """A command in a process of its own: its exit code. given: its arguments, and the seconds that one operator may take where
+    it writes a journal, None where it writes none."""
+    argv, allowed = given.asked
+    if allowed is not None:
+        os.environ |= {NOTES: str(given.journal), ALLOWED: str(allowed)}
+    try:
+        code = main(argv)
+    except SystemExit as e:  # argparse's
+        code = e.code if isinstance(e.code, int) else 1
+    yield {"code": code}

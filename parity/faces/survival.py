@@ -18,7 +18,7 @@ import pytest
 
 from parity.core import parent
 from parity.core.results import Json
-from parity.engine import inquest, memory
+from parity.engine import child, inquest, memory
 from parity.engine.journal import FULL
 from parity.engine.options import RunOptions
 from parity.engine.rounds import CUT, GRACE_SECONDS, part_of
@@ -130,7 +130,7 @@ class Survival:
             return
         self._stillborn += 1
         if self._stillborn >= STILLBORN and self._session is not None:
-            why = f"{STILLBORN} workers ended one after another ({inquest.word(_exit_code(node))}) before their first case"
+            why = f"{STILLBORN} workers ended one after another ({child.word(_exit_code(node))}) before their first case"
             text = f"{why}; try the device with parity doctor, and the run with fewer workers (-n 1)"
             (self.folder / f"{UNABLE}{DeviceError.exit_code}").write_text(text, encoding="utf-8")
             self._session.shouldstop = why
@@ -180,7 +180,7 @@ class Survival:
             report.outcome, report.longrepr = "skipped", (crashitem, 0, f"the time was over during {entry.case}")
             return
         if entry is None and not self.again_from_nothing:
-            report.longrepr = f"worker {worker} died ({inquest.word(code)}) before its first case while it ran {crashitem}"
+            report.longrepr = f"worker {worker} died ({child.word(code)}) before its first case while it ran {crashitem}"
             return
         entry = entry and self._killed.get(entry.pid, entry)  # its state before the kill
         row = self._row(crashitem, entry, code, worker)
@@ -207,7 +207,7 @@ class Survival:
             from parity.store.rows import UNKNOWN
 
             row |= {"blame": blame, "why": why}
-            if blame == UNKNOWN and row["how"] == "crash" and row["signal"] in inquest.KILLS:
+            if blame == UNKNOWN and row["how"] == "crash" and row["signal"] in child.KILLS:
                 row["how"] = "killed"
             row |= known_deaths.about(row, RunOptions.of_pytest(self.config.option))
             report = self._pending.pop(id(row))
@@ -247,11 +247,11 @@ class Survival:
         from parity.store.rows import OUTSIDE, UNKNOWN
 
         how, blame, why = "crash", UNKNOWN, "it ended before its first case"
-        if outside := code is not None and -code in inquest.OUTSIDERS:
+        if outside := code is not None and -code in child.OUTSIDERS:
             how, blame, why = "killed", OUTSIDE, "between two items; the second is run"
         row = {
             "node": crashitem, "item": part_of(crashitem)[0], "ordinal": -1, "case": "", "how": how, "stage": "before",
-            "signal": inquest.word(code), "after": 0.0, "blame": blame, "why": why, "last": self._is_last(crashitem, outside),
+            "signal": child.word(code), "after": 0.0, "blame": blame, "why": why, "last": self._is_last(crashitem, outside),
         }  # fmt: skip
         if entry is None or outside:
             return row
@@ -279,10 +279,10 @@ class Survival:
         ordinal = entry.ordinal
         lost = self.folder / f"journal-{worker}.lost"
         after = round(time.monotonic() - entry.started, 1)
-        words = f"the device computes nothing any more after {lost.read_text()[:300]}" if lost.exists() else inquest.word(code)
+        words = f"the device computes nothing any more after {lost.read_text()[:300]}" if lost.exists() else child.word(code)
         words = f"ended by parity after {after} s" if how == "hang" else words
         before = self._before(crashitem)
-        outside = how == "crash" and code is not None and -code in inquest.OUTSIDERS
+        outside = how == "crash" and code is not None and -code in child.OUTSIDERS
         if outside and not any(d["case"] == entry.case for d in before):
             how, blame, why, ordinal = "killed", OUTSIDE, "the first time; it is run again", -1
         elif (stage == "device" and not outside) or lost.exists():

@@ -5,21 +5,26 @@ from __future__ import annotations
 import argparse
 import math
 import shlex
-import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import IO
 
 from parity.comparing import meter
 from parity.core import notation
-from parity.core.errors import UsageError, near
+from parity.core.errors import DeviceError, UsageError, near
+from parity.core.health import UNUSABLE
 from parity.core.status import Conclusion
 from parity.engine import own, suite
+from parity.engine.child import SHOWN, Child, End, Watch, surroundings
+from parity.engine.doctor import examined_once
 from parity.engine.options import RunOptions
 from parity.faces.commands.diff import FORMATS
 from parity.faces.commands.groups import format_of, split
+from parity.faces.guarded import COMMAND
 from parity.findings import known
 from parity.findings.causes import gather
 from parity.history import bisection, diff, environments
@@ -33,6 +38,7 @@ from parity.store import run_file
 from parity.store.rows import counted
 
 USABLE = (0, 1, 3)  # exit codes of a run that came to its end
+STORING = 120.0  # seconds in which a run that was asked to stop stores what it has
 
 
 def check(asked: RunOptions) -> None:
@@ -82,10 +88,13 @@ def bisect(o: argparse.Namespace, asked: RunOptions) -> int:
     def answer(place: str) -> str:
         there = environments.prepared(place, o.folder / "bisect", lambda text: print(text, flush=True))
         bar.at(len(replayed), most, f"the case with torch {there.torch}")
-        done = subprocess.run(there.command("replay", case, *options), capture_output=True, text=True, check=False)
+        with tempfile.TemporaryFile("w+") as out:
+            died = _command(there, ("replay", case, *options), out).died
+            out.seek(0)
+            printed = out.read()
         replayed.append(place)
         bar.wipe()
-        text = said(done.stdout) or (done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"])[-1]
+        text = said(printed) or (printed.strip().splitlines() or [f"it ended ({died or 'without a word'})"])[-1]
         print(f"torch {there.torch} ({place}): {text}", flush=True)
         return text
 
@@ -134,7 +143,12 @@ def _side(word: str, place: str | None, o: argparse.Namespace, asked: RunOptions
         return environments.this()
     there = environments.prepared(place, o.folder / word, lambda text: print(text, flush=True))
     print(f"examining torch {there.torch} ({place})", flush=True)
-    environments.examine(there, *_code(asked))
+    try:
+        answer = examined_once(asked.device, asked.faults, asked.setup, there.variables(surroundings()), there.python)
+        if answer["verdict"] == UNUSABLE:
+            raise DeviceError("; ".join(answer["reasons"]))
+    except (DeviceError, UsageError) as e:
+        raise type(e)(f"{there.name}: {e}") from None
     return there
 
 
@@ -145,12 +159,20 @@ def _run(word: str, there: Environment, o: argparse.Namespace, left: str = "") -
     if left and sys.stderr.isatty():
         print(left, file=sys.stderr, flush=True)
     given = [*o.asked, "--output", str(path), "--findings", str(o.folder / f"{word}-findings")]
-    run = subprocess.Popen(there.command("run", *given))
-    try:
-        code = run.wait()
-    except KeyboardInterrupt:  # it is in the process group of this one, and ends its file
-        run.wait()
-        raise
-    if code not in USABLE:
-        raise UsageError(f"the run {word} ended with {code}, see above; nothing was compared with it")
+    ended = _command(there, ("run", *given))
+    if ended.code not in USABLE:
+        raise UsageError(f"the run {word} ended with {ended.died or ended.code}, see above; nothing was compared with it")
     return path
+
+
+def _command(there: Environment, argv: Sequence[str], out: str | IO[str] = SHOWN) -> End:
+    """A command of parity there, with its own exit code where it did not die."""
+    with Child(COMMAND, (argv, None), Watch(math.inf), environment=there.variables(surroundings()), python=there.python,
+               out=out) as process:  # fmt: skip
+        try:
+            codes = [event["code"] for event in process]
+        except KeyboardInterrupt:  # it ends its file
+            process.stop(STORING)
+            raise
+        end = process.ending()
+    return end if end.died else replace(end, code=codes[0])

@@ -10,7 +10,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -18,7 +18,7 @@ from typing import Any, Literal
 import torch
 
 from parity.core import processes, resources
-from parity.core.errors import DeviceError, UsageError
+from parity.core.errors import UsageError
 from parity.devices.mac_wheel import TABLE, MacWheel
 from parity.devices.operator_table import Table, parsed
 from parity.history import lending
@@ -50,9 +50,12 @@ class Environment:
     lent: str
     torch: str
 
-    def command(self, *args: str) -> list[str]:
-        """The command line of `parity` with these arguments there."""
-        return [self.python, *([self.lent] if self.lent else ["-P", "-m", "parity"]), *args]
+    def variables(self, variables: Mapping[str, str]) -> dict[str, str]:
+        """Variables of an environment, and those by which a process there finds what was lent."""
+        if not self.lent:
+            return dict(variables)
+        path = os.pathsep.join(filter(None, (self.lent, variables.get(processes.PATH))))
+        return {**variables, processes.PATH: path, processes.CALLED: shlex.join([self.python, self.lent])}
 
 
 def prepared(place: str, folder: Path, hear: Callable[[str], None]) -> Environment:
@@ -81,21 +84,6 @@ def prepared(place: str, folder: Path, hear: Callable[[str], None]) -> Environme
 def this() -> Environment:
     """The environment of this process."""
     return Environment(sys.executable, sys.executable, "", torch.__version__)
-
-
-def examine(there: Environment, *options: str) -> None:
-    """Start parity there, and have it examine its device. options: those of `parity doctor`.
-
-    Raises UsageError or DeviceError, as the doctor does there, if no run would begin.
-    """
-    done = subprocess.run(there.command("doctor", "--format", "json", *options), capture_output=True, text=True, check=False)
-    if done.returncode in (0, 1):
-        return
-    if done.returncode == DeviceError.exit_code:
-        raise DeviceError(f"{there.name}: {'; '.join(json.loads(done.stdout[done.stdout.find('{') :])['reasons'])}")
-    lines = done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"]
-    said = next((x.removeprefix("parity: ") for x in reversed(lines) if x.startswith("parity: ")), lines[-1])
-    raise UsageError(f"{there.name}: {said}")
 
 
 def _copy_parity(folder: Path) -> None:

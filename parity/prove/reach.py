@@ -7,8 +7,7 @@ alone count only where MPS itself was the device, or where `sim:mps` compared th
 from __future__ import annotations
 
 import json
-import os
-import subprocess
+import math
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,13 +19,14 @@ from textwrap import wrap
 import torch
 
 from parity import catalog
-from parity.core import processes
 from parity.core.errors import DeviceError, OutputError, RunFileError
 from parity.core.results import COMPARED
 from parity.core.version import __version__
 from parity.devices.mps import KEY
 from parity.devices.operator_table import Table, installed, table_path
+from parity.engine.child import Child, End, Watch, surroundings
 from parity.engine.options import HANG_AFTER, SHRINK
+from parity.faces.guarded import COMMAND
 from parity.store import run_file
 from parity.store.rows import ItemRow, Run
 
@@ -190,22 +190,27 @@ def fresh(asked: Sequence[str], hear: Callable[[str], None]) -> list[Run]:
 def _run(device: str, ops: Sequence[str], asked: Sequence[str], folder: Path, hear: Callable[[str], None]) -> Run:
     """One run in a process of its own, as anybody would start it."""
     path = folder / f"{device.replace(':', '-')}.jsonl"
-    command = processes.command(
-        "parity", "run", *ops, "--profile", "quick", *asked, "--device", device, "--study", "reach",
+    argv = [
+        "run", *ops, "--profile", "quick", *asked, "--device", device, "--study", "reach",
         "--skip", SHRINK, "--output", str(path), "--findings", str(folder / "findings"),
-    )  # fmt: skip
+    ]  # fmt: skip
     hear(f"{device}: {len(ops) or 'all'} ops of the quick profile")
     # What the operators that are missing on MPS would do with a fallback is not what the profile is asked for.
-    env = {HANG_AFTER: PATIENCE} | {k: v for k, v in os.environ.items() if k != "PYTORCH_ENABLE_MPS_FALLBACK"}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env) as process:
-        assert process.stdout is not None
-        lines = []
-        for line in process.stdout:
-            lines.append(line.rstrip())
-            if line.lstrip()[:4].partition("%")[0].isdigit():
-                hear(f"{device}: {line.strip()}")
-    if process.returncode not in USABLE:
-        last = next((x for x in reversed(lines) if x), f"exit code {process.returncode}")
+    env = {HANG_AFTER: PATIENCE} | {k: v for k, v in surroundings().items() if k != "PYTORCH_ENABLE_MPS_FALLBACK"}
+    log, rest, code = folder / "log", "", -1
+    with (
+        log.open("w") as out,
+        log.open() as said,
+        Child(COMMAND, (argv, None), Watch(math.inf), environment=env, out=out) as run,
+    ):
+        while not isinstance(event := run.hear(1.0), End):
+            *whole, rest = (rest + said.read()).split("\n")
+            for line in whole:
+                if line.lstrip()[:4].partition("%")[0].isdigit():
+                    hear(f"{device}: {line.strip()}")
+            code = code if event is None else event["code"]
+    if code not in USABLE:
+        last = next((x for x in reversed(log.read_text().splitlines()) if x.strip()), event.died)
         raise DeviceError(f"the run on {device} broke off: {last}")
     return run_file.read(path)
 

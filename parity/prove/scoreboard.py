@@ -26,7 +26,7 @@ from parity.core import processes, resources
 from parity.core.errors import CaseError
 from parity.devices.fallbacks import listening
 from parity.devices.sim import SimDevice
-from parity.engine import inquest, journal, suite
+from parity.engine import child, journal, suite
 from parity.engine.options import RunOptions
 from parity.engine.planning import RunPlan, run_plan
 from parity.faces.interruption import Interruptions
@@ -313,6 +313,4 @@ class _Deaths(Survival):
         how, case = "hang" if entry.pid in self._killed else "crash", entry.case if entry.running else ""
         acted = at_work(entry, journal.read(self.folder / f"{FIRED}{worker}"))
         last = len([d for d in self.deaths if d["node"] == crashitem]) + 1 >= self._most
-        return asdict(
-            WorkerDeath(crashitem, how, inquest.word(code), entry.stage, case, entry.started, entry.item, acted, last)
-        )
+        return asdict(WorkerDeath(crashitem, how, child.word(code), entry.stage, case, entry.started, entry.item, acted, last))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -11,12 +9,13 @@ from pathlib import Path
 
 from parity.core import notation
 from parity.core.case import Case
+from parity.core.child import Given, Job
 from parity.core.errors import CaseError, ParityError
 from parity.core.results import COMPARED, FINDINGS
 from parity.devices.setup import run_setup
 from parity.engine import suite
 from parity.engine.checking import replay
-from parity.engine.journal import LOST, Journal
+from parity.engine.journal import Journal
 from parity.engine.options import METADATA, RunOptions
 from parity.engine.planning import run_plan
 from parity.engine.tally import record
@@ -71,42 +70,17 @@ def run(
     return 1 if findings else 0
 
 
-def _is_open(descriptor: int) -> bool:
-    try:
-        os.fstat(descriptor)
-    except OSError:
-        return False
-    return True
-
-
-def main(argv: Sequence[str]) -> int:
-    """The child process of `parity replay`, which a case may end. It records in JOURNAL what it is about to do."""
-    parser = argparse.ArgumentParser(prog="python -m parity.report.replay", description="Check one case.")
-    for name in ("journal", "device", "case"):
-        parser.add_argument(name)
-    for name in ("--faults", "--setup"):
-        parser.add_argument(name)
-    for name in ("--explain", "--fail-on-metadata"):
-        parser.add_argument(name, action="store_true")
-    o = parser.parse_args(argv)
-    # File descriptors that a case must not close: this pipe, and the open standard streams.
-    theirs = [*os.pipe(), *(n for n in (0, 1, 2) if _is_open(n))]
-    notes = Path(o.journal)
+def job(given: Given) -> Job:
+    """One case, which may end the process; its exit code. given: case, device, faults, setup, explain, fail_on_metadata."""
+    a = given.asked
     with output.patient():
         try:
-            if o.setup:
-                run_setup(o.setup)
-            code = run([notation.parse(o.case)], o.device, o.faults, o.explain, notes, o.fail_on_metadata)
+            if a["setup"]:
+                run_setup(a["setup"])
+            case, device = notation.parse(a["case"]), a["device"] or "auto"
+            code = run([case], device, a["faults"], a["explain"], given.journal, a["fail_on_metadata"])
             sys.stdout.flush()
         except ParityError as e:
             print(f"parity: {e}", file=sys.stderr)
             code = e.exit_code
-    if not all(map(_is_open, theirs)):
-        notes.with_suffix(".lost").write_text("it closed file descriptors of its process", encoding="utf-8")
-        os._exit(LOST)
-    notes.with_suffix(".code").write_text(str(code), encoding="utf-8")  # shows the parent that this process finished
-    return code
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    yield {"code": code}

@@ -1,36 +1,25 @@
 """The cases that were reported in public, run as they are on a device: which of the zoo's bugs does this one have?
 
-`python -m parity.zoo.reported DEVICE FILE [--faults FILE] [--setup FILE] [--start N]` appends two JSON lines for each bug from
-the N-th on: that it begins, and what came of it. A case may end the process: then the first line stands alone, and the next
-process starts after that case.
+A case may end the process: then another one starts after that case (`parity.faces.archive`).
 """
 
 from __future__ import annotations
 
-import argparse
-import faulthandler
-import json
-import os
-import signal
-import sys
 import warnings
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from types import FrameType
-from typing import IO, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from parity.core.errors import ParityError
+from parity.core.child import BEGIN, Given, Job
 from parity.devices import Device, load_faults, resolve
 from parity.devices.fallbacks import listening
 from parity.devices.setup import run_setup
 from parity.zoo import BUGS
 from parity.zoo.bug import Bug
 
-HUNG = 60  # seconds after which a case ends its process
 SAME, DIFFERS, RAISED, FELL_BACK, RANDOM, VOID = "same", "differs", "raised", "fell back", "random", "void"
 DIED = "died"  # of a case that ended its process, or was ended for not coming back
 
@@ -89,43 +78,17 @@ def _said(e: BaseException) -> str:
     return f"{type(e).__name__}: {' '.join(str(e).split())[:300]}"
 
 
-def _write(out: IO[str], **record: object) -> None:
-    out.write(json.dumps(record) + "\n")
-    out.flush()
-
-
-def _leave(number: int, frame: FrameType | None) -> None:
-    """At once: an exception would be lost in a kernel that is written in Python. What was written is on the disk."""
-    os._exit(128 + number)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the cases; 0 when all are through, 2 or 4 for what a person has to mend."""
-    parser = argparse.ArgumentParser(prog="python -m parity.zoo.reported")
-    parser.add_argument("device")
-    parser.add_argument("file", type=Path)
-    parser.add_argument("--faults", default=None)
-    parser.add_argument("--setup", default=None)
-    parser.add_argument("--start", type=int, default=0)
-    o = parser.parse_args(argv)
+def job(given: Given) -> Job:
+    """Run the cases, each as an event that it begins, and one of what came of it. given: the device, faults, setup, and the
+    number of the first case."""
+    device_name, faults, setup, start = given.asked
     warnings.simplefilter("ignore")
-    signal.signal(signal.SIGINT, _leave)
-    try:
-        if o.setup:
-            run_setup(o.setup)
-        device = resolve(o.device, load_faults(o.faults) if o.faults else ())
-    except ParityError as e:
-        print(e, file=sys.stderr)
-        return e.exit_code
-    with o.file.open("a", encoding="utf-8") as out:
-        for k, bug in enumerate(BUGS[o.start :], o.start):
-            _write(out, begins=bug.fault.id, ordinal=k)
-            faulthandler.dump_traceback_later(HUNG, exit=True)
-            state, how = outcome(bug, device)
-            faulthandler.cancel_dump_traceback_later()
-            _write(out, id=bug.fault.id, ordinal=k, state=state, how=how, kind=bug.kind, source=bug.fault.source)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    if setup:
+        run_setup(setup)
+    device = resolve(device_name, load_faults(faults) if faults else ())
+    given.of = len(BUGS) - start
+    for k, bug in enumerate(BUGS[start:], start):
+        about = {"id": bug.fault.id, "ordinal": k}
+        yield {BEGIN: about}
+        state, how = outcome(bug, device)
+        yield {**about, "state": state, "how": how, "kind": bug.kind, "source": bug.fault.source}

@@ -46,7 +46,7 @@ class Mute(RuntimeError):
     def __str__(self):
         raise ValueError
 def odd(shape):
-    return len(shape) == 3 and "preflight" not in sys.argv[0]  # a device that dies of transfers in the probe is unusable
+    return len(shape) == 3 and "examining" not in sys.argv[0]  # a device that dies of transfers in the probe is unusable
 def effect(call):
     out = call.run()
     {act}

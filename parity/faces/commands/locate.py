@@ -62,4 +62,4 @@ def run(o: argparse.Namespace) -> int:
         return guarded.run(o.argv)
     from parity.faces import locating  # it loads torch
 
-    return guarded.ended(locating.record(o) if o.capture else locating.run(o))
+    return locating.record(o) if o.capture else locating.run(o)

@@ -14,7 +14,7 @@ from parity.core import notation
 from parity.core.errors import CaseError, NothingCompared, RunFileError, UsageError
 from parity.core.results import FINDINGS, Record
 from parity.core.status import Conclusion
-from parity.engine import inquest, suite
+from parity.engine import child, inquest, suite
 from parity.engine.doctor import examined
 from parity.engine.inquest import How
 from parity.engine.options import METADATA, METADATA_HELP, holds, is_strict, read_words
@@ -148,7 +148,7 @@ def one(case: str, how: How) -> int:
         return ended.code
     what = f"hang: {ended.died}" if ended.hung else f"crash: the process died ({ended.died})"
     print(f"{case}\n  {what}" + (f" at stage {ended.stage}" if ended.stage else ""))
-    if ended.stage == "device" and ended.died not in inquest.KILLS:
+    if ended.stage == "device" and ended.died not in child.KILLS:
         return 1
     blame, why = inquest.held(case, how, SECONDS, inquest.HANG if ended.hung else ended.died)
     print(f"  {why}")

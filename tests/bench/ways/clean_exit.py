@@ -37,11 +37,11 @@ WAYS = (
     ),
     model(
         "a file of models ends its process between two of them",
-        "import builtins\n"
-        "def said(*words, say=print, **how):\n"
-        "    say(*words, **how)\n"
-        "    if words[0].startswith('parity model rows'): os._exit(0)\n"
-        "builtins.print = said\n"
+        "import json\n"
+        "def said(thing, say=json.dumps, **how):\n"
+        "    if thing.get('begin') == {'name': 'models.py:other', 'dtype': ''}: os._exit(0)\n"
+        "    return say(thing, **how)\n"
+        "json.dumps = said\n"
         "def other(): return torch.cosh, torch.ones(3)\n",
         "ended before it was done (exit code 0)",
     ),

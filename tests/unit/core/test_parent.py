@@ -18,7 +18,8 @@ import os, pathlib, subprocess, sys, time
 from parity.core import parent, processes
 
 with parent.guarded_folder() as folder:
-    child = subprocess.Popen(processes.command("sleeper"))
+    (folder / "asked").write_text("null")
+    child = subprocess.Popen(processes.command("sleeper.job", str(folder)))
     while not pathlib.Path("asleep").exists():
         time.sleep(0.01)
     nowhere = dict.fromkeys(("stdout", "stderr"), subprocess.DEVNULL)  # else whoever reads ours would wait for it
@@ -28,7 +29,14 @@ with parent.guarded_folder() as folder:
     time.sleep(100 if sys.argv[1:] else 0)
     child.kill()
 """
-SLEEPER = "import pathlib, time\npathlib.Path('asleep').write_text('')\ntime.sleep(100)\n"
+SLEEPER = """
+import pathlib, time
+
+def job(given):
+    pathlib.Path("asleep").write_text("")
+    time.sleep(100)
+    yield {}
+"""
 
 
 def lives(number: int) -> bool:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from parity.core.errors import DeviceError, UsageError
 from parity.devices import Call, Fault, resolve
 from parity.devices.fingerprint import environment, fingerprint
 from parity.devices.preflight import probe
 from parity.devices.sim.profile import FLOAT64_TEXT
+from parity.engine import doctor
 
-ROOT = Path(__file__).parents[3]
 OOM_TEXT = "MPS backend out of memory (MPS allocated: 0 bytes, other allocations: 0 bytes). Tried to allocate 1 on shared pool."
 
 
@@ -104,17 +102,19 @@ def test_the_fingerprint_names_what_changes_numbers() -> None:
     assert environment(variables) == (("NVIDIA_TF32_OVERRIDE", "0"), ("OMP_NUM_THREADS", "2"), ("PYTORCH_MPS_FAST_MATH", "1"))
 
 
-def test_as_a_child_process_it_prints_one_line(tmp_path: Path) -> None:
+def test_a_child_examines_it(tmp_path: Path) -> None:
     faults = tmp_path / "faults.py"
     faults.write_text("from parity.devices import Fault\nF = Fault('s', ('sum',), lambda call: call.run() + 1)\n")
-
-    def child(*args: str) -> dict[str, Any]:
-        command = [sys.executable, "-m", "parity.devices.preflight", *args]
-        run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
-        line: dict[str, Any] = json.loads(run.stdout)
-        return line
-
-    found = child("sim", "--faults", str(faults))
+    found = doctor.examined("sim", str(faults))
     assert (found["device"], found["verdict"]) == ("sim", "suspect")
     assert found["fingerprint"]["simulated"] is True
-    assert child("nowhere")["exit_code"] == 2
+    with pytest.raises(UsageError, match="nowhere"):
+        doctor.examined("nowhere")
+
+
+def test_a_child_that_ends_before_it_answers_is_no_device(tmp_path: Path) -> None:
+    """With 0, too: it has not said that it has done what it was given."""
+    setup = tmp_path / "setup.py"
+    setup.write_text("import os\nos._exit(0)\n")
+    with pytest.raises(DeviceError, match=r"the probe of device sim died after --setup .* \(exit code 0\); it is unusable"):
+        doctor.examined("sim", setup=str(setup))

@@ -14,7 +14,8 @@ import pytest
 from parity.core.notation import parse
 from parity.core.results import Cause, Measure, Record
 from parity.engine import again as module
-from parity.engine.again import Early, Limit, again
+from parity.engine.again import Early, again
+from parity.engine.child import Limit
 from parity.engine.inquest import How
 from parity.findings.causes import gather
 from parity.store.reproduced import marked, recounted

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
+import os
 import time
 import zipfile
 from collections.abc import Iterator, Sequence
@@ -30,8 +30,54 @@ print("MTL_DEBUG" in os.environ, os.environ.get("PYTORCH_MPS_FAST_MATH"), file=s
 """
 
 
-def child(code: str) -> list[str]:
-    return [sys.executable, "-c", code]
+JOBS = """
+import json, os, signal, sys, time
+from parity.core.child import BEGIN
+
+
+def dies(given):
+    print("before", flush=True)
+    os.abort()
+    yield
+
+
+def sleeps(given):
+    time.sleep(60)
+    yield
+
+
+def deaf(given):
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    yield from sleeps(given)
+
+
+def stores(given):
+    try:
+        os.kill(os.getppid(), signal.SIGINT)
+        time.sleep(60)
+    except KeyboardInterrupt:
+        print("stored")
+    yield {}
+
+
+def reported(given):
+    for k in range(given.asked[-1], 4):
+        yield {BEGIN: {"id": f"bug-{k}", "ordinal": k}}
+        if k in (1, 2):
+            os.abort()
+        yield {"id": f"bug-{k}", "ordinal": k, "state": "same"}
+
+
+def one(given):
+    yield {"id": "x", "ordinal": 0, "state": given.asked[0]}
+"""
+
+
+@pytest.fixture
+def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The jobs above, for children to import."""
+    (tmp_path / "played.py").write_text(JOBS)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(Path(processes.__file__).parents[2])]))
 
 
 def quiet(text: str) -> None:
@@ -54,8 +100,9 @@ def steps_of(*steps: Step | type[BaseException]) -> object:
 # ------------------------------------------------------------------------------------------------------------- survival
 
 
+@pytest.mark.usefixtures("jobs")
 def test_a_step_that_dies_has_a_code_and_a_last_line(tmp_path: Path) -> None:
-    step = archive._ran("run", child("import os; print('before', flush=True); os.abort()"), tmp_path / "log", 60.0)
+    step = archive._ran("run", ("played.dies", None), tmp_path / "log", 60.0, [])
     assert (step.code, step.said, step.late) == (-6, "before", False)
 
 
@@ -71,42 +118,34 @@ def test_no_command_is_told_with_a_file_that_is_gone(said: str, told: str) -> No
     assert archive._here(said, Path("/tmp/f")) == told
 
 
+@pytest.mark.usefixtures("jobs")
 def test_a_step_that_never_ends_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is asked first, and killed where it does not listen."""
     monkeypatch.setattr(archive, "GRACE", 0.5)
-    deaf = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); time.sleep(60)"
     started = time.monotonic()
-    assert [archive._ran("run", child(c), tmp_path / "log", 2.0).late for c in ("import time; time.sleep(60)", deaf)] == [
-        True
-    ] * 2
+    late = [archive._ran("run", (f"played.{name}", None), tmp_path / "log", 2.0, []).late for name in ("sleeps", "deaf")]
+    assert late == [True, True]
     assert time.monotonic() - started < 30
 
 
+@pytest.mark.usefixtures("jobs")
 def test_a_case_that_ends_its_process_is_followed_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The death stands with its case, and the process after it starts behind."""
-    code = """
-import json, os, sys
-for k in range(int(sys.argv[4]), 4):
-    with open(sys.argv[2], "a") as f:
-        f.write(json.dumps({"begins": f"bug-{k}", "ordinal": k}) + "\\n")
-    if k in (1, 2):
-        os.abort()
-    with open(sys.argv[2], "a") as f:
-        f.write(json.dumps({"id": f"bug-{k}", "ordinal": k, "state": "same"}) + "\\n")
-"""
-    monkeypatch.setattr(processes, "command", lambda module, *args: [*child(code), *args])
-    step = archive._reported("sim", (), tmp_path, 60.0)
-    states = {r["id"]: r["state"] for r in archive._records(tmp_path / "reported.jsonl") if "state" in r}
-    assert states == {"bug-0": "same", "bug-1": reported.DIED, "bug-2": reported.DIED, "bug-3": "same"}
+    monkeypatch.setattr(archive, "REPORTED", "played.reported")
+    step = archive._reported(("sim", "", ""), tmp_path, 60.0)
+    records = map(json.loads, (tmp_path / "reported.jsonl").read_text().splitlines())
+    assert {r["id"]: r["state"] for r in records} == {
+        "bug-0": "same", "bug-1": reported.DIED, "bug-2": reported.DIED, "bug-3": "same",
+    }  # fmt: skip
     assert (step.code, step.said) == (1, "2 died, 2 same")
 
 
+@pytest.mark.usefixtures("jobs")
 def test_a_case_that_differs_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A refusal does not: an operator without a kernel is no bug."""
-    code = "import json, sys; open(sys.argv[2], 'w').write(json.dumps({'id': 'x', 'ordinal': 0, 'state': STATE}))"
+    monkeypatch.setattr(archive, "REPORTED", "played.one")
     for state, expected in ((reported.DIFFERS, 1), (reported.RAISED, 0)):
-        monkeypatch.setattr(processes, "command", lambda m, *a, s=state: [*child(code.replace("STATE", repr(s))), *a])
-        assert archive._reported("sim", (), tmp_path, 60.0).code == expected
+        assert archive._reported((state, "", ""), tmp_path, 60.0).code == expected
     assert words.DIED == reported.DIED
     assert words.DIFFERS == reported.DIFFERS
 
@@ -135,15 +174,12 @@ def test_whatever_happens_there_is_an_archive(
         assert "doctor.txt" in opened.namelist()
 
 
+@pytest.mark.usefixtures("jobs")
 def test_ctrl_c_in_a_step_ends_it_and_keeps_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The signal comes to this process alone; the step is asked to stop, and what it wrote then is in the archive."""
-    code = (
-        "import os, signal, time\ntry:\n os.kill(os.getppid(), signal.SIGINT); time.sleep(60)\n"
-        "except KeyboardInterrupt:\n print('stored')"
-    )
 
     def take(asked: Asked, folder: Path, until: float) -> Iterator[Step]:
-        yield archive._ran("run", child(code), folder / "run.txt", 60.0)
+        yield archive._ran("run", ("played.stores", None), folder / "run.txt", 60.0, [])
 
     monkeypatch.setattr(archive, "_steps", take)
     path = tmp_path / "first.zip"
@@ -152,7 +188,8 @@ def test_ctrl_c_in_a_step_ends_it_and_keeps_the_rest(tmp_path: Path, monkeypatch
         assert opened.read("run.txt").decode().strip() == "stored"
 
 
-def test_a_place_that_cannot_be_written_is_refused_first(tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archive, "_steps", steps_of(Step("doctor", 0, 1.0, "")))
     with pytest.raises(OutputError, match="name another file with --output"):
         archive.written(Asked("sim", tmp_path / "none" / "first.zip"), quiet)
 
