@@ -200,8 +200,8 @@ class Sensitivity:
             at = self._center.tensors.get(n)
             if at is not None and at.shape == t.shape and (t.is_floating_point() or t.is_complex()):
                 m.add(n, mode.unrounded(t) - at)
-                if not at.is_complex() and bool((turned := torch.isinf(at) & (t == -at)).any()):
-                    m.turned[n] = m.turned[n] | turned if n in m.turned else turned
+                if not at.is_complex() and bool((other := torch.isinf(at) & (t == -at)).any()):
+                    m.turned[n] = m.turned[n] | other if n in m.turned else other
                 if still:
                     m.unsettled[n] = torch.isnan(t.abs()) != torch.isnan(at.abs())
 
