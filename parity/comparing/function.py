@@ -250,11 +250,12 @@ def _by_tensor(q: Request, sides: Sides, limits: dict[str, Limits] | None, meter
 
 def _left_behind(s: Subject, here: Sequence[str], there: Sequence[str], notes: Notes) -> Verdicts:
     """The verdict on what the device alone left in torch's state. here, there: what the runs on the CPU and on the device
-    did."""
+    did. State that the function itself changes on the CPU may have another value after each call (threads in turn)."""
     own = [*ex.left[False], *here]
     if own:
         notes.say(f"{s.name} leaves behind in torch: {'; '.join(dict.fromkeys(own))}; it was put back", loud=True)
-    left = [w for w in dict.fromkeys((*ex.left_by_the_device(), *there)) if w not in own]
+    pieces = {w.partition(" (")[0] for w in own}
+    left = [w for w in dict.fromkeys((*ex.left_by_the_device(), *there)) if w.partition(" (")[0] not in pieces]
     if not left:
         return ()
     text = f"the device's run left behind in torch, and it was put back: {'; '.join(left)}"
@@ -405,8 +406,9 @@ def _handed_out(s: Subject, run: ForwardRun, place: str, wanted: int | None = No
 
 
 def _again(s: Subject, backward: bool, seed: int) -> dict[str, Tensor]:
-    with seeded(seed):
+    with state.Kept(False) as kept, seeded(seed):
         run = forward(s, torch.clone, backward)
+    ex.left[False] += kept.left  # by itself, because two runs may take back what each of them changes
     return {n: t.detach() for n, t in (*run.outputs, *run.written)}
 
 

@@ -30,8 +30,8 @@ ATEN_TRANSFERS = (
 
 
 class _Calls:
-    """Notes each public function, turns whatever it raises into an exception with words, and puts back what it leaves in torch's
-    state. left: where that goes, by the function's name."""
+    """Notes each public function, turns whatever it raises into an exception with words, and puts back what it leaves in
+    torch's state. left: where that goes, by the function's name."""
 
     def __init__(self, device: Device, note: Callable[[str], object], left: dict[str, str]) -> None:
         self._device, self._without, self._left, self._note = device, deadly(), left, note

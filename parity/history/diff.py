@@ -103,6 +103,7 @@ def compare(before: Run, after: Run, partial: bool = False, ops: Sequence[str] =
     compared = _comparing(cells_before), _comparing(cells_after)
     _refuse_nothing(*compared, changes, warnings)
     changes = _with_emptied(changes, compared[0] - compared[1], after)
+    changes += _emptied_aspects(before, after, had - has, changes)
     changed = tuple(_changed(before.header, after.header))
     doubts = *few_cells(before, after, had, has, changes), *unlike(before.header, after.header, changed)
     changes += _items_of_one(before, after, {c.cell[:2] for c in changes})
@@ -233,6 +234,19 @@ def _with_emptied(changes: Sequence[Change], items: set[Item], after: Run) -> li
     ]
     said = {c.cell[:2] for c in empty}
     return [*(c for c in changes if c.group is not Group.INCOMPARABLE or c.cell[:2] not in said), *empty]
+
+
+def _emptied_aspects(before: Run, after: Run, lost: Collection[Cell], changes: Iterable[Change]) -> list[Change]:
+    """Aspects of which nothing is compared any more though pinned cases that had them ran again, as regressions, unless a
+    change reports it, or makes the op fail. lost: cells that only the earlier run compared. Other settings may ask for fewer
+    aspects."""
+    if (before.header.profile, before.header.options) != (after.header.profile, after.header.options):
+        return []
+    reported = {key for c in changes for key in ((c.cell, c.cell[:2]) if c.fails or not c.aspect else (c.cell,))}
+    ran = {(r.case, r.digest) for r in after.records}
+    had = {(r.op, r.dtype, r.aspect) for r in before.records if r.pinned and (r.case, r.digest) in ran}
+    left = [c for c in sorted(had.intersection(lost)) if c not in reported and c[:2] not in reported]
+    return [Change(*c, "", "compared", "nothing compared", paired=False) for c in left]
 
 
 def _comparing(cells: Mapping[Cell, Mapping[str, int]]) -> set[Item]:

@@ -241,10 +241,14 @@ def narrow(bench: Bench, pass_: str) -> bool:
 
 
 def _unsettled(builder: _ExcuseBuilder, bench: Bench, truth: Tensor, name: str, f: DtypeFacts, pass_: str) -> None:
-    """Excuse elements for which rounding on the way decides whether they are NaN."""
-    doubtful = bench.oracle.unsettled(name, *rule_of_pass(bench.row, pass_).roundoff(bench.row, f, pass_))
+    """Excuse elements for which rounding on the way decides whether they are NaN, or which Inf."""
+    roundoff = rule_of_pass(bench.row, pass_).roundoff(bench.row, f, pass_)
+    doubtful = bench.oracle.unsettled(name, *roundoff)
     if doubtful is not None:
         builder.excuse(builder.ignore, _where(doubtful, truth), "rounding on the way decides whether it is NaN", True)
+    turned = bench.oracle.turned(name, *roundoff) if bench.oracle.holds("inf") else None
+    if turned is not None:  # Inf times a number that may be of either sign, or 0
+        builder.excuse(builder.ignore_nonfinite, _where(turned, truth), "rounding on the way decides the sign of Inf", True)
 
 
 def _where(places: Tensor, truth: Tensor) -> Mask:

@@ -239,9 +239,10 @@ def measure(
     rounds_once: the result has a half type and is rounded once, at the end, so the errors before that can be compared between
     elements.
     draws: keep the picture of errors that are outside the budget.
-    A class that differs from the truth's but equals the reference's agrees, and so does a NaN in the other part of a complex
-    number of which both sides give Inf. So does a number within the budget of the
-    reference's if that one is far from the truth: both sides then share a property of the formula (torch's, for gradients).
+    A class that differs from the truth's but equals the reference's agrees, and so do NaN and Inf of the two sides where the
+    truth is a number of the dtype, and a NaN in the other part of a complex number of which both sides give Inf. So does a
+    number within the budget of the reference's if that one is far from the truth: both sides then share a property of the
+    formula (torch's, for gradients).
     """
     f = facts_of(device)
     t, d = parts(truth), parts(device)
@@ -261,7 +262,10 @@ def measure(
     elif r is not None:
         own, own_differs = _against(r, truths, b, f)
         if differs.any() and own_differs.any():
-            shared = differs & own_differs & (classes(d) == classes(r))
+            # The formula loses what the reference lost. Whether as NaN (0 times Inf) or as Inf (the smallest number times Inf)
+            # is up to a rounding; the sign of Inf is not.
+            lost = (np.isnan(d) ^ np.isnan(r)) & (np.isinf(d) ^ np.isinf(r)) & (np.abs(t) <= f.max)
+            shared = differs & own_differs & (lost | (classes(d) == classes(r)))
             if truth.is_complex():  # the other part of an Inf that both sides have may be Inf times a zero
                 shared |= differs & np.isnan(d) & (shared & np.isinf(d)).any(axis=-1, keepdims=True)
             ratio, differs, own = np.where(shared, 0.0, ratio), differs & ~shared, np.where(shared, 0.0, own)

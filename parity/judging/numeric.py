@@ -32,8 +32,9 @@ from parity.oracle.sensitivity import PERTURBATIONS
 
 KINK = "roundings of that size taken together"
 CLOSE = 4.0  # up to this ratio an error outside a sampled budget is measured again with more samples ...
-# ... or where at most one in so many elements is outside: two roundings of a size undo each other in a third of the samples.
-FEW = 50
+# ... or where at most one in so many elements is outside, or a single one: roundings of two equal numbers, of which the result
+# is the difference, undo each other in half of the samples, and so in all of the first ones once in so many elements.
+FEW = 2**PERTURBATIONS
 # ... or so far outside as no wrong number of usual size is: no sample moved it, as where all of them fall on one side of a kink
 UNMOVED = 1e8
 EQUALS = "equals the reference, which is {ratio:.3g} budgets from the truth itself"
@@ -187,7 +188,7 @@ def _takes_more_samples(assessed: Assessment) -> bool:
     t, m = assessed.t, assessed.measure
     sampled, ratio = assessed.scale.budget.scale is None and t.tol.ulp is None, m.share or 0.0
     # Of many elements a few have small movements in all of some samples, however much they can move.
-    few = 0 < FEW * m.mismatched <= m.total
+    few = 0 < FEW * m.mismatched <= max(m.total, FEW)
     more = 1.0 < ratio < CLOSE or few or ratio > UNMOVED or m.problem == "alone"
     most = SAMPLES[-1] if more else PERTURBATIONS
     return sampled and is_outside(m) and t.bench.oracle.take_more_samples(most)
@@ -206,6 +207,7 @@ def _escalated(assessed: Assessment) -> Assessment:
         assessed = Assessment(
             scale, assessed.baseline, m, m.reference_share if assessed.baseline is assessed.t.reference else assessed.own
         )
+    assessed = _by_the_reference_again(assessed)
     if is_outside(assessed.measure) and (scale_at_kinks := _at_kinks(assessed.scale)) is not None:
         assessed = replace(assessed, scale=scale_at_kinks, measure=scale_at_kinks.error(assessed.t.device, assessed.baseline))
     return _on_another_branch(assessed) if is_outside(assessed.measure) else assessed
@@ -225,6 +227,19 @@ def _by_better_baseline(assessed: Assessment) -> Assessment:
     if is_outside(scale.error(healthy, None)):
         return assessed
     return replace(assessed, baseline=healthy, measure=scale.error(t.device, healthy))
+
+
+def _by_the_reference_again(assessed: Assessment) -> Assessment:
+    """The reference as the baseline again, if only elements are outside that have its very numbers: what excuses a device with
+    all bits of the CPU's excuses one that differs where either result is right. (A quotient is truncated after it was rounded
+    to the half type, on the CPU and on GPUs.)"""
+    t, baseline = assessed.t, assessed.baseline
+    if not is_outside(assessed.measure) or baseline is None or t.reference is None or baseline is t.reference:
+        return assessed
+    rest = torch.where(t.device == t.reference, baseline, t.device)
+    if is_outside(assessed.scale.error(rest, baseline)):
+        return assessed
+    return replace(assessed, baseline=t.reference, measure=assessed.scale.error(t.device, t.reference))
 
 
 def _at_kinks(scale: Scale) -> Scale | None:
@@ -343,6 +358,11 @@ def _shared(assessed: Assessment) -> Verdict | None:
     if here is None or here.ratio <= 1.0:
         return None
     own = None if assessed.baseline is None else scale.together(assessed.baseline, assessed.baseline)
+    if own is not None and own.ratio > WIDENING_LIMIT and t.reference is not None and assessed.baseline is t.reference:
+        # No rounding explains what the reference's elements share, so the device may share it: as `measure` has it, whose
+        # elements may equal those of a reference that is so far from the truth.
+        scale = replace(scale, others=(*scale.others, t.reference.to(t.truth.dtype)))
+        here = scale.together(t.device, assessed.baseline) or here
     ratio = here.ratio / allowed_ratio(None if own is None else own.ratio)
     if ratio <= 1.0:
         return None

@@ -19,17 +19,17 @@ from torch.utils._pytree import tree_map
 
 from parity.core.dtypes import HALF, DtypeFacts
 from parity.core.observer import Operators
-from parity.oracle.kernels import TURNS, kernel_of
+from parity.oracle.kernels import EXACT_KERNELS, TURNS, kernel_of
 from parity.oracle.roundoffs import DOUBLE
 from parity.oracle.summation import PRODUCTS, SUMS
 
 Formula = Callable[..., Any]
 ADDS = frozenset((*PRODUCTS, *SUMS, "convolution", "convolution_backward", "embedding_dense_backward"))
-# One operation each: their formulas add nothing, and that of isnan (x != x) would read two numbers where only some are flushed.
+# One operation each: their formulas add nothing, and read a number once more (isnan: x != x), where only some are flushed.
 PLAIN = frozenset((
     "add", "sub", "rsub", "mul", "div", "neg", "reciprocal", "sqrt", "rsqrt", "exp", "exp2", "expm1", "log", "log2", "log10",
     "log1p", "sin", "cos", "tan", "tanh", "erf", "erfc", "pow", "atan", "atan2", "abs", "maximum", "minimum", "remainder",
-    "fmod", "isnan",
+    "fmod", "isnan", "eq", "ne", "lt", "le", "gt", "ge",
 ))  # fmt: skip
 MULTIPLIES = frozenset(("prod", "cumprod"))
 # The decompositions of these kernels are not their formulas: they draw, or depend on the device.
@@ -203,6 +203,9 @@ class Limited(Operators):
             self._between = self._steps(kernel.name)
         if not kernel.exact and not kernel.writes and "batch_norm" not in kernel.name:  # batch_norm writes its statistics
             args, kwargs = tree_map(self._flushed, (args, kwargs))
+        elif kernel.name.endswith("_") and kernel.name not in TURNS and kernel.name.rstrip("_") not in EXACT_KERNELS:
+            self._read_in_place(args[0])
+            args = (args[0], *tree_map(self._flushed, args[1:]))
         result = self._by_formula(func, args, kwargs)
         if result is NotImplemented:
             result = func(*args, **kwargs)
@@ -273,6 +276,12 @@ class Limited(Operators):
         self.left_range = True
         flushed = torch.where(under, 0.0 * pair, pair)
         return torch.view_as_complex(flushed.contiguous()) if x.is_complex() else flushed
+
+    def _read_in_place(self, x: Any) -> None:
+        """`_flushed` for an operand that the kernel writes, too."""
+        flushed = self._flushed(x)
+        if flushed is not x:
+            x.copy_(flushed)
 
     def _limited_real(self, x: Tensor) -> Tensor:
         range_, size = self._range, x.abs()

@@ -294,6 +294,10 @@ class CaseOracle(Oracle):
         doubtful = self._effect(u, between).unsettled.get(name)
         return None if doubtful is None or not bool(doubtful.any()) else doubtful
 
+    def turned(self, name: str, u: float, between: float) -> Tensor | None:
+        """Where rounding on the way decides the sign of an infinite result; None if nowhere."""
+        return self._effect(u, between).turned.get(name)
+
     def rounded_once(self, name: str) -> Tensor | None:
         """The result if each CPU kernel computes in float32 and rounds once; None if the call fails."""
         if self._healthy is None:

@@ -98,6 +98,10 @@ class Oracle(ABC):
         """Where rounding on the way decides whether a result is NaN; None if nowhere."""
         return None
 
+    def turned(self, name: str, u: float, between: float) -> Tensor | None:
+        """Where rounding on the way decides the sign of an infinite result; None if nowhere."""
+        return None
+
     def amplified(self, name: str, u: float, between: float, times: float) -> Tensor | None:
         """How far the result moves if every rounding is `times` as large; None if unknown.
 

@@ -44,12 +44,13 @@ class RoundingEffect:
     """What rounding does to the results, by name.
 
     moved: the largest change of each element, 0 where it is not finite. unsettled: where rounding on the way decides whether
-    the result is NaN (0 / 0 of a variance that is 0 only without rounding). changes: how each result moved, sample by sample.
-    largest: the largest intermediate magnitude.
+    the result is NaN (0 / 0 of a variance that is 0 only without rounding). turned: where it decides the sign of an Inf (Inf
+    times a difference). changes: how each result moved, sample by sample. largest: the largest intermediate magnitude.
     """
 
     moved: dict[str, Tensor]
     unsettled: dict[str, Tensor]
+    turned: dict[str, Tensor]
     changes: dict[str, Changes]
     largest: float
 
@@ -61,6 +62,7 @@ class _Moves:
 
     moved: dict[str, Tensor]
     unsettled: dict[str, Tensor] = field(default_factory=dict)
+    turned: dict[str, Tensor] = field(default_factory=dict)
     changes: dict[str, list[Tensor]] = field(default_factory=dict)
     halfway: float = 0.0
     high: float = 0.0
@@ -75,7 +77,7 @@ class _Moves:
     def copy(self) -> _Moves:
         """The same, to which further samples can be added."""
         changes = {n: list(rows) for n, rows in self.changes.items()}
-        return replace(self, moved=dict(self.moved), unsettled=dict(self.unsettled), changes=changes)
+        return replace(self, moved=dict(self.moved), unsettled=dict(self.unsettled), turned=dict(self.turned), changes=changes)
 
 
 def kept_of(change: Tensor) -> Tensor:
@@ -156,7 +158,7 @@ class Sensitivity:
     def _effect(self, m: _Moves, largest: float) -> RoundingEffect:
         parts = {n: t.numel() * (2 if t.is_complex() else 1) for n, t in self._center.tensors.items()}
         kept = {n: changes_of(rows, parts[n]) for n, rows in m.changes.items() if rows}
-        return RoundingEffect(m.moved, m.unsettled, kept, largest)
+        return RoundingEffect(m.moved, m.unsettled, m.turned, kept, largest)
 
     def _take(self, samples: int) -> None:
         for k in range(self._count, samples):
@@ -198,6 +200,8 @@ class Sensitivity:
             at = self._center.tensors.get(n)
             if at is not None and at.shape == t.shape and (t.is_floating_point() or t.is_complex()):
                 m.add(n, mode.unrounded(t) - at)
+                if not at.is_complex() and bool((other := torch.isinf(at) & (t == -at)).any()):
+                    m.turned[n] = m.turned[n] | other if n in m.turned else other
                 if still:
                     m.unsettled[n] = torch.isnan(t.abs()) != torch.isnan(at.abs())
 

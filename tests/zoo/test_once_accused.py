@@ -310,3 +310,90 @@ def test_a_coin_for_each_of_dimension_1_is_found_where_dimension_0_is_the_channe
         return call.run() * (torch.arange(x.shape[2]) % 2).to(x.dtype).view(-1, *(1 for _ in x.shape[3:]))
 
     assert "forward" in found("sim", [Fault("other", ("mul",), other)], ONE_COIN)
+
+
+# Of 24 elements one is a difference of equal numbers, whose movements undo each other in the first samples.
+UNDONE = (
+    'batch_norm(bfloat16[3, 8].ties(seed=664), bfloat16[8].expand(0).at(0, "-1"), bfloat16[8].inside(0.5, 4), '
+    "bias=bfloat16[8].tiny())"
+)
+
+# (1 / x) ** 2 is 0 or the smallest of float16, and times x ** 2, which is Inf, NaN or Inf.
+POWERS = 'norm(float16[()].at(0, "max"), -1)'
+
+# The quotient of -53.99 is rounded before it is truncated, as on the CPU; the first element's are flushed to 0 / 0.
+TRUNCATED = (
+    'div_trunc(bfloat16[5].large(seed=2728).at(0, "smallest"), bfloat16[5].positive(seed=3753).at(0, "smallest"), '
+    "rounding_mode='trunc')"
+)
+
+# Inf times 1 + tanh(-11.9), of which roundings leave a number of either sign, or 0.
+EITHER_SIGN = "gelu_backward(bfloat16[5].at(7, \"inf\"), bfloat16[5].between(-8, 8, seed=1), approximate='tanh')"
+
+# The power of a flushed number, in place, is Inf, and the comparison that would leave it out sees the number.
+IN_PLACE = 'renorm(float32[1, 2].at(0, "smallest"), 0.5, 0, 0.0)'
+
+# The CPU's own kernel is wrong into this destination (torch 2.13), and so is every element of the simulated device.
+WRONG_ON_THE_CPU = (
+    "replication_pad3d_backward(float32[1, 2, 5, 6, 4].tiny(), float32[1, 2, 3, 4, 3].channels_last(), (1, 0, 1, 1, 1, 1))"
+    '.into("offset")'
+)
+
+
+@pytest.mark.parametrize(
+    ("device", "text"),
+    [
+        *(("sim", UNDONE), ("sim", POWERS), ("sim:mps", TRUNCATED), ("sim", EITHER_SIGN), ("sim:mps", EITHER_SIGN)),
+        *(("sim:mps", IN_PLACE), ("sim:mps", WRONG_ON_THE_CPU)),
+    ],
+    ids=["undone", "powers", "truncated", "either sign", "either sign flushed", "in place", "wrong on the CPU"],
+)
+def test_an_honest_device_of_issue_40_is_not_accused(device: str, text: str) -> None:
+    assert not found(device, honest.FAULTS, text)
+
+
+def _replaced(number: float, where: Any) -> Any:
+    """A kernel with a number in place of some elements of its (first) result."""
+
+    def kernel(call: Call) -> Any:
+        result = call.run()
+        first, *rest = result if isinstance(result, tuple) else (result,)
+        first = torch.where(where(first), number, first)
+        return (first, *rest) if rest else first
+
+    return kernel
+
+
+@pytest.mark.parametrize(
+    ("device", "text", "aspect", "op", "kernel"),
+    [
+        ("sim", UNDONE, "forward", "native_batch_norm", _replaced(3.0, lambda x: x.abs() < 1e-30)),
+        ("sim", POWERS.replace('"max"', '"1"'), "backward", "pow", _replaced(torch.inf, lambda x: x == 1)),
+        ("sim:mps", TRUNCATED, "forward", "div", _replaced(-52.0, lambda x: x == -54)),
+        ("sim:mps", TRUNCATED, "forward", "div", _replaced(450.0, lambda x: x == 442)),
+        ("sim", EITHER_SIGN, "backward", "mul", _replaced(7.0, lambda x: ~x.isfinite())),
+        ("sim:mps", IN_PLACE.replace("smallest", "1"), "backward", "pow", _replaced(torch.inf, lambda x: x == 1)),
+        ("sim:mps", WRONG_ON_THE_CPU, "out=", "replication_pad3d_backward", lambda call: _scaled(call.run())),
+    ],
+    ids=["undone", "of 1", "truncated", "whole", "Inf", "in place", "wrong on the CPU"],
+)
+def test_a_fault_in_what_an_honest_device_was_accused_of_is_found(
+    device: str, text: str, aspect: str, op: str, kernel: Any
+) -> None:
+    assert aspect in found(device, [Fault("planted", (op,), kernel)], text)
+
+
+def _scaled(result: torch.Tensor) -> torch.Tensor:
+    """The result, one and a half times as large, where it was written."""
+    return result.mul_(1.5)
+
+
+def test_another_infinity_is_found_where_no_rounding_decides_its_sign() -> None:
+    text = EITHER_SIGN.replace("between(-8, 8, seed=1)", "between(0.5, 2, seed=1)")
+    turned = Fault("turned", ("gelu_backward",), lambda call: _turned(call.run()))
+    assert not found("sim", honest.FAULTS, text)
+    assert "forward" in found("sim", [turned], text)
+
+
+def _turned(result: torch.Tensor) -> torch.Tensor:
+    return torch.where(result.isinf(), -result, result)

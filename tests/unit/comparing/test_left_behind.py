@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -55,6 +57,30 @@ def test_what_the_function_leaves_on_the_cpu_too_is_said() -> None:
     with pytest.warns(parity.ParityWarning, match=r"careless leaves behind in torch: the default dtype \(torch.float32"):
         parity.assert_parity(careless, X, device="sim")
     assert torch.get_default_dtype() == torch.float32
+
+
+def in_turn(*threads: int) -> Callable[[Tensor], Tensor]:
+    """A sum that sets the next number of threads at each call."""
+    turns = itertools.cycle(threads)
+
+    def total(x: Tensor) -> Tensor:
+        torch.set_num_threads(next(turns))
+        return torch.sinh(x).sum()
+
+    return total
+
+
+@pytest.mark.parametrize("threads", [(1, 2), (2, 1), (1, 2, 3)])
+@pytest.mark.filterwarnings("ignore::parity.ParityWarning")
+def test_a_function_that_sets_threads_in_turn_accuses_no_healthy_device(threads: tuple[int, ...]) -> None:
+    """Whatever the CPU's runs leave together; what the device leaves besides is still its own, and so is what it returns."""
+    x = torch.linspace(0.5, 1.0, 5).requires_grad_()
+    assert parity.assert_parity(in_turn(*threads), x, device="sim")
+    with pytest.raises(parity.ParityFailure, match=r"left behind in torch.*the default dtype"):
+        parity.assert_parity(in_turn(*threads), x, device=device(lambda: torch.set_default_dtype(torch.float64)))
+    larger = resolve("sim", (Fault("larger", ("sinh",), lambda call: call.run() + 0.001),))
+    with pytest.raises(parity.ParityFailure, match="in out"):
+        parity.assert_parity(in_turn(*threads), x, device=larger)
 
 
 def test_comparisons_of_several_threads_do_not_meet() -> None:

@@ -318,6 +318,21 @@ def test_an_op_of_which_nothing_is_compared_any_more_has_regressed() -> None:
     assert compare(run(items=(void, sub)), run(items=(void, sub))).exit_code() == 0
 
 
+def test_an_aspect_of_which_nothing_is_compared_any_more_has_regressed() -> None:
+    """However few cells it is of, where a pinned case that had it ran again; not where no such case did, or fewer aspects were
+    asked for, or other cases still have it."""
+    ten = tuple(item(f"op{k}", agree=9) for k in range(10))
+    both = replace(ten[0], counts={"forward": {"agree": 9}, "backward": {"agree": 3}})
+    forward, backward = record("a", op="op0", pinned=True), replace(record("a", op="op0", pinned=True), aspect="backward")
+    before, after = run(forward, backward, items=(both, *ten[1:])), run(forward, items=ten)
+    diff = compare(before, after)
+    assert [(c.cell, c.after) for c in of(diff, Group.REGRESSED)] == [(("op0", "float32", "backward"), "nothing compared")]
+    assert (diff.exit_code(), compare(after, before).exit_code(), compare(after, after).exit_code()) == (1, 0, 0)
+    fewer = replace(after, header=replace(HEADER, options="--skip=screens"))
+    for other in (run(record("b", op="op0", pinned=True), items=ten), fewer, run(forward, items=before.items)):
+        assert Group.REGRESSED not in compare(before, other).groups
+
+
 def test_what_an_interrupted_run_did_not_reach_is_not_removed() -> None:
     two = run(items=(item(agree=3), item("sort", agree=3)))
     broken_off = replace(run(items=(item(agree=3),)), end=End(stopped="interrupted", expected=2))

@@ -90,6 +90,14 @@ def test_a_class_that_the_reference_shares_is_excused() -> None:
     assert measured([INF], [-INF], [1.0]).problem == "class"
 
 
+@pytest.mark.parametrize(("device", "reference"), [(INF, NAN), (NAN, -INF)])
+def test_nan_and_inf_are_one_loss_of_a_number_and_none_where_the_reference_has_it(device: float, reference: float) -> None:
+    assert measured([device], [reference], [1.0], dtype="float16").share == 0
+    assert measured([device], [1.0], [1.0], dtype="float16").problem == "class"
+    assert measured([2.0], [reference], [1.0], dtype="float16").share != 0
+    assert measured([NAN], [INF], [1e5], dtype="float16").problem == "class", "Inf is right there"
+
+
 def test_infinity_beside_the_edge_of_the_range_is_a_rounding() -> None:
     edge = FACTS["float16"].max
     assert (measured([INF], [edge], [edge * (1 + 2.0**-12)], dtype="float16").share or 0) <= 1
