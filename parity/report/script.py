@@ -420,17 +420,17 @@ def _run(t: CaseScript, function: str) -> tuple[list[str], list[str]]:
 def _text(t: CaseScript, device_name: str, title: str) -> str:
     function, sources = function_of(t)
     bases, lines = _run(t, function)
-    several = f"\nSeveral answers may be right here ({t.row.judged.relation}); then they need not be equal.\n"
+    several = f"\n\nSeveral answers may be right here ({t.row.judged.relation}); then they need not be equal."
+    case = textwrap.fill(notation.case_text(t.case), 118, break_long_words=False, break_on_hyphens=False)
     exact = rule_of(t.row).by_element and t.aspect != Aspect.BACKWARD
     flags = [f"ELEMENTWISE = {exact}  # each element is judged by its own rounding", f"WIDE = {t.row.judged.oracle == 'wide'}"]
     return judging(
         title,
-        textwrap.fill(notation.case_text(t.case), 118, break_long_words=False, break_on_hyphens=False),
+        case + (several if t.row.judged.relation else ""),
         _in_mode(t.case, lines),
         [*flags, *bases],
         device_name,
         sources,
-        remark=several if t.row.judged.relation else "",
         more=(AGAIN if t.aspect == Aspect.REPEAT else "") + (STRIDES if t.strides else ""),
     )
 

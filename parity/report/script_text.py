@@ -10,7 +10,7 @@ HEAD = '''\
 """{title}
 
 {case}
-{remark}
+
 python {{this file}} [device]      ({default})
 Ends with 1 where the device and the CPU differ by more than a few roundoffs, with 0 where they agree, and with 2 where nothing
 was compared: a device that is not there, or a call that the CPU does not take. For git bisect run, make that 2 a 125 (skip).
@@ -178,16 +178,15 @@ def default_device():
 
 def judging(
     title: str, case: str, lines: Sequence[str], constants: Sequence[str], device: str, sources: Sequence[str] = (), *,
-    remark: str = "", more: str = "",
+    more: str = "",
 ) -> str:  # fmt: skip
-    """The script that runs a call on the CPU and on a device, also in float64, and judges. lines: the body of `run`; sources:
-    imports and definitions that it needs; more: what `main` compares besides."""
+    """The script that runs a call on the CPU and on a device, also in float64, and judges. case: what is below the title; lines:
+    the body of `run`; sources: imports and definitions that it needs; more: what `main` compares besides."""
     imports = [line for line in sources if line.startswith(("from ", "import "))]
     simulated = device.partition(":")[0] == "sim"
     head = HEAD.format(
         title=quoted(title),
         case=quoted(case),
-        remark=remark,
         default="default: mps or cuda, it was found on a simulated device" if simulated else f"default: {device}",
         imports="\n".join([*sorted(["import base64", "import sys", "import zlib"]), "", "import torch", *imports]),
     )
