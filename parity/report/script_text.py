@@ -180,8 +180,8 @@ def judging(
     title: str, case: str, lines: Sequence[str], constants: Sequence[str], device: str, sources: Sequence[str] = (), *,
     more: str = "",
 ) -> str:  # fmt: skip
-    """The script that runs a call on the CPU and on a device, also in float64, and judges. case: what is below the title; lines:
-    the body of `run`; sources: imports and definitions that it needs; more: what `main` compares besides."""
+    """The script that runs a call on the CPU and on a device, also in float64, and judges. case: what is below the title;
+    lines: the body of `run`; sources: imports and definitions that it needs; more: what `main` compares besides."""
     imports = [line for line in sources if line.startswith(("from ", "import "))]
     simulated = device.partition(":")[0] == "sim"
     head = HEAD.format(
