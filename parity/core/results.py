@@ -6,10 +6,13 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
-from parity.core.extensions import Words
+from msgspec import Meta
+
+from parity.core.extensions import NAME, Words
 from parity.core.layout import memory_format
+from parity.core.picture import LETTERS
 from parity.core.status import BY_SEVERITY as BY_SEVERITY
 from parity.core.status import COMPARED as COMPARED
 from parity.core.status import DEATHS as DEATHS
@@ -17,6 +20,7 @@ from parity.core.status import FINDINGS as FINDINGS
 from parity.core.status import SILENT as SILENT
 from parity.core.status import Status as Status
 from parity.core.status import statuses as statuses
+from parity.core.stored import Count, Number, words
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -106,27 +110,27 @@ class Measure:
     """
 
     tensor: str
-    share: float | None = None
-    reference_share: float | None = None
+    share: Number | None = None
+    reference_share: Number | None = None
     measured: bool = False
     screen: str = ""
-    max_abs: float | None = None
-    max_ulp: float | None = None
+    max_abs: Number | None = None
+    max_ulp: Number | None = None
     index: tuple[int, ...] = ()
     device: str = ""
     reference: str = ""
     truth: str = ""
-    mismatched: int = 0
-    total: int = 0
+    mismatched: Count = 0
+    total: Count = 0
     problem: str = ""  # "" | value | class | shared | shape | dtype | beside | missing | index ...: kind of difference
-    budget: tuple[tuple[str, float], ...] = ()  # the terms of the budget at that element
-    spread: float | None = None  # sums: root mean square of the errors in units of its limit
-    reference_spread: float | None = None  # the same of the reference, in the same units
+    budget: tuple[tuple[str, Number], ...] = ()  # the terms of the budget at that element
+    spread: Number | None = None  # sums: root mean square of the errors in units of its limit
+    reference_spread: Number | None = None  # the same of the reference, in the same units
     certain: bool = False  # sums: the error of an element exceeds the bound for every order of summation
-    unjudged: int = 0
+    unjudged: Count = 0
     why: str = ""
     shape: tuple[int, ...] = ()
-    errors: str = ""
+    errors: Letters = ""
     bins: tuple[int, ...] = ()
 
 
@@ -178,7 +182,7 @@ class Cause:
     """
 
     subject: str
-    symptom: str
+    symptom: SymptomWord
     properties: tuple[str, ...] = ()
 
     @property
@@ -201,8 +205,8 @@ class Workaround:
     are were tried with it; agreed: in how many of these the device agreed then."""
 
     way: str
-    agreed: int
-    cases: int
+    agreed: Count
+    cases: Count
 
 
 # Words for the deciding properties of causes.
@@ -240,6 +244,17 @@ SYMPTOMS = {
 }
 
 
+if TYPE_CHECKING:
+    StatusWord: TypeAlias = str
+    AspectWord: TypeAlias = str
+    SymptomWord: TypeAlias = str
+else:  # what a field of a stored row may hold
+    StatusWord = words("unknown status '{}'", Status)
+    AspectWord = words("unknown aspect '{}'", Aspect, NAME)
+    SymptomWord = words("unknown symptom '{}'", SYMPTOMS, re.compile(f"({'|'.join(SYMPTOMS)}):.*"))
+Letters: TypeAlias = Annotated[str, Meta(extra_json_schema={"pattern": f"^[{LETTERS[0]}-{LETTERS[-1]}-]*$"})]
+
+
 @dataclass(frozen=True, slots=True)
 class Record:
     """The stored result of one aspect of one case. shrunk: the least case; script: the file that shows the finding, in the
@@ -253,8 +268,8 @@ class Record:
     case: str
     op: str
     dtype: str
-    aspect: str
-    status: str
+    aspect: AspectWord
+    status: StatusWord
     digest: str = ""
     pinned: bool = False
     reason: str = ""
@@ -263,13 +278,13 @@ class Record:
     shrunk: str = ""
     script: str = ""
     cause: Cause | None = None
-    count: int = 0
+    count: Count = 0
     others: tuple[str, ...] = ()
     gone: bool = False
     also: tuple[str, ...] = ()
     known: str = ""
     by_chance: bool = False
-    extent: tuple[tuple[str, float], ...] = ()
+    extent: tuple[tuple[str, Number], ...] = ()
     ways: tuple[Workaround, ...] = ()
 
     @property
@@ -305,13 +320,13 @@ class MetadataNote:
     result; shape: of both; device, reference: the strides, in elements; case: the first that showed it; count: the checks of
     the item that showed the same words."""
 
-    aspect: str
+    aspect: AspectWord
     tensor: str
     shape: tuple[int, ...]
     device: tuple[int, ...]
     reference: tuple[int, ...]
     case: str = ""
-    count: int = 1
+    count: Count = 1
 
     @property
     def words(self) -> str:

@@ -56,8 +56,7 @@ def run(o: argparse.Namespace) -> int:
 
 def _write_script(path: Path, found: Mapping[str, Any], device: str) -> None:
     """The call of the first operator that diverges as a script, or a line that says why there is none."""
-    from parity.report.call_script import call_script
-    from parity.report.script import Unwritable
+    from parity.report.script import Unwritable, call_script
 
     first = next((f.first for f in found.values() if f.first is not None), None)
     if first is None:

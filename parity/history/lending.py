@@ -3,8 +3,8 @@ it may have nothing but torch: `python lending.py LENT FOLDER...`. LENT holds pa
 interpreter that lends. The last line that it prints is its answer in JSON: `python`, its version, and `torch`, that of its
 torch, or `why` it cannot run parity and what is `missing` for that.
 
-What parity requires and torch does not is lent whole, so that both sides have the same pytest and Hypothesis. Whatever else is
-missing is found by importing all of parity. torch is never lent.
+What parity requires and torch does not is lent whole, so that both sides have the same pytest and Hypothesis, unless it is
+compiled for another Python. Whatever else is missing is found by importing all of parity. torch is never lent.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ class Lender:
         there = {_name(d): d for d in metadata.distributions()}
         own = {"torch-parity", "torch", "numpy"} | _required("torch", self._here) | _required("torch", there)
         for name in _required("torch-parity", self._here) - own:
-            self._copy(self._here[name])
+            if not self._other_pythons(self._here[name]):  # what the interpreter has of its own must not be hidden
+                self._copy(self._here[name])
 
     def imports(self, name: str) -> None:
         """Import a module, and lend what is missing for that."""
@@ -55,11 +56,16 @@ class Lender:
         if isinstance(e, ModuleNotFoundError) and e.name == "torch":
             return {"why": "it has none", "missing": "torch"}
         last = self._owner(self._tried[-1]) if self._tried else None
-        built = {m[1] for f in (last.files or () if last else ()) if (m := COMPILED.search(f.name))}
-        if last and built and "{}{}".format(*sys.version_info) not in built:
+        if last and (built := self._other_pythons(last)):
             versions = ", ".join(f"{b[0]}.{b[1:]}" for b in sorted(built))
             return {"why": f"it has none, and that of this Python is compiled for {versions}", "missing": _name(last)}
         return {"why": f"{type(e).__name__}: {(str(e).splitlines() or [''])[0][:200]}", "missing": ""}
+
+    @staticmethod
+    def _other_pythons(owner: metadata.Distribution) -> set[str]:
+        """The Pythons that a distribution is compiled for ("311"), if this is none of them."""
+        built = {m[1] for f in owner.files or () if (m := COMPILED.search(f.name))}
+        return set() if "{}{}".format(*sys.version_info) in built else built
 
     def _lend(self, module: str) -> bool:
         self._tried.append(module)

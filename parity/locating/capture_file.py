@@ -12,11 +12,13 @@ import math
 import os
 import stat
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, TypeAlias
 
 import torch
+from msgspec import Meta, Struct, to_builtins
+from msgspec import convert as from_builtins
 from torch import Tensor
 
 from parity.checks.operators import StridedOperand
@@ -25,6 +27,7 @@ from parity.comparing.subject import word
 from parity.core.dtypes import FACTS
 from parity.core.errors import CaptureError, OutputError
 from parity.core.results import Fingerprint
+from parity.core.stored import Count, convert
 from parity.core.untrusted import parsed, printable
 from parity.locating.values import BLOCKS, Sketch, Store, key_of, positions
 
@@ -42,6 +45,7 @@ WORDS = {
 }  # fmt: skip
 NUMBERS = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 Json = Any
+Pass: TypeAlias = Annotated[int, Meta(ge=0, le=1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +55,9 @@ class RecordedCall:
     text of what it raised, and whether those are a refusal. named: of a function with operators that the CPU does not have
     (`foreign`), its results and gradients by name."""
 
-    kind: str
+    kind: Literal["operator", "function"]
     name: str
-    pass_: int
+    pass_: Pass
     place: Place
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
@@ -64,18 +68,17 @@ class RecordedCall:
     foreign: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Ref:
+class Ref(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A tensor over a storage of the capture. storage: its digest; the rest as in `StridedOperand`. grad: whether it required a
     gradient."""
 
     storage: str
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    offset: int
+    shape: tuple[Count, ...]
+    strides: tuple[Count, ...]
+    offset: Count
     conj: bool
     neg: bool
-    group: int
+    group: Count
     grad: bool = False
 
     @classmethod
@@ -88,13 +91,12 @@ class Ref:
         return StridedOperand(base, self.shape, self.strides, self.offset, self.conj, self.neg, self.group)
 
 
-@dataclass(frozen=True, slots=True)
-class Given:
+class Given(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A tensor that goes in: an input, a parameter or a buffer. digest: of its elements in order."""
 
     name: str
     dtype: str
-    shape: tuple[int, ...]
+    shape: tuple[Count, ...]
     digest: str
 
 
@@ -119,6 +121,42 @@ class Capture:
     aside: Mapping[str, int] = field(default_factory=dict)
 
 
+class _Row(Struct, rename={"pass_": "pass"}, omit_defaults=True, forbid_unknown_fields=True):
+    """A `RecordedCall` as it is in the file. place: the fields of `Place`."""
+
+    kind: Literal["operator", "function"]
+    name: str
+    pass_: Pass
+    place: tuple[str, str, str, str, Count]
+    args: Json
+    kwargs: Json
+    results: tuple[Ref, ...]
+    after: tuple[tuple[Count, str], ...]
+    error: tuple[str, str, bool] | None = None
+    named: tuple[tuple[str, Ref], ...] | None = None
+    foreign: tuple[str, ...] = ()
+
+
+class _Body(Struct, forbid_unknown_fields=True):
+    """The JSON of a file. storages: digest -> dtype; sketches: digest -> dtype, count, number of NaN and of Inf, digests of its
+    samples and sums; the rest as in `Capture`."""
+
+    title: str
+    subject: str
+    dtype: str
+    machine: dict[str, Any]
+    backward: bool
+    tensors: tuple[Given, ...]
+    storages: dict[str, str]
+    sketches: dict[str, tuple[str, Count, Count, Count, str, str]]
+    calls: tuple[_Row, ...]
+    left: dict[str, Count]
+    broken: str
+    whole: tuple[tuple[str, Ref], ...] | None
+    notes: tuple[str, ...]
+    aside: dict[str, Count]
+
+
 # --------------------------------------------------------------------------------------------------------------- writing
 
 
@@ -131,7 +169,7 @@ def encoded(x: Any) -> Json:
     if isinstance(x, complex):
         return {"complex": [encoded(x.real), encoded(x.imag)]}
     if isinstance(x, Ref):
-        return {"tensor": _ref(x)}
+        return {"tensor": to_builtins(x)}
     if isinstance(x, (torch.dtype, torch.layout, torch.memory_format)) and word_of(x) in WORDS:
         return {"word": word_of(x)}
     if isinstance(x, torch.device):
@@ -154,44 +192,28 @@ def word_of(x: Any) -> str:
     return str(x).removeprefix("torch.")
 
 
-def _ref(r: Ref) -> list[Any]:
-    return [r.storage, list(r.shape), list(r.strides), r.offset, r.conj, r.neg, r.group, r.grad]
+def _row(c: RecordedCall) -> _Row:
+    named = None if c.named is None else tuple(c.named.items())
+    place, args, after = astuple(c.place), (encoded(c.args), encoded(c.kwargs)), tuple(c.after.items())
+    return _Row(c.kind, c.name, c.pass_, place, *args, c.results, after, c.error, named, c.foreign)
 
 
-def _row(c: RecordedCall) -> dict[str, Any]:
-    p = c.place
-    row: dict[str, Any] = {
-        "kind": c.kind, "name": c.name, "pass": c.pass_, "place": [p.module, p.kind, p.function, p.line, p.order],
-        "args": encoded(c.args), "kwargs": encoded(c.kwargs), "results": [_ref(r) for r in c.results],
-        "after": [[g, k] for g, k in c.after.items()],
-    }  # fmt: skip
-    row |= {"error": list(c.error)} if c.error is not None else {}
-    return row | ({"named": _named(c.named), "foreign": list(c.foreign)} if c.named is not None else {})
-
-
-def _named(named: Mapping[str, Ref]) -> list[Any]:
-    return [[n, _ref(r)] for n, r in named.items()]
-
-
-def _body(c: Capture) -> dict[str, Any]:
-    return {
-        "title": c.title, "subject": c.subject, "dtype": c.dtype, "machine": asdict(c.machine), "backward": c.backward,
-        "tensors": [[g.name, g.dtype, list(g.shape), g.digest] for g in c.tensors],
-        "storages": {k: word(t.dtype) for k, t in c.store.whole.items()},
-        "sketches": {
-            k: [word(s.dtype), s.count, s.nan, s.inf, key_of(s.samples), key_of(s.sums)]
-            for k, s in c.store.sketches.items()
-        },
-        "calls": [_row(x) for x in c.calls], "left": dict(c.left), "broken": c.broken,
-        "whole": None if c.whole is None else _named(c.whole), "notes": list(c.notes), "aside": dict(c.aside),
-    }  # fmt: skip
+def _body(c: Capture) -> _Body:
+    sketches = {
+        k: (word(s.dtype), s.count, s.nan, s.inf, key_of(s.samples), key_of(s.sums)) for k, s in c.store.sketches.items()
+    }
+    return _Body(
+        c.title, c.subject, c.dtype, asdict(c.machine), c.backward, c.tensors,
+        {k: word(t.dtype) for k, t in c.store.whole.items()}, sketches, tuple(map(_row, c.calls)), dict(c.left), c.broken,
+        None if c.whole is None else tuple(c.whole.items()), c.notes, dict(c.aside),
+    )  # fmt: skip
 
 
 def write(capture: Capture, path: Path) -> int:
     """Write a capture; returns the number of bytes. Raises OutputError if that cannot be done."""
     if path.is_dir() or not path.name:
         raise OutputError(f"{path} is a folder; name a file for the capture")
-    body = json.dumps(_body(capture), separators=(",", ":"), allow_nan=False)
+    body = json.dumps(to_builtins(_body(capture), enc_hook=str), separators=(",", ":"), allow_nan=False)
     sketches = capture.store.sketches
     flat = dict(capture.store.whole) | {f"sketch:{k}": s.samples for k, s in sketches.items()}
     flat |= {f"sums:{k}": s.sums for k, s in sketches.items()}
@@ -250,7 +272,7 @@ def read(path: Path) -> Capture:
         raise CaptureError(f"{path} is not a sound capture, it may be truncated or edited ({what}); {REMEDY}") from None
 
 
-def _checked_body(path: Path, said: Mapping[str, str]) -> Json:
+def _checked_body(path: Path, said: Mapping[str, str]) -> _Body:
     made, _, version = said.get("format", "").rpartition(" ")
     if made != MADE_BY:
         raise CaptureError(f"{path} is a file of safetensors, but no capture; {REMEDY}")
@@ -262,29 +284,26 @@ def _checked_body(path: Path, said: Mapping[str, str]) -> Json:
     body = said.get("body", "")
     if len(body) > LONGEST or _digest(body) != said.get("digest"):
         raise ValueError("its description is not what was written")
-    return parsed(body)
+    return from_builtins(parsed(body), _Body)
 
 
-def _capture(body: Json, tensors: Mapping[str, Tensor]) -> Capture:
+def _capture(body: _Body, tensors: Mapping[str, Tensor]) -> Capture:
     store = Store(0)
-    for key, dtype in body["storages"].items():
+    for key, dtype in body.storages.items():
         flat = _flat(tensors[key], dtype)
         if key_of(flat) != key:
             raise ValueError("a tensor is not what was written")
         store.whole[key] = flat
         store.bytes += flat.numel() * flat.element_size()
-    for key, (dtype, count, nan, inf, *digests) in body["sketches"].items():
+    for key, (dtype, count, nan, inf, *digests) in body.sketches.items():
         samples, sums = _flat(tensors[f"sketch:{key}"], dtype), _flat(tensors[f"sums:{key}"], "float64")
-        if [key_of(samples), key_of(sums)] != digests or len(samples) != len(positions(_whole(count))) or len(sums) != BLOCKS:
+        if [key_of(samples), key_of(sums)] != digests or len(samples) != len(positions(count)) or len(sums) != BLOCKS:
             raise ValueError("a sketch is not what was written")
-        store.sketches[key] = Sketch(samples.dtype, count, _whole(nan), _whole(inf), samples, sums)
-    machine: dict[str, Any] = {k: tuple(map(tuple, v)) if isinstance(v, list) else v for k, v in body["machine"].items()}
+        store.sketches[key] = Sketch(samples.dtype, count, nan, inf, samples, sums)
     return Capture(
-        _text(body["title"]), _text(body["subject"]), _text(body["dtype"]), Fingerprint(**machine), bool(body["backward"]),
-        tuple(Given(_text(n), _text(d), tuple(map(_whole, s)), _text(x)) for n, d, s, x in body["tensors"]),
-        store, [_ran(row) for row in body["calls"]], {_text(k): _whole(v) for k, v in body["left"].items()},
-        _text(body["broken"]), None if body["whole"] is None else _read_named(body["whole"]),
-        tuple(map(_text, body["notes"])), {_text(k): _whole(v) for k, v in body["aside"].items()},
+        body.title, body.subject, body.dtype, convert(body.machine, Fingerprint), body.backward, body.tensors,
+        store, [_ran(row) for row in body.calls], body.left, body.broken,
+        None if body.whole is None else dict(body.whole), body.notes, body.aside,
     )  # fmt: skip
 
 
@@ -295,39 +314,10 @@ def _flat(t: Tensor, dtype: str) -> Tensor:
     return made
 
 
-def _text(x: Any) -> str:
-    if not isinstance(x, str):
-        raise ValueError("a text is none")
-    return x
-
-
-def _whole(x: Any) -> int:
-    if type(x) is not int or x < 0:
-        raise ValueError("a count is none")
-    return x
-
-
-def _read_named(rows: Json) -> dict[str, Ref]:
-    return {_text(n): _read_ref(r) for n, r in rows}
-
-
-def _read_ref(row: Json) -> Ref:
-    storage, shape, strides, offset, conj, neg, group, grad = row
-    sizes = tuple(map(_whole, shape)), tuple(map(_whole, strides))
-    return Ref(_text(storage), *sizes, _whole(offset), bool(conj), bool(neg), _whole(group), bool(grad))
-
-
-def _ran(row: Json) -> RecordedCall:
-    module, kind, function, line, order = row["place"]
-    place = Place(_text(module), _text(kind), _text(function), _text(line), _whole(order))
-    error = row.get("error")
-    named = row.get("named")
+def _ran(row: _Row) -> RecordedCall:
     return RecordedCall(
-        {"operator": "operator", "function": "function"}[row["kind"]], _text(row["name"]), (0, 1).index(row["pass"]), place,
-        decoded(row["args"]), decoded(row["kwargs"]), tuple(map(_read_ref, row["results"])),
-        {_whole(g): _text(k) for g, k in row["after"]},
-        None if error is None else (_text(error[0]), _text(error[1]), bool(error[2])),
-        None if named is None else _read_named(named), tuple(map(_text, row.get("foreign", []))),
+        row.kind, row.name, row.pass_, Place(*row.place), decoded(row.args), decoded(row.kwargs), row.results, dict(row.after),
+        row.error, None if row.named is None else dict(row.named), row.foreign,
     )  # fmt: skip
 
 
@@ -344,13 +334,13 @@ def decoded(x: Json) -> Any:
 _READERS: dict[str, Callable[[Any], Any]] = {
     "number": NUMBERS.__getitem__,
     "complex": lambda v: complex(decoded(v[0]), decoded(v[1])),
-    "tensor": _read_ref,
+    "tensor": lambda v: from_builtins(v, Ref),
     "word": WORDS.__getitem__,
     "device": lambda v: torch.device("cpu"),
     "slice": lambda v: slice(*map(decoded, v)),
     "dots": lambda v: Ellipsis,
     "tuple": lambda v: tuple(map(decoded, v)),
-    "dict": lambda v: {_text(k): decoded(w) for k, w in v},
+    "dict": lambda v: {k: decoded(w) for k, w in from_builtins(v, list[tuple[str, Any]])},
 }
 
 

@@ -30,7 +30,7 @@ from parity.findings.verdict import compared, poorly_judged
 from parity.report import caveats, gaps, matrix, power, summary, svg, trends
 from parity.report.causes import concluded, counts_line, sentence
 from parity.report.known import marks
-from parity.report.minimal import minimal
+from parity.report.script import minimal
 from parity.report.words import clock, listed, plural, reproduced
 from parity.store.features import ASPECT, Coverage
 from parity.store.rows import Death, Header, ItemRow, Run, counted, totals

@@ -14,7 +14,7 @@ from parity.core.errors import CaseError
 from parity.core.results import Fingerprint, Record, Status
 from parity.findings.causes import OPERATORS, Gathered
 from parity.report.causes import code, inert, sentence
-from parity.report.minimal import minimal
+from parity.report.script import minimal
 from parity.report.words import listed, plural, reproduced
 from parity.store.rows import Death, Header
 from parity.zoo.subjects import load

@@ -1,7 +1,8 @@
 """A finding as a Python script that needs only torch: for a bug report, or a machine without parity.
 
-The script contains the bytes of the bases (or their elements, if they are few), uploads them, makes the views on the device
-with torch's own view calls, and runs one aspect on the CPU, on the device, and in float64 on the CPU.
+`standalone` and `call_script` contain the bytes of the bases (or their elements, if they are few), upload them, make the views
+on the device with torch's own view calls, and run one aspect on the CPU, on the device, and in float64 on the CPU, and judge.
+`minimal` is for reading.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ import base64
 import functools
 import importlib
 import inspect
+import itertools
 import math
+import re
 import textwrap
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -20,9 +23,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload, OpOverloadPacket
+from torch.utils._pytree import tree_map
 
 from parity.catalog import entries, module_entries, opinfo
 from parity.catalog.row import Row
+from parity.checks import transfer
+from parity.checks.equivalents import on_the_cpu
+from parity.checks.operators import OperatorCall, StridedOperand
 from parity.checks.trial import SELDOM, values
 from parity.core import notation
 from parity.core.case import Case, Layout, Slice, Word
@@ -32,10 +40,19 @@ from parity.core.layout import base_shape, channels_last_permutation
 from parity.core.results import Aspect, Raised
 from parity.execution import execute
 from parity.execution.execute import Destination, Placed
-from parity.execution.inputs import Inputs, Slot, build, fill_like, raw_bytes
+from parity.execution.inputs import Inputs, Slot, build, raw_bytes
 from parity.judging.rules import rule_of
-from parity.report.script_text import AGAIN, HEAD, NAMED, REAL, STRIDES, TAIL
+from parity.locating.located import Divergence
+from parity.report.script_text import AGAIN, STRIDES, judging
 
+SHOWN_BITS = 32  # of dtypes whose differences may not show in the four digits that torch prints
+LONGEST = 4000  # most characters of a script that is worth reading
+LARGEST = 1 << 20  # bytes of all operands of an operator's call
+PRINT_STRIDES = [
+    "    result = run(device)",
+    "    print(device, [t.stride() for t in (result if isinstance(result, (list, tuple)) else [result])])",
+]
+WRITABLE = (Aspect.FORWARD, Aspect.BACKWARD, Aspect.INPLACE, Aspect.OUT, Aspect.TRANSFER)  # in a few lines
 LITERAL = 64  # most elements to write out; larger tensors are written as compressed bytes
 MODES = {"no_grad": "with torch.no_grad():", "inference": "with torch.inference_mode():"}
 DETERMINISTIC = "torch.use_deterministic_algorithms(True)"
@@ -74,6 +91,11 @@ class CaseScript:
     result: tuple[tuple[str, Tensor], ...]
     kept: bool = False
     strides: bool = False
+
+    @property
+    def writes(self) -> bool:
+        """Whether the call writes its first operand."""
+        return self.row.forms.mutates or self.aspect == Aspect.INPLACE
 
 
 def standalone(case: Case, aspect: str, device_name: str, title: str, kept: bool = False, strides: bool = False) -> str | None:
@@ -301,129 +323,263 @@ def view_text(name: str, layout: Layout, shape: tuple[int, ...]) -> str:
     return text
 
 
-def cotangents_of(t: CaseScript) -> list[Destination]:
-    live = [x for n, x in t.result if x.requires_grad and not n.startswith("base[")]
-    return [execute.cotangent(t.case.cotangent, x, i, values) for i, x in enumerate(live)]
-
-
 # ------------------------------------------------------------------------------------------------------------ the body
 
 
-def _run(t: CaseScript) -> tuple[list[str], list[str]]:
-    """(bases, lines of `run`): what the aspect does, as statements that use `put`."""
-    function, _ = function_of(t)
-    call = f"{function}({arguments_text(t)})"
-    bases = [f"BASE_{i} = {base_text(o.base)}" for i, o in enumerate(t.inputs.operands)]
-    backward = t.aspect == Aspect.BACKWARD
-    writes = t.row.forms.mutates or t.aspect == Aspect.INPLACE
+Put = Callable[[str, Tensor, bool], str]  # name of a base, the base, whether it stays on the CPU -> the base there
+
+
+def _operands(t: CaseScript, put: Put) -> tuple[list[str], list[str]]:
+    """(statements, leaves): those that make the operands t0, t1 ..., and the names of what gets gradients, by operand."""
     lines: list[str] = []
-    leaves: list[int] = []
-    fed = cotangents_of(t) if backward else []
+    leaves = []
     for i, o in enumerate(t.inputs.operands):
-        place = '"cpu"' if o.spec.on_cpu else "device"
-        leaf = backward and o.spec.grad and (o.view.is_floating_point() or o.view.is_complex())
-        leaves += [i] if leaf else []
-        if writes and i == 0:
-            grad = ".requires_grad_()" if leaf else ""
-            lines += [f"base = put(BASE_0, {place}, wide){grad}"]
-            lines += ["leaf0 = base", "base = base.clone()"] if leaf else []
-            lines += [f"t0 = {view_text('base', o.spec.layout, o.spec.shape)}"]
+        base = put(f"BASE_{i}", o.base, o.spec.on_cpu)
+        leaf = t.aspect == Aspect.BACKWARD and o.spec.grad and (o.view.is_floating_point() or o.view.is_complex())
+        if t.writes and i == 0:
+            lines.append(f"base = {base}" + (".requires_grad_()" if leaf else ""))
+            lines += ["leaf = base", "base = base.clone()"] if leaf else []
+            lines.append(f"t0 = {view_text('base', o.spec.layout, o.spec.shape)}")
+            leaves.append("leaf" if leaf else "")
             continue
-        base = f"put(BASE_{i}, {place}, wide)"
         if t.kept:
-            base, lines = f"kept{i}", [*lines, f"kept{i} = {base}"]
+            lines.append(f"kept{i} = {base}")
+            base = f"kept{i}"
         view = view_text(base, o.spec.layout, o.spec.shape)
         lines.append(f"t{i} = {view}" + (".detach().requires_grad_()" if leaf else ""))
-        lines += [f"leaf{i} = t{i}"] if leaf else []
-    if backward:
-        if not fed or not leaves:
-            raise Unwritable("no gradient")
-        bases += [f"COTANGENT_{i} = {base_text(c.base)}" for i, c in enumerate(fed)]
-        lines += [f"fed{i} = put(COTANGENT_{i}, device, wide)" for i in range(len(fed))]
+        leaves.append(f"t{i}" if leaf else "")
+    return lines, leaves
+
+
+def _into(t: CaseScript, call: tuple[str, str], put: Put) -> tuple[list[str], list[Destination]]:
+    """The statements that make the destinations out0, out1 ... over base0, base1 ..., with the call of (function, arguments)
+    into them. Raises Unwritable if there are none."""
+    targets = [execute.destination(x.detach(), t.case.into) for _, x in t.result]
+    if not targets:
+        raise Unwritable("no output")
+    lines = []
+    for i, d in enumerate(targets):
+        lines.append(f"base{i} = {put(f'OUT_{i}', d.base, False)}")
+        lines.append(f"out{i} = {view_text(f'base{i}', d.layout, d.shape)}")
+    outs = ", ".join(f"out{i}" for i in range(len(targets)))
+    given = ", ".join(x for x in (call[1], f"out={outs if len(targets) == 1 else f'({outs})'}") if x)
+    return [*lines, f"{call[0]}({given})"], targets
+
+
+def _cotangents(t: CaseScript, leaves: Sequence[str]) -> list[Destination]:
+    """What is fed back into the results that have gradients. Raises Unwritable if there are none."""
+    live = [x for n, x in t.result if x.requires_grad and not n.startswith("base[")]
+    if not live or not any(leaves):
+        raise Unwritable("no gradient")
+    return [execute.cotangent(t.case.cotangent, x, i, values) for i, x in enumerate(live)]
+
+
+# ------------------------------------------------------------------------------------------------- the script that judges
+
+
+def _run(t: CaseScript, function: str) -> tuple[list[str], list[str]]:
+    """(bases, lines of `run`): what the aspect does, as statements that use `put`."""
+    bases: list[str] = []
+
+    def put(name: str, base: Tensor, on_cpu: bool) -> str:
+        bases.append(f"{name} = {base_text(base)}")
+        place = '"cpu"' if on_cpu else "device"
+        return f"put({name}, {place}, wide)"
+
+    lines, leaves = _operands(t, put)
+    arguments = arguments_text(t)
+    call = f"{function}({arguments})"
+    fed = _cotangents(t, leaves) if t.aspect == Aspect.BACKWARD else []
+    if fed:
+        lines += [f"fed{i} = {put(f'COTANGENT_{i}', c.base, False)}" for i, c in enumerate(fed)]
         cotangents = [view_text(f"fed{i}", c.layout, c.shape) for i, c in enumerate(fed)]
         lines += [call, "outputs = [t0]"] if t.row.forms.mutates else [f"outputs = tensors({call})"]
-        named = "".join(f"leaf{i}, " for i in leaves)
         lines += [
             "live = [t for t in outputs if t.requires_grad]",
             f"cotangents = [{', '.join(cotangents)}]",
             "cotangents = [c.to(t.dtype) for c, t in zip(cotangents, live)]",
-            f"gradients = torch.autograd.grad(live, [{named[:-2]}], cotangents, allow_unused=True)",
-            f"names = [{', '.join(repr(f'grad[{i}]') for i in leaves)}]",
+            f"gradients = torch.autograd.grad(live, [{', '.join(filter(None, leaves))}], cotangents, allow_unused=True)",
+            f"names = [{', '.join(repr(f'grad[{i}]') for i, leaf in enumerate(leaves) if leaf)}]",
             "return {n: g for n, g in zip(names, gradients) if g is not None}",
         ]
-    elif writes:
+    elif t.writes:
         lines += [call, 'return {"base[out]": base}  # all of it: what is written outside the view shows']
     elif t.aspect == Aspect.OUT:
-        bases, lines = _out(t, bases, lines, function)
+        more, targets = _into(t, (function, arguments), put)
+        returned = ", ".join(f'"base[out{i}]": base{i}' for i in range(len(targets)))
+        lines += [*more, f"return {{{returned}}}  # all of it: a write outside the view shows"]
     else:
         lines += [f"outputs = tensors({call})", 'return {f"out[{i}]": t for i, t in enumerate(outputs)}']
     if t.kept:
-        names = [f'"operand[{i}]": kept{i}' for i in range(int(writes), len(t.inputs.operands))]
+        names = [f'"operand[{i}]": kept{i}' for i in range(int(t.writes), len(t.inputs.operands))]
         names += [f'"cotangent[{i}]": fed{i}' for i in range(len(fed))]
         lines[-1] = f"return {{{', '.join(names)}}}  # all of each: a write outside the view shows"
     return bases, lines
 
 
-def destinations_of(t: CaseScript) -> list[Destination]:
-    """The destinations of the out= form. Raises Unwritable if there is none."""
-    targets = [execute.destination(x.detach(), t.case.into) for _, x in t.result]
-    if not targets:
-        raise Unwritable("no output")
-    return targets
-
-
-def _out(t: CaseScript, bases: list[str], lines: list[str], function: str) -> tuple[list[str], list[str]]:
-    targets = destinations_of(t)
-    for i, d in enumerate(targets):
-        bases.append(
-            f"OUT_{i} = torch.full({_shape(d.base.shape)}, {expression(fill_like(d.base.dtype))}, dtype={d.base.dtype})"
-        )
-        lines += [f"base{i} = put(OUT_{i}, device, wide)", f"out{i} = {view_text(f'base{i}', d.layout, d.shape)}"]
-    outs = ", ".join(f"out{i}" for i in range(len(targets)))
-    given = ", ".join(x for x in (arguments_text(t), f"out={outs if len(targets) == 1 else f'({outs})'}") if x)
-    returned = ", ".join(f'"base[out{i}]": base{i}' for i in range(len(targets)))
-    return bases, [*lines, f"{function}({given})", f"return {{{returned}}}  # all of it: a write outside the view shows"]
-
-
 def _text(t: CaseScript, device_name: str, title: str) -> str:
-    bases, lines = _run(t)
-    if mode := mode_line(t.case):
-        lines = [mode, *(f"    {line}" for line in lines)] if mode.endswith(":") else [mode, *lines]
-    _, sources = function_of(t)
+    function, sources = function_of(t)
+    bases, lines = _run(t, function)
+    several = f"\n\nSeveral answers may be right here ({t.row.judged.relation}); then they need not be equal."
+    case = textwrap.fill(notation.case_text(t.case), 118, break_long_words=False, break_on_hyphens=False)
+    exact = rule_of(t.row).by_element and t.aspect != Aspect.BACKWARD
+    flags = [f"ELEMENTWISE = {exact}  # each element is judged by its own rounding", f"WIDE = {t.row.judged.oracle == 'wide'}"]
+    return judging(
+        title,
+        case + (several if t.row.judged.relation else ""),
+        _in_mode(t.case, lines),
+        [*flags, *bases],
+        device_name,
+        sources,
+        more=(AGAIN if t.aspect == Aspect.REPEAT else "") + (STRIDES if t.strides else ""),
+    )
+
+
+def _in_mode(case: Case, lines: Sequence[str]) -> list[str]:
+    """The statements in the mode of a case."""
+    if case.under == "grad":
+        return [*lines]
+    mode = MODES.get(case.under, DETERMINISTIC)
+    return [mode, *(f"    {line}" for line in lines)] if mode.endswith(":") else [mode, *lines]
+
+
+# ------------------------------------------------------------------------------------------- the few lines for a report
+
+
+def minimal(case: Case, aspect: str, device: str, operands: bool = False, strides: bool = False) -> str | None:
+    """The few lines of plain torch that a bug report begins with: literal values, plain view calls, one call on the CPU and on
+    the device, and what both print. The script takes the device as its argument. None if there are more than a few lines, or
+    if it cannot be written in torch alone.
+
+    A destination and an operand that is written are printed whole, so that a write outside the view shows. operands: print the
+    operands after the call instead of its result; strides: print the strides of its result.
+    """
+    if aspect not in WRITABLE:
+        return None
+    try:
+        data = data_of(case, Aspect.FORWARD if aspect == Aspect.TRANSFER else aspect)
+        if data is not None and aspect == Aspect.TRANSFER:
+            data = replace(data, aspect=Aspect.TRANSFER)
+        text = "" if data is None else _few_lines(replace(data, strides=strides), device, operands)
+    except (Unwritable, ParityError):
+        return None
+    return text if text and len(text) <= LONGEST and "unpacked(" not in text else None
+
+
+def _few_lines(t: CaseScript, device: str, operands: bool) -> str:
+    function, sources = ("", []) if t.aspect == Aspect.TRANSFER else function_of(t)
     imports = [line for line in sources if line.startswith(("from ", "import "))]
     definitions = [s for s in sources if s not in imports]
-    simulated = device_name.partition(":")[0] == "sim"
-    remark = (
-        ""
-        if not t.row.judged.relation
-        else f"\nSeveral answers may be right here ({t.row.judged.relation}); then they need not be equal.\n"
-    )
-    head = HEAD.format(
-        title=quoted(title),
-        case=quoted(textwrap.fill(notation.case_text(t.case), 118, break_long_words=False, break_on_hyphens=False)),
-        remark=remark,
-        default="default: mps or cuda, it was found on a simulated device" if simulated else f"default: {device_name}",
-        imports="\n".join(sorted(["import base64", "import sys", "import zlib"]) + ["", "import torch", *imports]),
-    )
-    exact = rule_of(t.row).by_element and t.aspect != Aspect.BACKWARD
-    flags = f"ELEMENTWISE = {exact}  # each element is judged by its own rounding\nWIDE = {t.row.judged.oracle == 'wide'}"
-    body = "\n".join(
-        ["def run(device, wide):", '    """The call on a device, its results by name; wide: in float64."""']
-        + [f"    {line}" for line in lines]
-    )
-    tail = TAIL.replace("@MORE@", (AGAIN if t.aspect == Aspect.REPEAT else "") + (STRIDES if t.strides else ""))
-    default = REAL if simulated else NAMED.format(name=device_name)
-    parts = [head.rstrip(), *definitions, "\n".join([flags, *bases]), body, default.rstrip(), tail.rstrip()]
-    text = "\n\n\n".join(parts) + "\n"
+    body = [f"    {line}" for line in _in_mode(t.case, _body(t, function, operands))]
+    default = "" if device.startswith("sim") else device
+    last = [
+        *(["", "torch.set_printoptions(precision=9)"] if FACTS[t.case.dtype].bits >= SHOWN_BITS else [""]),
+        f'for device in ("cpu", sys.argv[1] if sys.argv[1:] else "{default or "mps"}"):',
+        *(PRINT_STRIDES if t.strides else ["    print(device, run(device))"]),
+    ]
+    head = ["import sys", "", "import torch", *imports]
+    parts = ["\n".join(head), *definitions, "\n".join(["def run(device):", *body])]
+    text = "\n\n\n".join(parts) + "\n\n" + "\n".join(last) + "\n"
+    if "nan" in text or "inf" in text:
+        text = text.replace("import torch\n", "import torch\nfrom math import inf, nan\n", 1)
     compile(text, "script", "exec")
     return text
 
 
-def mode_line(case: Case) -> str:
-    """The statement that sets the mode of a case: a `with` line, another one, or ""."""
-    return "" if case.under == "grad" else MODES.get(case.under, DETERMINISTIC)
+def _body(t: CaseScript, function: str, operands: bool) -> list[str]:
+    """The statements of `run`."""
+    if t.aspect == Aspect.TRANSFER:
+        return _copies(t)
+    lines, leaves = _operands(t, _put)
+    arguments = _plain(arguments_text(t))
+    if t.aspect == Aspect.OUT:
+        more, targets = _into(t, (function, arguments), _put)
+        bases = ", ".join(f"{'base' if d.shape and d.base.numel() else 'out'}{i}" for i, d in enumerate(targets))
+        return [*lines, *more, f"return {bases}"]
+    call = f"{function}({arguments})"
+    if operands and not t.writes:
+        return [*lines, call, f"return {', '.join(f't{i}' for i in range(len(t.inputs.operands)))}"]
+    if t.aspect == Aspect.BACKWARD:
+        return [*lines, *_gradients(t, call, leaves)]
+    return [*lines, call, "return base"] if t.writes else [*lines, f"return {call}"]
 
 
-def quoted(text: str) -> str:
-    """Escape a text for use inside a docstring."""
-    return text.replace("\\", "\\\\").replace('"""', "'''")
+def _put(name: str, base: Tensor, on_cpu: bool) -> str:
+    return _literal(base_text(base)) + ("" if on_cpu else ".to(device)")
+
+
+def _copies(t: CaseScript) -> list[str]:
+    """Every way of `parity.checks.transfer` for the operands that it copies."""
+    lines, copies = [], []
+    for i, o in enumerate(t.inputs.operands[: transfer.OPERANDS]):
+        if o.spec.on_cpu:
+            continue
+        base, dtype = _literal(base_text(o.base)), f"torch.{transfer.copied_as(o.spec)}"
+        for name, place in (("near", ""), ("far", ".to(device)")):
+            lines.append(f"{name}{i} = {view_text(f'{base}{place}', o.spec.layout, o.spec.shape)}")
+        empty = f"torch.empty({tuple(o.spec.shape)}, dtype={dtype}"
+        copies += [f"near{i}.to(device, {dtype}, copy=True).cpu()", f"{empty}, device=device).copy_(near{i}).cpu()"]
+        copies += [f'far{i}.to("cpu", {dtype}, copy=True)', f"{empty}).copy_(far{i})"]
+    if not copies:
+        raise Unwritable("no operand is copied")
+    return [*lines, "return (", *(f"    {c}," for c in copies), ")"]
+
+
+def _gradients(t: CaseScript, call: str, leaves: list[str]) -> list[str]:
+    fed = _cotangents(t, leaves)
+    texts = [view_text(_put("", c.base, False), c.layout, c.shape) for c in fed]
+    live = ", ".join(filter(None, leaves))
+    outputs = "t0" if t.row.forms.mutates else call
+    lines = [call] if t.row.forms.mutates else []
+    if len(fed) == 1 and len(t.result) - t.row.forms.mutates == 1:
+        return [*lines, f"return torch.autograd.grad({outputs}, [{live}], {texts[0]}, allow_unused=True)"]
+    lines += [f"live = [x for x in {outputs} if x.requires_grad]"]
+    return [*lines, f"return torch.autograd.grad(live, [{live}], [{', '.join(texts)}], allow_unused=True)"]
+
+
+def _literal(text: str) -> str:
+    """A base without what is the default: shapes of one dimension, float32."""
+    text = re.sub(r"\.reshape\(\(\d+,\)\)$", "", text)
+    text = re.sub(r"torch\.tensor\(\[([^\[\],]+)\], dtype=([\w.]+)\)\.reshape\(\(\)\)$", r"torch.tensor(\1, dtype=\2)", text)
+    return text.replace(", dtype=torch.float32)", ")") if "." in text.partition("dtype")[0].partition("(")[2] else text
+
+
+def _plain(arguments: str) -> str:
+    """Arguments for one dtype alone."""
+    return re.sub(r"wider\(([\w.]+), wide\)", r"\1", arguments)
+
+
+# ---------------------------------------------------------------------------------------------- the call of an operator
+
+
+def call_script(p: Divergence, device_name: str) -> str:
+    """The script, which runs the call on the CPU and on a device, also in float64, and judges. Raises Unwritable, with the
+    reason, for what is no single call of torch or is too large to be written down."""
+    call = p.call
+    operator = None if call is None else on_the_cpu(call.operator)
+    if call is None or not isinstance(operator, (OpOverload, OpOverloadPacket)):
+        raise Unwritable(f"{p.operator} is not an operator that the CPU has, too; parity run tests it")
+    bases = {x.group: x.base for x in call.operands}
+    size = sum(b.numel() * b.element_size() for b in bases.values())
+    if size > LARGEST:
+        many = f"{size >> 10} KiB, and a script holds {LARGEST >> 10}"
+        raise Unwritable(f"the operands of {p.operator} take {many}; try a smaller model")
+    constants = ["ELEMENTWISE = False", "WIDE = True", *(f"BASE_{g} = {base_text(b)}" for g, b in bases.items())]
+    title = f"{p.operator} in {p.title} of a model: {p.verdict.status}"
+    return judging(title, str(call.operator._schema), _lines(call, str(operator)), constants, device_name)
+
+
+def _lines(call: OperatorCall, operator: str) -> list[str]:
+    """The body of `run`. operator: "aten.gelu.default"."""
+    places = {x.group: '"cpu"' if x.on_cpu else "device" for x in call.operands}
+    lines = [f"base{g} = put(BASE_{g}, {place}, wide)" for g, place in places.items()]
+    for k, x in enumerate(call.operands):
+        view = f"base{x.group}.as_strided({list(x.shape)}, {list(x.strides)}, {x.offset})"
+        view = f"{view}.conj()" if x.conj else view
+        lines.append(f"t{k} = torch._neg_view({view})" if x.neg else f"t{k} = {view}")
+    number = itertools.count()
+    args, kwargs = tree_map(lambda x: Slot(next(number)) if isinstance(x, StridedOperand) else x, (call.args, call.kwargs))
+    given = ", ".join([*map(expression, args), *(f"{n}={expression(v)}" for n, v in kwargs.items())])
+    kept = "".join(f', "operand[{k}]": t{k}' for k in sorted(call.written | call.statistics))
+    lines += [f"outputs = tensors(torch.ops.{operator}({given}))"]
+    return [*lines, f'return {{**{{f"out[{{i}}]": t for i, t in enumerate(outputs)}}{kept}}}']

@@ -1,6 +1,8 @@
-"""The fixed parts of a standalone script: what it prints, compares and ends with. `parity.report.script` fills them in."""
+"""The frame of a script that judges: what it prints, compares and ends with. `parity.report.script` fills it in."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from parity.core.results import Record, Status
 
@@ -8,7 +10,7 @@ HEAD = '''\
 """{title}
 
 {case}
-{remark}
+
 python {{this file}} [device]      ({default})
 Ends with 1 where the device and the CPU differ by more than a few roundoffs, with 0 where they agree, and with 2 where nothing
 was compared: a device that is not there, or a call that the CPU does not take. For git bisect run, make that 2 a 125 (skip).
@@ -172,6 +174,35 @@ def default_device():
         return "cuda"
     return None
 """
+
+
+def judging(
+    title: str, case: str, lines: Sequence[str], constants: Sequence[str], device: str, sources: Sequence[str] = (), *,
+    more: str = "",
+) -> str:  # fmt: skip
+    """The script that runs a call on the CPU and on a device, also in float64, and judges. case: what is below the title;
+    lines: the body of `run`; sources: imports and definitions that it needs; more: what `main` compares besides."""
+    imports = [line for line in sources if line.startswith(("from ", "import "))]
+    simulated = device.partition(":")[0] == "sim"
+    head = HEAD.format(
+        title=quoted(title),
+        case=quoted(case),
+        default="default: mps or cuda, it was found on a simulated device" if simulated else f"default: {device}",
+        imports="\n".join([*sorted(["import base64", "import sys", "import zlib"]), "", "import torch", *imports]),
+    )
+    run = ["def run(device, wide):", '    """The call on a device, its results by name; wide: in float64."""']
+    body = "\n".join([*run, *(f"    {line}" for line in lines)])
+    default, tail = REAL if simulated else NAMED.format(name=device), TAIL.replace("@MORE@", more)
+    definitions = [x for x in sources if x not in imports]
+    parts = [head.rstrip(), *definitions, "\n".join(constants), body, default.rstrip(), tail.rstrip()]
+    text = "\n\n\n".join(parts) + "\n"
+    compile(text, "script", "exec")
+    return text
+
+
+def quoted(text: str) -> str:
+    """Escape a text for use inside a docstring."""
+    return text.replace("\\", "\\\\").replace('"""', "'''")
 
 
 def excused(text: str, r: Record, command: str) -> str:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from parity.core.case import Case, Layout, TensorSpec, Word, operands_in
 from parity.core.dtypes import FACTS
 from parity.core.results import Json
+from parity.core.stored import Count
 
 POSITIONS = ("[0]", "[1]", "[2+]")
 BORDER = 16  # dimensions of this size and above are border sizes of a profile, where kernels change their path
@@ -131,9 +132,9 @@ class Coverage:
     """Counts for one family. counts: feature -> cases; together: feature -> alphabetically later feature -> cases with both."""
 
     family: str
-    cases: int = 0
-    counts: Mapping[str, int] = field(default_factory=dict)
-    together: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    cases: Count = 0
+    counts: Mapping[str, Count] = field(default_factory=dict)
+    together: Mapping[str, Mapping[str, Count]] = field(default_factory=dict)
 
     def drawn(self) -> Iterator[tuple[str, str]]:
         """The pairs of features that some case had, without the aspects, which are not drawn."""
@@ -151,7 +152,7 @@ class DrawnFeatures:
     dtype: str
     words: tuple[str, ...] = ()
     cases: str = ""
-    round: int = 0
+    round: Count = 0
 
     @staticmethod
     def of(op: str, dtype: str, round: int, tree: Json) -> DrawnFeatures:

@@ -6,14 +6,32 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
-from parity.core.results import Fingerprint, MetadataNote, Record
+from parity.core.extensions import NAME
+from parity.core.results import DEATHS, Aspect, AspectWord, Fingerprint, MetadataNote, Record, StatusWord
+from parity.core.stored import Count, Number, named, words
 from parity.store.code import Code
 from parity.store.features import Coverage, DrawnFeatures
 from parity.store.figures import Figures
 
-Counts: TypeAlias = Mapping[str, Mapping[str, int]]
+DEVICE, CPU, OUTSIDE, UNKNOWN = "device", "cpu", "outside", "unknown"  # who caused a death
+BLAMES = ("", DEVICE, CPU, OUTSIDE, UNKNOWN)
+# What a run saw of a known finding.
+SEEN, GROWN, EXPIRED, AGREES, NOTHING = "seen", "grown", "expired", "agrees", "nothing"
+SIGHTED = (SEEN, GROWN, EXPIRED, AGREES, NOTHING)
+if TYPE_CHECKING:
+    AnyAspect: TypeAlias = str
+    Ending: TypeAlias = str
+    Blame: TypeAlias = str
+    State: TypeAlias = str
+else:  # what a field may hold
+    AnyAspect = words("unknown aspect '{}'", ("", *Aspect), NAME)
+    Ending = words("no process ends by '{}'", DEATHS)
+    Blame = words("unknown blame '{}'", BLAMES)
+    State = words("unknown state '{}' of a known finding", SIGHTED)
+Statuses: TypeAlias = Annotated[Mapping[str, Count], named(StatusWord)]
+Counts: TypeAlias = Annotated[Mapping[str, Statuses], named(AspectWord)]
 
 
 def is_own(op: str) -> bool:
@@ -73,26 +91,26 @@ class ItemRow:
 
     op: str
     dtype: str
-    cases: int = 0
+    cases: Count = 0
     counts: Counts = field(default_factory=dict)
-    worst: Mapping[str, float] = field(default_factory=dict)
-    void: Mapping[str, int] = field(default_factory=dict)
-    seconds: float = 0.0
+    worst: Mapping[str, Number] = field(default_factory=dict)
+    void: Mapping[str, Count] = field(default_factory=dict)
+    seconds: Number = 0.0
     operators: tuple[str, ...] = ()
     idle: Mapping[str, str] = field(default_factory=dict)
     ids: str = ""
-    judged: int = 0
-    left: Mapping[str, int] = field(default_factory=dict)
-    elements: Mapping[str, int] = field(default_factory=dict)
-    device_seconds: Mapping[str, float] = field(default_factory=dict)
-    device_spread: Mapping[str, float] = field(default_factory=dict)
-    round: int = 0
-    leaks: Mapping[str, int] = field(default_factory=dict)
+    judged: Count = 0
+    left: Mapping[str, Count] = field(default_factory=dict)
+    elements: Mapping[str, Count] = field(default_factory=dict)
+    device_seconds: Mapping[str, Number] = field(default_factory=dict)
+    device_spread: Mapping[str, Number] = field(default_factory=dict)
+    round: Count = 0
+    leaks: Mapping[str, Count] = field(default_factory=dict)
     not_run: tuple[str, ...] = ()
     alike: tuple[str, ...] = ()
     metadata: tuple[MetadataNote, ...] = ()
-    errors: Mapping[str, float] = field(default_factory=dict)
-    memory: int = 0
+    errors: Mapping[str, Number] = field(default_factory=dict)
+    memory: Count = 0
 
     @property
     def unjudged(self) -> int:
@@ -168,7 +186,7 @@ class Power:
     dtype: str
     aspect: str
     error: str
-    counts: Mapping[str, int] = field(default_factory=dict)
+    counts: Mapping[str, Count] = field(default_factory=dict)
     why: tuple[str, ...] = ()
 
 
@@ -182,16 +200,12 @@ class Again:
     case: str
     aspect: str
     op: str
-    tried: int = 0
+    tried: Count = 0
     came: bool = False
     flag: str = ""
     history: str = ""
-    calls: int = 0
+    calls: Count = 0
     known: str = ""
-
-
-DEVICE, CPU, OUTSIDE, UNKNOWN = "device", "cpu", "outside", "unknown"  # who caused a death
-BLAMES = ("", DEVICE, CPU, OUTSIDE, UNKNOWN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,12 +218,12 @@ class Death:
     op: str
     dtype: str
     case: str
-    aspect: str = ""
-    how: str = "crash"
+    aspect: AnyAspect = ""
+    how: Ending = "crash"
     signal: str = ""
     stage: str = ""
     where: tuple[str, ...] = ()
-    blame: str = ""
+    blame: Blame = ""
     why: str = ""
     known: str = ""
     shrunk: str = ""
@@ -267,11 +281,6 @@ def counted(deaths: Iterable[Death], items: Iterable[ItemRow]) -> list[Death]:
     return [d for d in deaths if not d.acquitted and not (d.blame == OUTSIDE and (d.op, d.dtype) in whole)]
 
 
-# What a run saw of a known finding.
-SEEN, GROWN, EXPIRED, AGREES, NOTHING = "seen", "grown", "expired", "agrees", "nothing"
-SIGHTED = (SEEN, GROWN, EXPIRED, AGREES, NOTHING)
-
-
 @dataclass(frozen=True, slots=True)
 class Sighting:
     """What one item of a run saw of an entry of the file of known findings. state: one of `SIGHTED`: it is there, it is there
@@ -281,8 +290,8 @@ class Sighting:
     id: str
     op: str
     dtype: str
-    state: str
-    aspect: str = ""
+    state: State
+    aspect: AnyAspect = ""
     case: str = ""
     why: str = ""
     fails: bool = False
@@ -295,10 +304,10 @@ class End:
     failures of parity itself. With a limit of time: rounds: how many items came to an end in round 0 (the pinned cases), 1, 2
     ...; lacking: the items whose pinned cases were not checked."""
 
-    seconds: float = 0.0
-    totals: Mapping[str, int] = field(default_factory=dict)
+    seconds: Number = 0.0
+    totals: Mapping[str, Count] = field(default_factory=dict)
     stopped: str = ""
-    expected: int = 0
+    expected: Count = 0
     lost: tuple[str, ...] = ()
     broken: tuple[str, ...] = ()
     rounds: tuple[int, ...] = ()

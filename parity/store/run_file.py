@@ -14,16 +14,16 @@ import dataclasses
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, replace
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any, Self
 
-from parity.core import picture, untrusted
+from parity.core import untrusted
 from parity.core.errors import OutputError, RunFileError
-from parity.core.results import SYMPTOMS, Aspect, Cause, Fingerprint, Json, Measure, MetadataNote, Record, Workaround
-from parity.store.code import Code
+from parity.core.results import Json, Record
+from parity.core.stored import convert
 from parity.store.features import Coverage, DrawnFeatures
 from parity.store.figures import Figures
 from parity.store.reproduced import marked, recounted
@@ -42,7 +42,7 @@ from parity.store.rows import (
     folded,
     with_least,
 )
-from parity.store.soundness import check_types, check_words, contradiction
+from parity.store.soundness import check, contradiction
 from parity.store.upgrades import FORMAT, MAGIC, upgraded
 
 fcntl: ModuleType | None
@@ -244,14 +244,7 @@ def _header(path: Path, line: str) -> tuple[int, Header]:
         )
     try:
         tree = upgraded(path, tree, form)
-        body = {k: v for k, v in tree.items() if k not in (MAGIC, "format")}
-        shown = body["fingerprint"]
-        pairs = {k: tuple((str(a), str(b)) for a, b in shown.get(k, ())) for k in ("environment", "facts")}
-        body |= {k: Code(**body[k]) for k in ("faults", "setup", "known") if k in body}
-        body |= {k: tuple(body.get(k, ())) for k in ("machines", "command")}
-        header = Header(**{**body, "fingerprint": Fingerprint(**{**shown, **pairs})})
-        for part in (header, header.fingerprint, header.faults, header.setup, header.known):
-            check_types(part)
+        header = convert({k: v for k, v in tree.items() if k not in (MAGIC, "format")}, Header)
         if not re.fullmatch(r"(\w[\w-]*(:\w+)?)?", header.fingerprint.device):
             raise ValueError(f"no device is called '{header.fingerprint.device}'")
     except UNREADABLE as e:
@@ -270,23 +263,12 @@ UNREADABLE = (TypeError, KeyError, ValueError, AttributeError, OverflowError, Re
 
 def _row(path: Path, number: int, line: str, form: int) -> Row:
     try:
-        tree = _tree(line)
-        tree = upgraded(path, tree, form)
-        row_type = KINDS[tree.pop("kind")]
-        if row_type is Record:
-            tree["measures"] = tuple(_measure(m) for m in tree.get("measures", ()))
-            tree["others"] = tuple(tree.get("others", ()))
-            tree["extent"] = _numbers(tree.get("extent", ()))
-            tree["ways"] = tuple(map(_workaround, tree.get("ways", ())))
-            tree["cause"] = _cause(tree["cause"]) if tree.get("cause") is not None else None
-        if row_type is ItemRow:
-            tree["worst"] = {k: float(v) for k, v in tree.get("worst", {}).items()}
-            tree["metadata"] = tuple(_note(n) for n in tree.get("metadata", ()))
-        for name in TUPLES.get(row_type, ()):
-            tree[name] = tuple(tree.get(name, ()))
-        row = row_type(**tree)
-        check_types(row)
-        check_words(row)
+        tree = upgraded(path, _tree(line), form)
+        kind = str(tree.pop("kind", ""))
+        if kind not in KINDS:
+            raise ValueError(f"unknown kind '{kind[:60]}'; allowed: {', '.join(KINDS)}")
+        row = convert(tree, KINDS[kind])
+        check(row)
         return row
     except UNREADABLE as e:
         raise RunFileError(
@@ -294,55 +276,9 @@ def _row(path: Path, number: int, line: str, form: int) -> Row:
         ) from None
 
 
-TUPLES: Mapping[type[object], Sequence[str]] = {
-    Record: ("also",), ItemRow: ("operators", "not_run", "alike"), Power: ("why",), Death: ("where",),
-    DrawnFeatures: ("words",), End: ("lost", "broken", "rounds", "lacking"),
-}  # fmt: skip
-
-
 def decode(line: str) -> Row:
     """A row from one line of this format. Raises RunFileError."""
     return _row(Path("a worker's report"), 1, line, FORMAT)
-
-
-def _measure(tree: Json) -> Measure:
-    """A Measure from JSON; NaN and Inf come back from their strings."""
-    numbers = ("share", "reference_share", "max_abs", "max_ulp", "spread", "reference_spread")
-    floats = {k: float(tree[k]) for k in numbers if tree.get(k) is not None}
-    numbered = {k: tuple(tree.get(k, ())) for k in ("index", "shape", "bins")}
-    measure = Measure(**{**tree, **floats, **numbered, "budget": _numbers(tree.get("budget", ()))})
-    check_types(measure)
-    picture.check(measure.shape, measure.errors, measure.bins)
-    return measure
-
-
-def _numbers(pairs: Iterable[tuple[str, float]]) -> tuple[tuple[str, float], ...]:
-    return tuple((str(word), float(value)) for word, value in pairs)
-
-
-def _note(tree: Json) -> MetadataNote:
-    note = MetadataNote(**{**tree, **{k: tuple(tree.get(k, ())) for k in ("shape", "device", "reference")}})
-    check_types(note)
-    if not Aspect.holds(note.aspect) or not len(note.shape) == len(note.device) == len(note.reference):
-        of = f"{note.aspect} {note.tensor}, shape {note.shape}, strides {note.device} and {note.reference}"
-        raise ValueError(f"no strides of a result: {of[:SHOWN]}")
-    return note
-
-
-def _cause(tree: Json) -> Cause:
-    cause = Cause(**{**tree, "properties": tuple(tree.get("properties", ()))})
-    check_types(cause)
-    if cause.symptom.partition(":")[0] not in SYMPTOMS:
-        raise ValueError(f"unknown symptom '{cause.symptom[:60]}'; allowed: {', '.join(SYMPTOMS)}")
-    return cause
-
-
-def _workaround(tree: Json) -> Workaround:
-    workaround = Workaround(**tree)
-    check_types(workaround)
-    if not 0 <= workaround.agreed <= workaround.cases:
-        raise ValueError(f"{workaround.agreed} of {workaround.cases} cases agree with '{workaround.way[:60]}'")
-    return workaround
 
 
 def _tree(line: str) -> Json:

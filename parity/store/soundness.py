@@ -1,95 +1,48 @@
-"""Checks whether the content of a run file is possible: fields of the right types, known words, rows that agree with one
-another."""
+"""Checks whether the content of a run file is possible: what is in a row goes together, and rows agree with one another."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from parity.core import picture
 from parity.core.case import source_of
-from parity.core.results import DEATHS, Aspect, Record, Status
+from parity.core.results import AspectWord, Record, StatusWord
 from parity.store.features import Coverage
 from parity.store.figures import Figures, size, unpacked
-from parity.store.rows import BLAMES, SIGHTED, Death, End, ItemRow, Row, Run, Sighting, totals
-
-STATUSES, ASPECTS = tuple(map(str, Status)), tuple(map(str, Aspect))
+from parity.store.rows import End, ItemRow, Row, Run, totals
 
 
-def _is_number(x: object) -> bool:
-    return isinstance(x, (int, float)) and not isinstance(x, bool)
-
-
-def _all(values: object, of: Callable[[Any], bool]) -> bool:
-    return isinstance(values, Mapping) and all(isinstance(k, str) and of(v) for k, v in values.items())
-
-
-def _is_count(x: object) -> bool:
-    return type(x) is int and x >= 0
-
-
-# Whether a value fits the annotation of a field.
-HOLDS: dict[str, Callable[[Any], bool]] = {
-    "str": lambda x: isinstance(x, str),
-    "bool": lambda x: isinstance(x, bool),
-    "int": _is_count,
-    "float": _is_number,
-    "float | None": lambda x: x is None or _is_number(x),
-    "Counts": lambda x: _all(x, lambda inner: _all(inner, _is_count)),
-    "Mapping[str, int]": lambda x: _all(x, _is_count),
-    "Mapping[str, float]": lambda x: _all(x, _is_number),
-    "Mapping[str, str]": lambda x: _all(x, lambda v: isinstance(v, str)),
-    "Mapping[str, Mapping[str, int]]": lambda x: _all(x, lambda inner: _all(inner, _is_count)),
-    "tuple[str, ...]": lambda x: isinstance(x, tuple) and all(isinstance(v, str) for v in x),
-    "tuple[int, ...]": lambda x: isinstance(x, tuple) and all(type(v) is int for v in x),
-    "tuple[Measure, ...]": lambda x: True,  # each one is checked by itself
-    "tuple[MetadataNote, ...]": lambda x: True,  # likewise
-    "tuple[Workaround, ...]": lambda x: True,  # likewise
-    "tuple[tuple[str, float], ...]": lambda x: True,  # likewise
-    "tuple[tuple[str, str], ...]": lambda x: True,  # likewise
-    "Fingerprint": lambda x: True,  # likewise
-    "Cause | None": lambda x: True,  # likewise
-    "Code": lambda x: True,  # likewise
-}
-
-
-def check_types(row: Any) -> None:
-    """Raise ValueError if a field's value does not have the annotated type."""
-    for f in dataclasses.fields(row):
-        value = getattr(row, f.name)
-        if not HOLDS[str(f.type)](value):
-            raise ValueError(f"'{f.name}' holds {str(value)[:60]!r}")
-
-
-def check_words(row: Row) -> None:
-    """Raise ValueError if a row holds an unknown status, aspect or other word."""
-    statuses: Iterable[str] = ()
-    aspects: Iterable[str] = ()
+def check(row: Row) -> None:
+    """Raise ValueError if what is in a row does not go together, or if a name in a mapping is no word of ours: all else is said
+    by the annotations of its fields."""
     if isinstance(row, Record):
-        statuses, aspects = (row.status,), (row.aspect,)
+        for m in row.measures:
+            picture.check(m.shape, m.errors, m.bins)
+        for w in row.ways:
+            if w.agreed > w.cases:
+                raise ValueError(f"{w.agreed} of {w.cases} cases agree with '{w.way[:60]}'")
     elif isinstance(row, ItemRow):
-        statuses, aspects = (s for counts in row.counts.values() for s in counts), row.counts
+        _check_names(row.counts, AspectWord)
+        for by_status in row.counts.values():
+            _check_names(by_status, StatusWord)
+        for n in row.metadata:
+            if not len(n.shape) == len(n.device) == len(n.reference):
+                of = f"{n.aspect} {n.tensor}, shape {n.shape}, strides {n.device} and {n.reference}"
+                raise ValueError(f"no strides of a result: {of[:400]}")
     elif isinstance(row, Coverage):
         if max(row.counts.values(), default=0) > row.cases:
             raise ValueError("a feature counts more cases than there are")
-    elif isinstance(row, Death):
-        statuses, aspects = (row.how,), filter(None, [row.aspect])
-        if row.how in STATUSES and row.how not in DEATHS:
-            raise ValueError(f"no process ends by '{row.how}'; allowed: {', '.join(DEATHS)}")
-        if row.blame not in BLAMES:
-            raise ValueError(f"unknown blame '{row.blame}'; allowed: {', '.join(BLAMES[1:])}")
     elif isinstance(row, Figures):
-        aspects = (*unpacked(row).ratios, *row.compared, *row.seconds)
-    elif isinstance(row, Sighting):
-        aspects = filter(None, [row.aspect])
-        if row.state not in SIGHTED:
-            raise ValueError(f"unknown state '{row.state}' of a known finding; allowed: {', '.join(SIGHTED)}")
+        _check_names((*unpacked(row).ratios, *row.compared, *row.seconds), AspectWord)
     elif isinstance(row, End):
-        statuses = row.totals
-    for what, words, allowed in (("status", statuses, STATUSES), ("aspect", aspects, ASPECTS)):
-        if wrong := [w for w in words if w not in allowed and not (allowed is ASPECTS and Aspect.holds(w))]:
-            raise ValueError(f"unknown {what} '{wrong[0]}'; allowed: {', '.join(allowed)}")
+        _check_names(row.totals, StatusWord)
+
+
+def _check_names(names: Iterable[str], of: Any) -> None:
+    for name in names:
+        of.read(name)
 
 
 def contradiction(run: Run, rows: Sequence[Row]) -> str:

@@ -102,7 +102,7 @@ def test_a_report_may_be_written_again(command: tuple[str, ...]) -> None:
 
 def test_whatever_else_parity_writes_may_be_written_again() -> None:
     parity.capture(torch.sin, torch.ones(3), path="c.capture", device="cpu")
-    Path("script.py").write_text(HEAD.format(title="t", case="c", remark="", default="d", imports=""))
+    Path("script.py").write_text(HEAD.format(title="t", case="c", default="d", imports=""))
     Path("test_models.py").write_text(
         TEST.format(models="m", command="parity audit", folder="", module="m", makes="", options="")
     )

@@ -68,3 +68,20 @@ def test_what_is_compiled_for_another_python_is_named(tmp_path: Path, library: P
         "why": "it has none, and that of this Python is compiled for 3.99",
         "missing": "gamma-things",
     }
+
+
+@pytest.mark.parametrize("compiled_for", ["{}{}".format(*sys.version_info), "399"])
+def test_what_is_required_is_lent_unless_it_is_compiled_for_another_python(
+    tmp_path: Path, library: Path, compiled_for: str
+) -> None:
+    """There it would hide the one that the other interpreter has."""
+    about = library / "torch_parity-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: torch-parity\nVersion: 1.0\nRequires-Dist: gamma-things\n")
+    (about / "RECORD").touch()
+    with (library / "Gamma_Things-1.0.dist-info" / "RECORD").open("a") as record:
+        record.write(f"lent_gamma_core.cpython-{compiled_for}-x86_64-linux-gnu.so,,\n")
+    lent = tmp_path / "lent"
+    lent.mkdir()
+    Lender(lent, [str(library)]).lend_required()
+    assert (lent / "lent_gamma.py").exists() is (compiled_for != "399")

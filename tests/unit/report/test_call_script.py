@@ -16,9 +16,8 @@ import parity
 from parity.devices import Call, Device, Fault, resolve
 from parity.faces.cli import main
 from parity.locating.located import Divergence
-from parity.report import call_script as module
-from parity.report.call_script import call_script
-from parity.report.script import Unwritable
+from parity.report import script as module
+from parity.report.script import Unwritable, call_script
 
 
 def larger(call: Call) -> Any:

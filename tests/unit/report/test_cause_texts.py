@@ -18,7 +18,7 @@ from parity.core.results import Cause, Fingerprint, Measure, Record, Workaround
 from parity.findings.causes import Gathered, gather
 from parity.report import causes as told
 from parity.report import issue
-from parity.report.minimal import minimal
+from parity.report.script import minimal
 from parity.store.rows import Death, Header
 
 

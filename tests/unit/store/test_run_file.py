@@ -2,19 +2,19 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from parity.core.errors import OutputError, RunFileError
-from parity.core.results import Fingerprint, Measure, MetadataNote, Record, Status, Workaround
-from parity.store import run_file, soundness, upgrades
+from parity.core.results import DEATHS, Aspect, Fingerprint, Measure, MetadataNote, Record, Status, Workaround
+from parity.store import run_file, upgrades
 from parity.store.code import Code, code_of
 from parity.store.features import Coverage, DrawnFeatures
 from parity.store.figures import Figures
-from parity.store.rows import Again, Death, End, Header, ItemRow, Row, Run
+from parity.store.rows import KINDS, Again, Death, End, Header, ItemRow, Row, Run
 from parity.store.run_file import Writer, read
 
 PRINT = Fingerprint(
@@ -63,6 +63,20 @@ def test_a_run_comes_back_as_it_was_written(tmp_path: Path) -> None:
     assert run.coverage == (DRAWN,)
     # NaN is not equal to itself, so the texts are compared.
     assert repr(run.records[1]) == repr(FULL)
+
+
+@pytest.mark.parametrize("number", [math.inf, -math.inf, math.nan])
+def test_numbers_that_json_does_not_have_make_the_round_trip(tmp_path: Path, number: float) -> None:
+    """In every field for a number, and in no field for a count."""
+    terms = (("output", number),)
+    measure = Measure("out", number, number, spread=number, reference_spread=number, budget=terms)
+    record = replace(RECORD, measures=(measure,), extent=terms)
+    by_name = {"forward": number}
+    item = replace(NOTED, worst=by_name, errors=by_name, seconds=number, device_seconds=by_name, device_spread=by_name)
+    run = read(write(tmp_path / "run.jsonl", HEADER, record, item, End(number)))
+    assert repr((run.records, run.items, run.end)) == repr(((record,), (item,), End(number)))
+    with pytest.raises(RunFileError, match="'count' holds 'nan', expected 'int', got 'str'"):
+        run_file.decode(row("record", count="nan"))
 
 
 def test_statuses_are_written_as_plain_words(tmp_path: Path) -> None:
@@ -133,6 +147,11 @@ def test_a_folder_that_cannot_be_written_to_is_told(tmp_path: Path) -> None:
 
 
 # ----------------------------------------------------------------------------------------------- files that cannot be read
+
+
+STATUSES, ASPECTS = ", ".join(Status), ", ".join(Aspect)
+MEASURED = ", ".join(sorted(f.name for f in fields(Measure)))
+SHARE, TWO = "'measures[1].share'", """'counts' holds "{'forward': {'agree': 'two'}}\""""
 
 
 def row(kind: str, **fields: object) -> str:
@@ -293,30 +312,40 @@ def test_an_older_format_is_brought_up_to_date(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.parametrize(
     "line, what",
     [
-        ('{"kind":"item","op":"add"}', "ItemRow.__init__() missing 1 required positional argument: 'dtype'"),
-        ('{"kind":"riddle"}', "'riddle'"),
-        ('{"kind":"end","colour":1}', "End.__init__() got an unexpected keyword argument 'colour'"),
+        ('{"kind":"item","op":"add"}', "object missing required field 'dtype'"),
+        ('{"kind":"riddle"}', f"unknown kind 'riddle'; allowed: {', '.join(KINDS)}"),
+        ('{"kind":[1]}', f"unknown kind '[1]'; allowed: {', '.join(KINDS)}"),
+        ('{"op":"add"}', f"unknown kind ''; allowed: {', '.join(KINDS)}"),
+        ('{"kind":"end","stoped":1}', "unknown field 'stoped'; did you mean 'stopped'?"),
+        (row("record", measures=[{"tensor": "out", "colour": 1}]), f"unknown field 'colour'; known: {MEASURED}"),
         ("not json", "no JSON"),
-        (row("record", status="purple"), f"unknown status 'purple'; allowed: {', '.join(soundness.STATUSES)}"),
-        (row("record", status=None), "'status' holds 'None'"),
-        (row("record", aspect="sideways"), f"unknown aspect 'sideways'; allowed: {', '.join(soundness.ASPECTS)}"),
-        (row("record", digest=[1]), "'digest' holds '[1]'"),
-        (row("item", counts={"forward": {"purple": 1}}), f"unknown status 'purple'; allowed: {', '.join(soundness.STATUSES)}"),
-        (row("item", counts={"sideways": {}}), f"unknown aspect 'sideways'; allowed: {', '.join(soundness.ASPECTS)}"),
-        (row("item", counts={"forward": {"agree": "two"}}), "'counts' holds \"{'forward': {'agree': 'two'}}\""),
-        (row("item", counts=[1]), "'counts' holds '[1]'"),
+        (row("record", status="purple"), f"unknown status 'purple'; allowed: {STATUSES}"),
+        (row("record", status=None), "'status' holds 'None', expected a word"),
+        (row("record", op=None), "'op' holds 'None', expected 'str', got 'null'"),
+        (row("record", aspect="sideways"), f"unknown aspect 'sideways'; allowed: {ASPECTS}"),
+        (row("record", digest=[1]), "'digest' holds '[1]', expected 'str', got 'array'"),
+        (row("record", count=True), "'count' holds 'True', expected 'int', got 'bool'"),
+        (row("record", measures=[{"tensor": "a"}, {"tensor": "b", "share": "1.5"}]), f"{SHARE} holds '1.5', expected a number"),
+        (row("record", measures=[{"tensor": "b", "total": -1}]), "'measures[0].total' holds '-1', expected 'int' >= 0"),
+        (row("item", counts={"forward": {"purple": 1}}), f"unknown status 'purple'; allowed: {STATUSES}"),
+        (row("item", counts={"sideways": {}}), f"unknown aspect 'sideways'; allowed: {ASPECTS}"),
+        (row("item", counts={"forward": {"agree": "two"}}), f"{TWO}, expected 'int', got 'str'"),
+        (row("item", counts=[1]), "'counts' holds '[1]', expected 'object', got 'array'"),
         (row("figures", keys="A"), "'keys' is no base64"),
         (row("figures", seconds={"forward": "AAAA"}), "'forward' holds 3 bytes, 1 are due"),
-        (row("figures", seconds={"sideways": "AQ"}), f"unknown aspect 'sideways'; allowed: {', '.join(soundness.ASPECTS)}"),
+        (row("figures", seconds={"sideways": "AQ"}), f"unknown aspect 'sideways'; allowed: {ASPECTS}"),
         (
             row("item", metadata=[{"aspect": "forward", "tensor": "out", "shape": [2, 3], "device": [1], "reference": [3, 1]}]),
             "no strides of a result: forward out, shape (2, 3), strides (1,) and (3, 1)",
         ),
         (
             row("item", metadata=[{"aspect": "forward", "tensor": "out", "shape": [2], "device": ["x"], "reference": [1]}]),
-            "'device' holds \"('x',)\"",
+            "'metadata[0].device[0]' holds 'x', expected 'int', got 'str'",
         ),
-        (row("death", how="boredom"), f"unknown status 'boredom'; allowed: {', '.join(soundness.STATUSES)}"),
+        (row("death", how="boredom"), f"no process ends by 'boredom'; allowed: {', '.join(DEATHS)}"),
+        (row("death", how="agree"), f"no process ends by 'agree'; allowed: {', '.join(DEATHS)}"),
+        (row("death", aspect="sideways"), f"unknown aspect 'sideways'; allowed: {ASPECTS}"),
+        (row("death", blame="fate"), "unknown blame 'fate'; allowed: device, cpu, outside, unknown"),
     ],
 )  # fmt: skip
 def test_a_damaged_row_is_told_with_its_line(tmp_path: Path, line: str, what: str) -> None:
@@ -328,7 +357,9 @@ def test_a_damaged_row_is_told_with_its_line(tmp_path: Path, line: str, what: st
 def test_a_damaged_header_is_told(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     path.write_text('{"parity_run": 1, "format": 1}\n')
-    reason = "the header cannot be read ('fingerprint'); the file was damaged or edited, run it again"
+    reason = (
+        "the header cannot be read (object missing required field 'fingerprint'); the file was damaged or edited, run it again"
+    )
     assert failure(path) == f"{path}:1: {reason}"
 
 
