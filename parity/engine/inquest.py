@@ -126,7 +126,7 @@ def _command(notes: Path, case: str, how: How) -> Sequence[str]:
     options = [*(("--faults", how.faults) if how.faults else ()), *(("--setup", how.setup) if how.setup else ())]
     options += ["--explain"] if how.explain else []
     options += ["--fail-on-metadata"] if how.fail_on_metadata else []
-    return processes.command("parity.report.replay", *options, "--", str(notes), how.device or "auto", case)
+    return processes.command("parity.faces.replaying", *options, "--", str(notes), how.device or "auto", case)
 
 
 def word(code: int | None) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from parity.core import processes
 from parity.core.errors import UsageError, near
@@ -47,8 +49,6 @@ def add(to: argparse.ArgumentParser) -> None:
 
 def run(o: argparse.Namespace) -> int:
     """Print or write a report of a run file, or what an archive holds; the exit code."""
-    if o.subject is None:
-        raise UsageError("report needs a run file: parity report RUN; parity run writes one")
     if o.subject is None:
         raise UsageError("report needs a run file: parity report RUN; parity run writes one")
     if o.subject.suffix == ".zip":
@@ -112,10 +112,10 @@ def _matrix(o: argparse.Namespace, run: Run) -> str:
 
 
 def _causes(o: argparse.Namespace, run: Run) -> str:
-    from parity.findings import causes
+    from parity.findings import causes, verdict
+    from parity.findings.standing import marks
     from parity.report import causes as causes_report
     from parity.report import caveats
-    from parity.report.known import marks
 
     gathered = causes.gather(run.records, counted(run.deaths, run.items))
     ids = [c.cause.id for c in gathered]
@@ -134,11 +134,23 @@ def _causes(o: argparse.Namespace, run: Run) -> str:
         if (there := called_in(run.header)) != processes.called():
             again = f"{there} report {o.run} {gathered[0].cause.id} --format issue"
             print(f"parity: with the torch of the run: {again}", file=sys.stderr)
-        return issue.render(gathered[0], run.header)
+        return issue.render(gathered[0], run.header, run_script)
     before, known = caveats.sentences(run), marks(run, gathered)
     if o.format == "json":
         return causes_report.as_json(gathered, run.header, before, known) + "\n"
+    conclusion = verdict.of_causes(run, gathered, known)
     if o.format == "markdown":
-        return causes_report.as_markdown(gathered, run.header, before, not any(caveats.failures(run)), known)
-    whole = not any(caveats.failures(run))
-    return causes_report.render(gathered, run.header, bool(o.cause), () if o.cause else before, known, whole) + "\n"
+        return causes_report.as_markdown(gathered, run.header, conclusion, before, known)
+    return causes_report.render(gathered, run.header, conclusion, bool(o.cause), () if o.cause else before, known) + "\n"
+
+
+def run_script(text: str, device: str) -> Any:
+    """Run the text of a script for a device; an `issue.ScriptRun`."""
+    from parity.report.issue import SECONDS, ScriptRun
+
+    command = [sys.executable, "-P", "-W", "ignore", "-", device]
+    try:
+        done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        return ScriptRun(None)
+    return ScriptRun(done.returncode, done.stdout, done.stderr)

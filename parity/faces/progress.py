@@ -19,7 +19,7 @@ from parity.engine import again
 from parity.engine.inquest import How
 from parity.engine.resuming import Kept, as_part
 from parity.engine.rounds import LEAST_SECONDS, part_of
-from parity.engine.run_state import SCRIPTS, RunState, is_accepted
+from parity.engine.run_state import INTERRUPTED, SCRIPTS, RunState, is_accepted
 from parity.findings import causes
 from parity.report import causes as causes_text
 from parity.report import gaps, summary
@@ -120,7 +120,7 @@ class Reporter:
     def pytest_keyboard_interrupt(self) -> None:
         """Ctrl-C: keep what is done."""
         if not self.run.stopped:
-            self.run.stopped = "interrupted"
+            self.run.stopped = INTERRUPTED
             verb = "is" if self.run.done == 1 else "are"
             self.say(f"interrupted: keeping the {plural(self.run.done, 'item')} that {verb} done in {self.run.output}")
 
@@ -305,13 +305,6 @@ class Reporter:
         if run.early is not None:
             run.early.stop()
         self.print_unexplained()
-        run.fold()
-        if run.timed is not None and run.timed.unchecked and not run.stopped:
-            run.stopped = f"cut by --time: the pinned cases of {plural(len(run.timed.unchecked), 'item')} were not checked"
-        if run.is_whole and run.expected and run.stopped == "interrupted" and not run.untried:  # while the workers shut down
-            run.stopped = ""
-        if not run.stopped and not run.is_whole:
-            run.stopped = "broken off"
         coverage = run.close(seconds)
         stopped, go_on = self._cut()
         data = summary.SummaryData(
@@ -331,7 +324,7 @@ class Reporter:
         how, _, why = run.stopped.partition(": ")
         said = f"{how} after {run.done} of {plural(run.expected, 'item')}{f': {why}' if why else ''}"
         said += ", and not all findings were tried again" if run.is_whole and run.untried else ""
-        return said, self._go_on() if how == "interrupted" and run.timed is None else ""
+        return said, self._go_on() if how == INTERRUPTED and run.timed is None else ""
 
 
 def _item(report: pytest.TestReport) -> str:
