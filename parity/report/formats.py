@@ -54,6 +54,17 @@ def add(made: Format) -> None:
     extensions.note("format", made.name)
 
 
+def added_by(run: Callable[[], None], given: str) -> str:
+    """The name of the format that a file adds. run: runs it; given: how it was named. Raises UsageError unless it adds one."""
+    before = set(FORMATS)
+    run()
+    added = [name for name in FORMATS if name not in before]
+    if len(added) != 1:
+        names = f"the formats {', '.join(added)}; name one: --format {given}:{added[0]}" if added else "no format"
+        raise UsageError(f"{given} adds {names}")
+    return added[0]
+
+
 def find(name: str) -> Format | None:
     """The format of a whole run with this name; None for one of causes. Raises UsageError for an unknown one."""
     if name in OF_CAUSES:

@@ -85,7 +85,7 @@ class User(NamedTuple):
 
     def parity(self, *argv: str) -> tuple[int, str]:
         """Exit code and output of a command."""
-        command = [sys.executable, "-P", "-m", "parity", *argv, *self.given]
+        command = [sys.executable, "-P", "-m", "parity", *argv, *(self.given if argv[0] != "report" else ())]
         env = {**os.environ, "PYTHONPATH": self.path}
         done = subprocess.run(command, cwd=self.folder, env=env, capture_output=True, text=True, timeout=300, check=False)
         assert "Traceback" not in done.stdout + done.stderr
@@ -133,7 +133,12 @@ def test_what_a_setup_file_adds_is_run_and_reported(by_setup: User) -> None:
     (item,) = by_setup.stored.items
     assert item.op == "mine.sine"
     assert item.counts["own-odd"] == item.counts["forward"]
-    assert by_setup.parity("report", "run.jsonl", "--format", "ops") == (0, "mine.sine\n")
+    for words in ("mine.py", "mine.py:ops"):
+        assert by_setup.parity("report", "run.jsonl", "--format", words) == (0, "mine.sine\n")
+    assert by_setup.parity("report", "run.jsonl", "--format", "none.py") == (
+        2,
+        "parity: --format none.py: no such file; give a Python file that adds what is asked for\n",
+    )
 
 
 def test_what_a_package_adds_is_run_and_a_fault_in_it_is_found(installed: User) -> None:

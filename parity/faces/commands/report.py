@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from parity.core import processes
 from parity.core.errors import UsageError, near
-from parity.engine.options import read_text
 from parity.faces.commands.groups import add_output, format_of
 from parity.report import formats, output
 from parity.store import run_file
@@ -22,8 +22,9 @@ ABOUT = (
     "that are silently wrong come first. A cause's id depends on the facts alone, so it is the same in every run. Of an "
     "archive of parity doctor --archive: what it holds."
 )
+PYTHON = ".py"  # the suffix of a file that adds a format
 FORMATS = {"md": "markdown", "json": "json", "xml": "junit", "html": "html"}  # by the suffix of a file
-WAYS = "{text,markdown,json,html,junit,github,issue}"  # no choices: files outside of the package add some
+WAYS = "{text,markdown,json,html,junit,github,issue,FILE.py}"  # no choices: files outside of the package add some
 
 
 def add(to: argparse.ArgumentParser) -> None:
@@ -38,12 +39,11 @@ def add(to: argparse.ArgumentParser) -> None:
     how = (
         "text by default, or as the file of -o is called (.md, .json, .xml, .html); html: one page; junit: a test case for "
         "each op and dtype; github: annotations, the worst ten; issue: the cause as a bug report in Markdown, with a minimal "
-        "script, which is run for it, and the versions"
+        "script, which is run for it, and the versions; FILE.py or FILE.py:NAME: a format that this file adds"
     )
     to.add_argument("--format", metavar=WAYS, help=how)
     how = "for a page: an earlier run, for trends and both side by side"
     to.add_argument("--against", type=Path, metavar="BEFORE", help=how)
-    to.add_argument("--setup", metavar="FILE", type=read_text, help="Python that adds a format of its own; it is run first")
     add_output(to, "write to this file")
 
 
@@ -56,15 +56,11 @@ def run(o: argparse.Namespace) -> int:
 
         o.format = "text"
         return _written(o, archive.render(o.subject) + "\n")
-    if o.setup:
-        from parity.devices.setup import run_setup
-
-        run_setup(o.setup)  # it may add the format
     return _report(o, run_file.read(o.subject, partial=True))
 
 
 def _report(o: argparse.Namespace, run: Run) -> int:
-    o.format, o.run = format_of(o.format, o.output, FORMATS, "text"), o.subject
+    o.format, o.run = format_of(_added(o.format), o.output, FORMATS, "text"), o.subject
     o.issue = o.format == "issue"
     made = None if o.issue else formats.find(o.format)
     if run.end is None and (o.matrix or o.cause):  # every other report says so itself
@@ -72,6 +68,20 @@ def _report(o: argparse.Namespace, run: Run) -> int:
     if o.against and not (made is not None and made.compares):
         raise UsageError("--against is for a page: parity report RUN --against BEFORE -o report.html; else parity diff")
     return _written(o, (_matrix if o.matrix else _causes)(o, run) if made is None else _whole(o, run, made))
+
+
+def _added(given: str | None) -> str | None:
+    """The format that was asked for; of a file that adds it, after that was run."""
+    file, suffix, name = (given or "").partition(PYTHON)
+    if not suffix:
+        return given
+    from parity.devices.setup import run_setup
+
+    run = partial(run_setup, file + suffix, "--format")
+    if not name:
+        return formats.added_by(run, file + suffix)
+    run()
+    return name.removeprefix(":")
 
 
 def _written(o: argparse.Namespace, text: str) -> int:

@@ -46,6 +46,8 @@ LINES = (
     ("capture m.py -oc", "locate m.py --capture=c"),
     ("report run.jsonl exp-1 --issue", "report run.jsonl exp-1 --format issue"),
     ("report --schema run", "help schema-run"),
+    ("report run.jsonl --format ops --setup mine.py -v", "report run.jsonl -v --format=mine.py:ops"),
+    ("report run.jsonl --setup=mine.py", "report run.jsonl"),
     ("audit --model m.py --shapes", "audit m.py --shapes"),
     ("audit m.py --run=a.jsonl --shapes --run b.jsonl", "audit m.py --shapes a.jsonl b.jsonl"),
     ("audit m.py --json", "audit m.py --format json"),
