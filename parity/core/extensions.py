@@ -1,4 +1,4 @@
-"""What files outside of the package add to it: rows, tables of tolerances, classes of ops, checks, formats of reports.
+"""What files outside of the package add to it: rows, tables of tolerances, classes of ops, checks, formats, commands.
 
 They add it where they run: a file of `--setup` in every process of a run, a module that an installed package names as an entry
 point of the group `parity` when the first list of what there is gets asked for.

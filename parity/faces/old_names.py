@@ -122,7 +122,7 @@ def _models(option: str, argv: list[str]) -> list[str]:
     from parity.faces.commands import run
 
     values, rest = _taken(option, argv)
-    o = commandline.parser().parse_args(rest)
+    o = commandline.parser(rest[0]).parse_args(rest)
     patterns = o.op if rest[0] == "run" else run.parsed(o.asked).op
     return [rest[0], *([] if patterns else ["*"]), *values, *rest[1:]]
 

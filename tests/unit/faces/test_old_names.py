@@ -89,7 +89,7 @@ def test_several_old_names_are_all_replaced() -> None:
 
 def test_the_time_of_a_call_is_a_variable_of_this_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(HANG_AFTER, raising=False)
-    monkeypatch.setitem(cli.COMMANDS, "run", lambda o: round(10 * float(os.environ[HANG_AFTER])))
+    monkeypatch.setattr(commandline.COMMANDS["run"], "run", lambda o: round(10 * float(os.environ[HANG_AFTER])))
     assert cli.main(["run", "add", "--hang-after", "2.5"]) == 25
     assert HANG_AFTER not in os.environ
 
