@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import shlex
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO, TypeAlias
 
 import pytest
 
-from parity.core import processes
+from parity.core import machine, processes
 from parity.core.errors import CaseError, OutputError, RunFileError
 from parity.core.results import Cause, Record
 from parity.engine import again
@@ -23,15 +23,44 @@ from parity.engine.run_state import INTERRUPTED, SCRIPTS, RunState, is_accepted
 from parity.findings import causes
 from parity.report import causes as causes_text
 from parity.report import gaps, summary
-from parity.report.growth import Growth
 from parity.report.screen import Screen
 from parity.report.script_text import excused
 from parity.report.words import clock, code_options, plural, reproduced
 from parity.store.rows import OUTSIDE, Death, ItemRow, Row, Shrunk
 
+NOTABLE = 100 << 20  # bytes by which an item must grow its worker to be named
 FIRST = 5  # causes that are shown as they are found
 # Writes the script of a death for a device into a folder; None if it cannot be written in torch alone.
 WriteScript: TypeAlias = Callable[[Death, str, Path], Path | None]
+
+
+class Growth:
+    """Collects what the workers occupy after each item. Mutable."""
+
+    def __init__(self) -> None:
+        self.most = self.replaced = 0
+        self.grown: dict[str, int] = {}  # item -> bytes by which it grew its worker
+
+    def add(self, figures: Mapping[str, Any], rows: Iterable[object]) -> None:
+        """Take in what a worker said with an item. figures: bytes before and after, and whether it is full; {} for nothing."""
+        if not figures:
+            return
+        self.most = max(self.most, int(figures["after"]))
+        self.replaced += bool(figures["full"])
+        name = next((f"{r.op} {r.dtype}" for r in rows if isinstance(r, ItemRow)), "")
+        self.grown[name] = max(self.grown.get(name, 0), int(figures["after"]) - int(figures["before"]))
+
+    def in_words(self) -> str:
+        """The most that a worker occupied, the item that grew one most, and how many were replaced; empty if nobody said."""
+        if not self.most:
+            return ""
+        name = max(self.grown, key=self.grown.__getitem__)
+        parts = [f"a worker occupied {machine.size(self.most)} at most"]
+        if name and self.grown[name] >= NOTABLE:
+            parts.append(f"{name} added {machine.size(self.grown[name])}")
+        if self.replaced:
+            parts.append(f"{plural(self.replaced, 'worker')} passed the share and gave way to another")
+        return ", ".join(parts)
 
 
 class Reporter:

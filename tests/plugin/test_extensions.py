@@ -29,7 +29,7 @@ from parity.checks.trial import Result
 from parity.core.case import OpClass
 from parity.core.results import Aspect, Status, Verdict
 from parity.judging import rules
-from parity.judging.rules.composite import Composite
+from parity.judging.rules import Composite
 from parity.report import formats
 
 ODD = Aspect("own-odd")
