@@ -23,8 +23,9 @@ ABOUT = (
     "archive of parity doctor --archive: what it holds."
 )
 PYTHON = ".py"  # the suffix of a file that adds a format
-FORMATS = {"md": "markdown", "json": "json", "xml": "junit", "html": "html"}  # by the suffix of a file
-WAYS = "{text,markdown,json,html,junit,github,issue,FILE.py}"  # no choices: files outside of the package add some
+FORMATS = {"md": "markdown", "json": "json", **{f.suffix: f.name for f in formats.OURS if f.suffix}}  # by the suffix of a file
+# No choices: files outside of the package add some.
+WAYS = f"{{{','.join((*formats.OF_CAUSES, *(f.name for f in formats.OURS), 'issue', 'FILE.py'))}}}"
 
 
 def add(to: argparse.ArgumentParser) -> None:
