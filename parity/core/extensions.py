@@ -1,4 +1,4 @@
-"""Registers what files outside of the package add: rows, tables of tolerances, classes of ops, checks, formats of reports.
+"""Registers what files outside of the package add: rows, tables of tolerances, classes of ops, checks, formats, commands.
 
 They add it where they run: a file of `--setup` in every process of a run, a module that an installed package names as an entry
 point of the group `parity` when the first list of what there is gets asked for.

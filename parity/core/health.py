@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from parity.core.errors import DeviceError
+from parity.core.status import Conclusion
+
 HEALTHY, SUSPECT, UNUSABLE = "healthy", "suspect", "unusable"
 DOCTOR = "doctor"  # the fact of a fingerprint that names what is wrong with a suspect device
 MEANING = {
@@ -26,3 +29,13 @@ class Health:
     dtypes: tuple[str, ...]
     facts: tuple[tuple[str, str], ...]
     machine: tuple[tuple[str, str], ...] = ()
+
+
+def exit_code(verdict: str) -> int:
+    """With what an examination that came to this verdict ends."""
+    return {HEALTHY: 0, SUSPECT: 1}.get(verdict, DeviceError.exit_code)
+
+
+def conclusion(verdict: str) -> Conclusion:
+    """What it says of the device."""
+    return Conclusion.PASS if verdict == HEALTHY else Conclusion.FAIL

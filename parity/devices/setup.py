@@ -17,19 +17,20 @@ ran: list[str] = []  # the files that ran in this process
 _kept: list[Any] = []  # what they define: a torch.library.Library takes its operators away when nobody holds it
 
 
-def run_setup(path: str) -> None:
-    """Run the file, once per process, so that it adds once what it adds; it can import modules from its own folder. Raises
-    UsageError, with the line, for any exception in it, including SystemExit."""
+def run_setup(path: str, option: str = "--setup") -> None:
+    """Run the file, once per process, so that it adds once what it adds; it can import modules from its own folder. option: by
+    which it was named. Raises UsageError, with the line, for any exception in it, including SystemExit."""
     if path in ran:
         return
     if not Path(path).is_file():
-        raise UsageError(f"--setup {path}: no such file; give a Python file that sets what the device is to run with")
+        what = "sets what the device is to run with" if option == "--setup" else "adds what is asked for"
+        raise UsageError(f"{option} {path}: no such file; give a Python file that {what}")
     add_folder_to_path(Path(path))
-    with leaving_no_mode(f"--setup {path}"):
+    with leaving_no_mode(f"{option} {path}"):
         try:
             _kept.append(runpy.run_path(path))
         except (Exception, SystemExit) as e:  # the file may do anything
-            raise UsageError(f"--setup {path} raises {_said(e)} ({_place(e, path)}); mend it, or leave it away") from None
+            raise UsageError(f"{option} {path} raises {_said(e)} ({_place(e, path)}); mend it, or leave it away") from None
     ran.append(path)
 
 

@@ -23,7 +23,7 @@ from parity.store.rows import CPU, DEVICE, UNKNOWN
 
 TRIES = 3  # of each side
 STARTING = 60.0  # seconds that a process may take to start
-REPLAY = "parity.report.replay.job"
+REPLAY = "parity.faces.replaying.job"
 HANG = "hang"
 PENDING, NOT_DONE = "being looked into", "not looked into: the run ended before"
 

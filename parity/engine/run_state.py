@@ -44,6 +44,7 @@ from parity.store.rows import (
 from parity.store.run_file import Writer
 
 SCRIPTS = Path(RunOptions().findings)
+INTERRUPTED = "interrupted"  # how a run was stopped by Ctrl-C
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +177,8 @@ class RunState:
         for row in rows:
             if isinstance(row, ItemRow):
                 drawn = DrawnFeatures.of(row.op, row.dtype, row.round, part["features"])
-                pairs = self._drawn_features(row.op, part["features"])
+                family = suite.row(row.op).family
+                pairs = self._tallies.setdefault(family, Tally(family)).add(unpack(part["features"]))
                 self._count(row, row.round == PINNED)
                 if self.timed is not None:
                     new = sum(isinstance(r, Record) and r.status in FINDINGS and not r.known for r in rows)
@@ -217,10 +219,6 @@ class RunState:
         if held:
             self.held[f"{held[0].op}-{held[0].dtype}"] = Unexplained(held, texts)
         return [*held]
-
-    def _drawn_features(self, op: str, packed: Json) -> int:
-        row = suite.row(op)
-        return self._tallies.setdefault(row.family, Tally(row.family)).add(unpack(packed))
 
     @property
     def only_causes_left(self) -> bool:
@@ -373,26 +371,28 @@ class RunState:
         return len(self.ended) >= self.expected and not self.own_left
 
     def close(self, seconds: float) -> list[Coverage]:
-        """Write the end of the run file; what the families drew. seconds: that the run took."""
-        coverage = [t.coverage() for t in self._tallies.values()]
+        """Decide how the run was cut, if it was, and write the end of the run file; what the families drew. seconds: that the
+        run took."""
         rounds, unchecked = (self.timed.rounds, self.timed.unchecked) if self.timed is not None else ((), ())
+        if self.timed is not None:  # join the parts, and store the findings for whose causes there was no time
+            self.records += (left := self.timed.without_cause())
+            self._write_all(left)
+            self.items = list(folded(self.items))
+        if unchecked and not self.stopped:
+            items = "item" if len(unchecked) == 1 else "items"
+            self.stopped = f"cut by --time: the pinned cases of {len(unchecked)} {items} were not checked"
+        if self.is_whole and self.expected and self.stopped == INTERRUPTED and not self.untried:  # as the workers shut down
+            self.stopped = ""
+        self.stopped = self.stopped or ("" if self.is_whole else "broken off")
+        coverage = [t.coverage() for t in self._tallies.values()]
         lost, broken = tuple(self.lost), tuple(untrusted.printable(b)[:400] for b in self.broken)
         end = End(seconds, dict(totals(self.items)), self.stopped, self.expected, lost, broken, rounds, unchecked)
+        self._write_all([*coverage, end])
         try:
-            for family in coverage:
-                self.writer.write(family)
-            self.writer.write(end)
             self.writer.close()
         except OutputError as e:
             self.failed = self.failed or e
         return coverage
-
-    def fold(self) -> None:
-        """Join the parts of a run with a limit of time, and store the findings for whose causes there was none."""
-        if self.timed is not None:
-            self.records += (left := self.timed.without_cause())
-            self._write_all(left)
-            self.items = list(folded(self.items))
 
 
 def is_accepted(row: Json) -> bool:

@@ -19,19 +19,21 @@ from parity.faces.files import check_outputs, in_words
 from parity.faces.running import INTERRUPTED as INTERRUPTED
 from parity.report import output
 
-COMMANDS = {name: module.run for name, module in commandline.COMMANDS.items()}
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; the exit code. A user's mistake is one sentence on standard error."""
     with processes.restored(processes.DEADLY, HANG_AFTER):
         given, warnings = old_names.renamed(sys.argv[1:] if argv is None else argv)
-        options = commandline.asked(given)
+        try:
+            options = commandline.asked(given)
+        except ParityError as e:  # of an installed package
+            print(f"parity: {e}", file=sys.stderr)
+            return e.exit_code
         print("".join(f"{w}\n" for w in warnings), end="", file=sys.stderr)
         with output.patient(), processes.isolated():
             try:
                 check_outputs(options)
-                code: int = COMMANDS[options.command](options)
+                code: int = commandline.COMMANDS[options.command].run(options)
                 sys.stdout.flush()
             except ParityError as e:
                 print(f"parity: {e}", file=sys.stderr)

@@ -11,7 +11,7 @@ import pytest
 from parity.engine.options import RunOptions
 from parity.faces.recording import ROWS
 from parity.findings import known
-from parity.findings.standing import FIXED, standings
+from parity.findings.verdict import RunResult
 from parity.report.known import lines
 from parity.store.rows import Sighting
 from parity.store.run_file import decode
@@ -70,9 +70,9 @@ class KnownFindings:
         """Fail a strict run for what is fixed."""
         if not self._compared:
             return
-        entries = known.read(Path(str(self._options.known))).entries
-        fixed = any(s.state == FIXED for s in standings(entries, self._sightings))
-        if self._options.strict_known and fixed and exitstatus == pytest.ExitCode.OK:
+        held = known.read(Path(str(self._options.known)))
+        result = RunResult(known=held, sightings=self._sightings, strict=self._options.strict_known)
+        if result.fixed and exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
+from parity.core import extensions
+from parity.core.errors import UsageError
 from parity.core.version import __version__
 from parity.faces import manual
 from parity.faces.commands import audit, diff, doctor, explain, known, locate, merge, prove, replay, report, run, train, upgrade
@@ -39,6 +41,14 @@ parity COMMAND --help   the options of a command
 {EXIT_CODES}"""
 
 
+def add(name: str, module: ModuleType) -> None:
+    """Add a command of a file outside of the package. Raises UsageError for a name that is taken."""
+    if name in COMMANDS:
+        raise UsageError(f"there is a command '{name}' already; name yours otherwise")
+    COMMANDS[name] = module
+    extensions.note("command", name)
+
+
 class _Front(Parser):
     """The parser of all commands, with its help under the questions of the manual."""
 
@@ -68,7 +78,10 @@ class _Front(Parser):
 
 def parser(command: str = "") -> argparse.ArgumentParser:
     """The parser of all commands; what was asked for is `command` of its result, a key of `COMMANDS`. command: the one that was
-    typed, because the proof is loaded for nobody else."""
+    typed, because the proof is loaded for nobody else, and what installed packages add only for a command that is not parity's.
+    Raises UsageError for a package that cannot be imported."""
+    if command not in COMMANDS:
+        extensions.load()
     about = "Does a PyTorch device compute the right thing?"
     made = _Front(prog="parity", description=about, epilog=MORE_HELP)
     made.add_argument("--version", action="version", version=f"parity {__version__}")

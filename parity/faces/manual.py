@@ -126,6 +126,8 @@ def by_question(parser: argparse.ArgumentParser) -> str:
         lines = [f"  {name:<10}{helps.get(name, '')}" for name in shown]
         lines += [f"    $ {next(x for x in examples(p) if x.split()[1] == name)}" for name, p in [*shown.items()][:EXAMPLES]]
         texts += ["\n".join([question, *lines])] if shown else []
+    if others := [f"  {name:<10}{text}" for name, text in helps.items() if name not in ("help", *homes())]:
+        texts.append("\n".join(["What did installed packages add?", *others]))
     return "\n\n".join(texts)
 
 

@@ -102,6 +102,13 @@ def _unsaid(option: str, argv: list[str]) -> list[str]:
     return _taken(option, argv)[1]
 
 
+def _format(option: str, argv: list[str]) -> list[str]:
+    """A file that adds a format, before its name."""
+    files, rest = _taken(option, argv)
+    names, rest = _taken("--format", rest)
+    return [*rest, f"--format={files[-1] if files else ''}:{names[-1]}"] if names else rest
+
+
 def _variable(option: str, argv: list[str]) -> list[str]:
     """A variable, which is set here."""
     values, rest = _taken(option, argv)
@@ -115,7 +122,7 @@ def _models(option: str, argv: list[str]) -> list[str]:
     from parity.faces.commands import run
 
     values, rest = _taken(option, argv)
-    o = commandline.parser().parse_args(rest)
+    o = commandline.parser(rest[0]).parse_args(rest)
     patterns = o.op if rest[0] == "run" else run.parsed(o.asked).op
     return [rest[0], *([] if patterns else ["*"]), *values, *rest[1:]]
 
@@ -174,6 +181,7 @@ OLD = (
     Old(("upgrade",), "--format", "parity upgrade -o diff.html, .md, .json or .xml", _unsaid),
     Old(("locate",), "--script", "parity locate -o call.py", partial(_swap, "--output")),
     Old(("report",), "--issue", "parity report RUN CAUSE --format issue", partial(_swap, "--format issue")),
+    Old(("report",), "--setup", "parity report RUN --format FILE.py", _format),
     Old(("report",), "--schema", "parity help schema-run, or schema-report", partial(_other_command, "help schema-")),
     Old(("audit",), "--model", "parity audit FILE.py", _first),
     Old(("audit",), "--run", "parity audit FILE.py RUN", _last),

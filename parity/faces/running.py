@@ -98,7 +98,7 @@ def _run_with(o: RunOptions, began: float) -> Ended:
     )  # fmt: skip
     header = header if kept is None else kept.header
     writable(Path(o.findings), "--findings")
-    from parity.report.progress import Reporter  # pytest is imported only by the command that runs it
+    from parity.faces.progress import Reporter  # pytest is imported only by the command that runs it
 
     path = Path(o.output) if o.output else fresh(f"parity-run-{datetime.now(UTC):%Y%m%d-%H%M%S}")
     path = path if kept is None else kept.path.with_name(f"{kept.path.name}.tmp")

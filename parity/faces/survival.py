@@ -36,6 +36,7 @@ KILLS_PER_ITEM = 20  # from outside: by a person, or for the machine's memory
 STILLBORN = 10  # workers that end one after another before any case, after which the run ends
 INQUESTS = 24  # most inquests of a run; each takes as long as starting six processes
 INQUEST_SECONDS = 300.0  # for those that are left when all else is done
+STARTS = 3  # times that a worker of this machine is started, before the run ends with its error
 WATCH_SECONDS = 0.2
 UNABLE = "unable-"  # prefix of the file with a reason why a run cannot begin; the exit code follows
 
@@ -338,3 +339,35 @@ def _exit_code(node: Any) -> int | None:
 def _process(node: Any) -> Any:
     """The process of a worker, by private attributes, which may be missing in another version."""
     return getattr(getattr(getattr(node, "gateway", None), "_io", None), "popen", None)
+
+
+class Starting:
+    """A plugin that starts a worker again that was gone before xdist knew it, as one that somebody kills in its first
+    second."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_setupnodes(self) -> None:
+        """Take the place of the function that starts a worker, before it starts the first one."""
+        manager: Any = self.config.pluginmanager.getplugin("dsession").nodemanager
+        manager.setup_node = persistent(manager.setup_node, manager.group)
+
+
+def persistent(start: Callable[..., Any], group: Any) -> Callable[..., Any]:
+    """The function that starts a worker, made to try again. start: takes execnet's spec first; group: the gateways that there
+    are. A worker elsewhere is started once: what ended it may be the way there."""
+
+    def started(spec: Any, *more: Any) -> Any:
+        for left in reversed(range(STARTS if spec.popen else 1)):
+            try:
+                return start(spec, *more)
+            except (EOFError, OSError):
+                if not left:
+                    raise
+                for gateway in [g for g in group if g.id == spec.id]:
+                    gateway.exit()  # it is half there, and holds the id
+        return None
+
+    return started

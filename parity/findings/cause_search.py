@@ -36,7 +36,7 @@ from parity.core.results import (
 )
 from parity.devices import flags
 from parity.devices.base import Device
-from parity.findings.symptoms import A_COPY, skeleton
+from parity.findings.causes import A_COPY, skeleton
 from parity.judging.rules import rule_of
 
 ATEN_LAZY = ("_conj", "_neg_view", "conj", "resolve_conj", "resolve_neg")

@@ -9,6 +9,7 @@ findings with one belong to that cause.
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,7 +31,6 @@ from parity.core.results import (
     Record,
     Status,
 )
-from parity.findings.symptoms import A_COPY, skeleton
 from parity.findings.workaround import NAMED, best
 from parity.store.rows import Death, is_own
 
@@ -44,6 +44,9 @@ FAMILY = 3  # operators whose causes differ in nothing else are reported as one
 ORDINARY_VALUES = ("uniform", "normal", "between", "inside", "index", "unique", "sample", "conditioned", "symmetric", "any")
 # Words of layouts that ordinary programs make without asking for them.
 ORDINARY_LAYOUTS = ("transpose", "permute", "channels_last", "slice", "select", "step", "flat", "expand")
+A_COPY = "a copy"
+LOOKED_AT = 1000  # characters of a message that are looked at
+SKELETON = 100  # most characters of an error's message in a symptom
 USUAL_SIZE = 1 << 16  # elements of a case's operands together
 
 WEIGHTS = {
@@ -257,3 +260,13 @@ def _furthest_first(causes: list[Gathered]) -> list[Gathered]:
         order.append(taken)
         nearest = [min(n, _distance(c, taken)) for n, c in zip(nearest, left)]
     return [*order, *rest]
+
+
+def skeleton(message: str) -> str:
+    """An error's first sentence without numbers, addresses, quoted names and shapes, so that equal errors read alike."""
+    text = message.strip()[:LOOKED_AT].splitlines()[0] if message.strip() else ""
+    text = re.sub(r"'[^']*'|\"[^\"]*\"", "'...'", text)
+    text = re.sub(r"\[[^\[\]]*\]|\([\d\s,x.]*\)", "", text)
+    text = re.sub(r"\b(Half|BFloat16|Float|Double|ComplexFloat|Int|Long|Short|Char|Byte|Bool)\b", "T", text)
+    text = re.sub(r"0x[0-9a-fA-F]+|[-+]?\d[\d.,]*(e[-+]?\d+)?", "N", text)
+    return " ".join(text.split())[:SKELETON].rstrip(" .,:;")

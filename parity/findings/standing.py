@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import date
 
 from parity.core.results import Record, Status
+from parity.findings.causes import Gathered
 from parity.findings.known import Entry
 from parity.store.rows import AGREES, EXPIRED, GROWN, SEEN, Death, ItemRow, Run, Sighting, counted, is_own
 
@@ -73,6 +74,29 @@ def new_of(run: Run) -> tuple[tuple[Record, ...], tuple[Death, ...]]:
         return bool(x.known) and (x.known, x.op, x.dtype) not in fails
 
     return tuple(r for r in run.records if not accepted(r)), tuple(d for d in deaths if not accepted(d))
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A cause that is known. why: the reasons of its entries; whole: whether all of it is accepted."""
+
+    why: str
+    whole: bool
+
+
+def marks(run: Run, causes: Iterable[Gathered]) -> dict[str, Mark]:
+    """The causes of a run that are known, by their ids."""
+    states = SEEN, GROWN, EXPIRED  # the worst last
+    why = {s.id: s.why for state in states for s in run.known if s.state == state}
+    records, deaths = new_of(run)
+    new = {id(x) for x in (*records, *deaths)}
+    made = {}
+    for c in causes:
+        found: list[Record | Death] = [*c.records, *c.deaths]
+        reasons = "; ".join(dict.fromkeys(why.get(x.known) or x.known for x in found if x.known))
+        if reasons:
+            made[c.cause.id] = Mark(reasons, not any(id(x) in new for x in found))
+    return made
 
 
 def known_once(entries: Iterable[Entry], r: Record, today: date) -> Sighting | None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
+from enum import StrEnum
 
 from parity.core.errors import NothingCompared
 from parity.core.results import COMPARED, FINDINGS, Aspect, Record, Status
 from parity.core.status import Conclusion
+from parity.findings.causes import Gathered
 from parity.findings.known import Entry, Known
-from parity.findings.standing import FIXED, standings, unaccepted
-from parity.store.rows import Death, ItemRow, Sighting, counted, totals
+from parity.findings.standing import FIXED, Mark, standings, unaccepted
+from parity.store.rows import Death, ItemRow, Run, Sighting, counted, is_own, totals
 
 FAILED = 1  # the exit code of a run that fails
 
@@ -21,6 +23,41 @@ def compared(item: ItemRow) -> bool:
     refuses every call."""
     results = [counts for aspect, counts in item.counts.items() if aspect != Aspect.REFUSAL]
     return any(n for counts in results for status, n in counts.items() if status in COMPARED)
+
+
+def of_cases(statuses: Collection[Status]) -> int:
+    """The exit code for the results of some cases: 1 for a finding, 3 if nothing was compared, else 0."""
+    if FINDINGS.intersection(statuses):
+        return FAILED
+    return 0 if COMPARED.intersection(statuses) else NothingCompared.exit_code
+
+
+class Shortfall(StrEnum):
+    """What keeps a stored run without findings from being a success."""
+
+    NOTHING = "nothing was compared"
+    CUT = "the run file is cut"
+    STOPPED = "the run did not end"
+    MISSING = "items are missing"
+    OWN = "an own function compared nothing"
+    BROKEN = "parity itself failed"
+
+
+def shortfalls(run: Run) -> tuple[Shortfall, ...]:
+    """All of them that a run has; none for a whole run that compared something."""
+    end, some = run.end, [] if any(map(compared, run.items)) else [Shortfall.NOTHING]
+    if end is None:
+        return (*some, Shortfall.CUT)
+    some += [Shortfall.STOPPED] if end.stopped else [Shortfall.MISSING] if end.expected > len(run.items) else []
+    if end.broken:
+        some.append(Shortfall.OWN if is_own(end.broken[0].partition(" ")[0]) else Shortfall.BROKEN)
+    return tuple(some)
+
+
+def of_causes(run: Run, causes: Sequence[Gathered], known: Mapping[str, Mark]) -> Conclusion:
+    """What some causes of a stored run say of the device: FAIL where one is not known as a whole."""
+    accepted = [c for c in causes if c.cause.id in known and known[c.cause.id].whole]
+    return Conclusion.of_run(len(accepted) < len(causes), not shortfalls(run))
 
 
 def kinds(records: Sequence[Record]) -> list[Record]:

@@ -9,8 +9,7 @@ from enum import StrEnum
 
 from parity.core.errors import UsageError, near
 from parity.core.results import BOTH_REFUSE, DEATHS, MISSING, OTHER_SIGNATURE, Cause, Status
-from parity.findings.causes import WEIGHTS, Gathered
-from parity.findings.symptoms import skeleton
+from parity.findings.causes import WEIGHTS, Gathered, skeleton
 from parity.history.drift import Cell, Drift, Shift
 from parity.history.pace import Pace, Paces
 from parity.store.rows import is_own

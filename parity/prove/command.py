@@ -150,7 +150,7 @@ def _zoo(o: argparse.Namespace) -> int:
 
     source = located(o.faults) if o.faults else ""
     workers = o.workers or memory.default_workers()
-    made = scoreboard.run(o.patterns, source, beyond, o.generator, o.profile, split([o.seed]), workers, hear)
+    made = scoreboard.run(o.patterns, scoreboard.Job(source, beyond, o.profile), o.generator, split([o.seed]), workers, hear)
     print(board.render(made))
     if o.output:
         board.write(made, o.output)

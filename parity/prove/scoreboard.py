@@ -74,7 +74,7 @@ class Job:
     source: str
     beyond: bool
     profile: str
-    patience: float
+    patience: float = PATIENCE
     rows: tuple[str, ...] = ()
     tasks: tuple[Task, ...] = ()
     path: tuple[str, ...] = ()
@@ -191,28 +191,17 @@ def recorded() -> tuple[str, ...]:
     return tuple(r.name for r in suite.rows("native"))
 
 
-def run(
-    patterns: Sequence[str],
-    source: str,
-    beyond: bool,
-    generator: str,
-    profile: str,
-    seeds: Sequence[str],
-    workers: int,
-    hear: Hear,
-    patience: float = PATIENCE,
-) -> Board:
-    """Score the faults that match the patterns. hear: called with each score as it comes, the number of scores so far, and the
-    total. patience: seconds that a case may take before it counts as hung, in addition to the time for its elements. Ctrl-C
-    ends the run early, with the scores so far.
+def run(patterns: Sequence[str], job: Job, generator: str, seeds: Sequence[str], workers: int, hear: Hear) -> Board:
+    """Score the faults that match the patterns. job: the settings alone; hear: called with each score as it comes, the number
+    of scores so far, and the total. Ctrl-C ends the run early, with the scores so far.
 
     Raises KeyboardInterrupt before the first score, UsageError for a pattern that matches nothing and for an unknown profile,
     FaultError as `subjects.load` does.
     """
     started = time.monotonic()
-    chosen = select(load(source, beyond), patterns)
-    chart, generators = suite.profile(profile), GENERATORS[generator]
-    job = Job(source, beyond, profile, patience, path=tuple(sys.path))
+    chosen = select(load(job.source, job.beyond), patterns)
+    chart, generators = suite.profile(job.profile), GENERATORS[generator]
+    job = replace(job, path=tuple(sys.path))
     workers = max(1, min(workers, len(chosen) * len(generators) * len(seeds)))
     names = recorded()
     scores: dict[str, Score] = {}
@@ -245,7 +234,7 @@ def run(
     chosen = tuple(s for s in chosen if s.id in with_score)
     unknown, took = tuple(n for n in names if n not in seen), time.monotonic() - started
     left = len(tasks) - len(ordered)
-    return Board(profile, generators, tuple(seeds), source, workers, took, chosen, routes, ordered, unknown, left)
+    return Board(job.profile, generators, tuple(seeds), job.source, workers, took, chosen, routes, ordered, unknown, left)
 
 
 def _answers(

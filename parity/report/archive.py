@@ -25,6 +25,7 @@ from parity.core.untrusted import Archive
 from parity.core.version import __version__
 from parity.engine import suite
 from parity.findings import causes
+from parity.findings.verdict import of_causes
 from parity.report import causes as causes_text
 from parity.report import caveats, doctor
 from parity.report.words import plural
@@ -248,7 +249,8 @@ def _run(held: _Held, name: str) -> list[str]:
     deaths = counted(run.deaths, run.items)
     checks = ", ".join(f"{status} {n:,}" for status, n in sorted(totals(run.items).items()))
     lines = [f"run: {plural(len(run.items), 'op x dtype pair')}; checks: {checks or 'none'}", *caveats.sentences(run)]
-    return lines + causes_text.render(causes.gather(run.records, deaths), run.header).splitlines()
+    gathered = causes.gather(run.records, deaths)
+    return lines + causes_text.render(gathered, run.header, of_causes(run, gathered, {})).splitlines()
 
 
 def _audit(held: _Held, name: str) -> list[str]:

@@ -11,6 +11,7 @@ from textwrap import shorten
 from parity.core.results import EXTREME_VALUES, NARROW_INTEGERS, NON_FINITE, SYMPTOMS, Cause, Json
 from parity.core.status import Conclusion
 from parity.findings.causes import OPERATORS, WEIGHTS, Gathered
+from parity.findings.standing import Mark
 from parity.report.last_line import last_line
 from parity.report.output import fitted
 from parity.report.words import called_in, listed, plural, reproduced, script_line
@@ -19,8 +20,7 @@ from parity.store.rows import Header
 COMMENT = 65_536  # most characters of a comment on GitHub
 OF_NUMBERS = (EXTREME_VALUES, NON_FINITE, NARROW_INTEGERS)  # properties by which unlike faults are reported together
 REASON = 110  # most characters of a reason
-ACCEPTED = "known: "  # with which the mark of a cause begins that is accepted as a whole
-NONE: Mapping[str, str] = {}
+NONE: Mapping[str, Mark] = {}
 LINE = 230  # most characters of a line that is printed while a run goes on
 PLURAL = {
     "values": "give wrong values",
@@ -113,43 +113,33 @@ def full(c: Gathered, header: Header) -> list[str]:
 def render(
     causes: Sequence[Gathered],
     header: Header,
+    conclusion: Conclusion,
     members: bool = False,
     caveats: Sequence[str] = (),
-    known: Mapping[str, str] = NONE,
-    whole: bool = True,
+    known: Mapping[str, Mark] = NONE,
 ) -> str:
-    """All causes in full, with the verdict last. members: list every finding, too; caveats: what a reader must know before
-    (`report.caveats`); known: what is to be said of known ones, by id (`report.known.marks`); whole: whether a run without
-    causes is a success."""
+    """All causes in full, with the verdict last. conclusion: what they say of the device (`verdict.of_causes`); members: list
+    every finding, too; caveats: what a reader must know before (`report.caveats`); known: those that are, by id."""
     text = list(caveats)
     for w, words in WEIGHTS.items():
         of_weight = [c for c in causes if c.weight == w]
         text += [f"{w}: {words}"] if of_weight else []
         for c in of_weight:
             first, *rest = full(c, header)
-            mark = [f"    {known[c.cause.id]}"] if c.cause.id in known else []
+            mark = [f"    {mark_text(known[c.cause.id])}"] if c.cause.id in known else []
             text += [first, *mark, *rest, *(_members(c) if members else ())]
-    return "\n".join([*text, _verdict(causes, known, whole)])
-
-
-def _verdict(causes: Sequence[Gathered], known: Mapping[str, str], whole: bool) -> str:
-    """The last line: FAIL where a cause is not accepted as known."""
-    accepted = _accepted(causes, known)
-    but = f", {len(accepted)} of them known" if accepted else ""
+    accepted = sum(c.cause.id in known and known[c.cause.id].whole for c in causes)
+    but = f", {accepted} of them known" if accepted else ""
     said = f"{plural(len(causes), 'cause')}: {counts_line(causes)}{but}" if causes else "no finding"
-    return last_line(concluded(causes, known, whole), said)
+    return "\n".join([*text, last_line(conclusion, said)])
 
 
-def concluded(causes: Sequence[Gathered], known: Mapping[str, str], whole: bool) -> Conclusion:
-    """What a run says of the device. The arguments are those of `render`."""
-    return Conclusion.of_run(len(_accepted(causes, known)) < len(causes), whole)
+def mark_text(m: Mark | None) -> str:
+    """Why a cause is known, and whether all of it is; empty for one that is not."""
+    return "" if m is None else f"known{'' if m.whole else ' in part'}: {m.why}"
 
 
-def _accepted(causes: Sequence[Gathered], known: Mapping[str, str]) -> list[Gathered]:
-    return [c for c in causes if known.get(c.cause.id, "").startswith(ACCEPTED)]
-
-
-def as_json(causes: Sequence[Gathered], header: Header, caveats: Sequence[str] = (), known: Mapping[str, str] = NONE) -> str:
+def as_json(causes: Sequence[Gathered], header: Header, caveats: Sequence[str] = (), known: Mapping[str, Mark] = NONE) -> str:
     """All causes for other programs, as `parity help schema-report` describes it; the field names are those of the run
     file where both have one. known: as in `render`."""
     rows = [
@@ -160,7 +150,7 @@ def as_json(causes: Sequence[Gathered], header: Header, caveats: Sequence[str] =
             "subject": c.cause.subject,
             "symptom": c.cause.symptom,
             "properties": list(c.cause.properties),
-            "known": known.get(c.cause.id, ""),
+            "known": mark_text(known.get(c.cause.id)),
             "case": c.case,
             "workaround": c.workaround,
             "ops": list(c.ops),
@@ -191,22 +181,26 @@ def of_run(header: Header) -> Json:
 
 
 def as_markdown(
-    causes: Sequence[Gathered], header: Header, caveats: Sequence[str] = (), whole: bool = True, known: Mapping[str, str] = NONE
+    causes: Sequence[Gathered],
+    header: Header,
+    conclusion: Conclusion,
+    caveats: Sequence[str] = (),
+    known: Mapping[str, Mark] = NONE,
 ) -> str:
-    """The causes for a pull request's comment or a job's summary, the worst first, within GitHub's limit for a comment. whole:
-    whether a run without causes is a success; known: as in `render`."""
+    """The causes for a pull request's comment or a job's summary, the worst first, within GitHub's limit for a comment.
+    conclusion, known: as in `render`."""
     f = header.fingerprint
     device = f"{f.device} ({f.device_name})" if f.device_name else f.device
     text = f"**parity on {inert(device)}**, torch {inert(f.torch)}: {plural(len(causes), 'cause')}"
     text += f" ({counts_line(causes)})\n" if causes else "\n"
     text += "".join(f"\n> {inert(shortened(c, REASON * 4))}\n" for c in caveats)
-    text += "\nEverything that counts agrees.\n" if whole and not causes else ""
+    text += "\nEverything that counts agrees.\n" if conclusion is Conclusion.PASS and not causes else ""
     for k, c in enumerate(causes):
         kinds = plural(len(c.records), "kind") if c.records else plural(len(c.deaths), "death")
         where = f"{kinds} in {listed(c.ops, 120)} ({listed(c.dtypes, 60)})"
         part = f"\n- **{c.weight}** `{c.cause.id}` {inert(sentence(c.cause))}; {inert(where)}\n  {code(c.case)}\n"
         part += f"  workaround: {inert(c.workaround)}\n" if c.workaround else ""
-        part += f"  {inert(shortened(known[c.cause.id], REASON * 4))}\n" if c.cause.id in known else ""
+        part += f"  {inert(shortened(mark_text(known[c.cause.id]), REASON * 4))}\n" if c.cause.id in known else ""
         if len(text) + len(part) > COMMENT - 200:
             text += f"\n... and {plural(len(causes) - k, 'more cause')}: `parity report RUN`\n"
             break

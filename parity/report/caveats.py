@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 from parity.engine.doctor import suspicion
 from parity.engine.options import STRICT
-from parity.findings.verdict import compared
+from parity.findings.verdict import Shortfall, shortfalls
 from parity.report import metadata, power
 from parity.report.gaps import dropped, leaks
 from parity.report.words import listed, plural
-from parity.store.rows import Run, is_own
+from parity.store.rows import Run
 
 SIMULATED = "a simulated device"
 LOST = 200  # most characters of the names of items
@@ -19,20 +19,21 @@ LOST = 200  # most characters of the names of items
 
 def failures(run: Run) -> Iterator[tuple[str, str]]:
     """(what is missing, more about it) of everything that keeps a run without findings from being a success."""
+    return ((str(s), _more(s, run)) for s in shortfalls(run))
+
+
+def _more(s: Shortfall, run: Run) -> str:
     end = run.end
-    if not any(map(compared, run.items)):
-        yield "nothing was compared", "this is no success; widen the selection"
+    if s is Shortfall.NOTHING:
+        return "this is no success; widen the selection"
     if end is None:
-        yield "the run file is cut", "it has no end row, so findings may be missing"
-        return
-    if end.stopped:
-        yield "the run did not end", f"{end.stopped}: what it did not reach is missing"
-    elif (missing := end.expected - len(run.items)) > 0:
+        return "it has no end row, so findings may be missing"
+    if s is Shortfall.STOPPED:
+        return f"{end.stopped}: what it did not reach is missing"
+    if s is Shortfall.MISSING:
         lost = f": {listed(end.lost, LOST)}" if end.lost else ""
-        yield "items are missing", f"{missing:,} of {end.expected:,} were not compared{lost}"
-    if end.broken:
-        own = is_own(end.broken[0].partition(" ")[0])
-        yield "an own function compared nothing" if own else "parity itself failed", end.broken[0]
+        return f"{end.expected - len(run.items):,} of {end.expected:,} were not compared{lost}"
+    return end.broken[0]
 
 
 def notes(run: Run) -> Iterator[tuple[str, str]]:

@@ -6,8 +6,7 @@ import json
 from typing import Any
 
 from parity.core.dtypes import FACTS
-from parity.core.health import HEALTHY, UNUSABLE
-from parity.core.status import Conclusion
+from parity.core.health import HEALTHY, UNUSABLE, conclusion
 from parity.devices.fingerprint import VARIABLES
 from parity.engine.doctor import fingerprint_of, in_words, named
 from parity.report.last_line import last_line
@@ -27,9 +26,9 @@ def render(found: dict[str, Any], seconds: float | None = None) -> str:
     lines += [f"{key:<{WIDE}}{value}" for key, value in (*f.facts, *found["machine"], *software)]
     lines.append(f"environment{'' if f.environment else ': ' + DEFAULTS}")
     lines += [f"  {f'{k}={v}':<{WIDE + 12}}  {VARIABLES.get(k, '')}".rstrip() for k, v in f.environment]
-    healthy = found["verdict"] == HEALTHY
-    following, verdict = (f"parity run --device {f.device}", Conclusion.PASS) if healthy else ("", Conclusion.FAIL)
-    return "\n".join([*lines, last_line(verdict, f"{f.device} is {found['verdict']}", seconds, following=following)])
+    following = f"parity run --device {f.device}" if found["verdict"] == HEALTHY else ""
+    said = last_line(conclusion(found["verdict"]), f"{f.device} is {found['verdict']}", seconds, following=following)
+    return "\n".join([*lines, said])
 
 
 def as_json(found: dict[str, Any]) -> str:

@@ -24,10 +24,12 @@ class Reported:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A format. render: its text; page: it goes to a file; compares: it shows an earlier run as well."""
+    """A format. render: its text; suffix: of a file that is written in it unasked; page: it goes to a file; compares: it shows
+    an earlier run as well."""
 
     name: str
     render: Callable[[Reported], str]
+    suffix: str = ""
     page: bool = False
     compares: bool = False
 
@@ -42,7 +44,11 @@ def _of(module: str) -> Callable[[Reported], str]:
     return lambda r: str(importlib.import_module(f"parity.report.{module}").render(r.run))
 
 
-OURS = Format("html", _html, page=True, compares=True), Format("junit", _of("junit")), Format("github", _of("github"))
+OURS = (
+    Format("html", _html, "html", page=True, compares=True),
+    Format("junit", _of("junit"), "xml"),
+    Format("github", _of("github")),
+)
 FORMATS = {f.name: f for f in OURS}
 
 
@@ -52,6 +58,17 @@ def add(made: Format) -> None:
         raise UsageError(f"there is a format '{made.name}' already; name yours otherwise")
     FORMATS[made.name] = made
     extensions.note("format", made.name)
+
+
+def added_by(run: Callable[[], None], given: str) -> str:
+    """The name of the format that a file adds. run: runs it; given: how it was named. Raises UsageError unless it adds one."""
+    before = set(FORMATS)
+    run()
+    added = [name for name in FORMATS if name not in before]
+    if len(added) != 1:
+        names = f"the formats {', '.join(added)}; name one: --format {given}:{added[0]}" if added else "no format"
+        raise UsageError(f"{given} adds {names}")
+    return added[0]
 
 
 def find(name: str) -> Format | None:

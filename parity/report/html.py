@@ -26,10 +26,10 @@ from parity.core.errors import CaseError
 from parity.core.probes import BLIND, ERRORS, SEEN
 from parity.core.results import BY_SEVERITY, COMPARED, Measure, Record, Status
 from parity.findings.causes import WEIGHTS, Gathered, gather
-from parity.findings.verdict import compared, poorly_judged
+from parity.findings.standing import marks
+from parity.findings.verdict import compared, of_causes, poorly_judged
 from parity.report import caveats, gaps, matrix, power, summary, svg, trends
-from parity.report.causes import concluded, counts_line, sentence
-from parity.report.known import marks
+from parity.report.causes import counts_line, mark_text, sentence
 from parity.report.script import minimal
 from parity.report.words import clock, listed, plural, reproduced
 from parity.store.features import ASPECT, Coverage
@@ -59,7 +59,7 @@ def render(run: Run, before: Run | None = None, name: str = "RUN") -> str:
     against = None if before is None else trends.of_runs(before, run)
     shown = causes[:CAUSES]
     known = marks(run, shown)
-    described = {id(c): _cause(c, details, name) | {"known": known.get(c.cause.id, "")} for c in shown}
+    described = {id(c): _cause(c, details, name) | {"known": mark_text(known.get(c.cause.id))} for c in shown}
     deaths = counted(run.deaths, run.items)
     return environment.get_template("page.html").render(
         device=f"{f.device} ({f.device_name})" if f.device_name and f.device_name != f.device else f.device,
@@ -69,7 +69,7 @@ def render(run: Run, before: Run | None = None, name: str = "RUN") -> str:
         seed=run.header.seed,
         started=run.header.started,
         headline=_headline(run, causes),
-        verdict=concluded(causes, marks(run, causes), not any(caveats.failures(run))),
+        verdict=of_causes(run, causes, marks(run, causes)),
         warnings=caveats.sentences(run),
         causes=causes,
         unshown=len(causes) - len(shown),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 
@@ -28,15 +29,27 @@ ONCE = "It was seen once, and not reproduced: neither in fresh processes nor aft
 LATER = "It comes only after other cases in the same process: those in `.history(...)`, which `parity replay` runs first."
 
 
-def render(c: Gathered, header: Header) -> str:
+@dataclass(frozen=True, slots=True)
+class ScriptRun:
+    """A script that was run. code: its exit code, None if it did not end within `SECONDS`; out, err: what it printed."""
+
+    code: int | None
+    out: str = ""
+    err: str = ""
+
+
+RunScript: TypeAlias = Callable[[str, str], ScriptRun]  # runs the text of a script for a device, at most `SECONDS` long
+
+
+def render(c: Gathered, header: Header, run: RunScript) -> str:
     """The whole report. The script runs on the run's device, or on the CPU alone if that is simulated; the text says which."""
     f = header.fingerprint
     parts = ["### Describe the bug", f"{inert(_capital(sentence(c.cause)))}. {inert(_where(c))}"]
     shown: list[str] = []
     for r in c.records[:TRIED]:
-        if shown := _shown(r, header):
+        if shown := _shown(r, header, run):
             break
-    parts += shown or (_shown(c.records[0], header, anyhow=True) if c.records else _of_death(c.deaths[0], f))
+    parts += shown or (_shown(c.records[0], header, run, anyhow=True) if c.records else _of_death(c.deaths[0], f))
     parts += [f"Least case, in parity's notation: {code(c.case)}"]
     parts += [f"Workaround: {inert(c.workaround)}."] if c.workaround else []
     if c.records and not any(r.shows_alone for r in c.records):
@@ -68,7 +81,7 @@ def _of_death(d: Death, f: Fingerprint) -> list[str]:
     return [*parts, f"How it ended: {inert(d.how)}, {inert(d.signal)}, at stage {inert(d.stage or 'unknown')}. {inert(d.why)}"]
 
 
-def _shown(r: Record, header: Header, anyhow: bool = False) -> list[str]:
+def _shown(r: Record, header: Header, run: RunScript, anyhow: bool = False) -> list[str]:
     """Script, output, and the worst element. Empty if no script of a few lines shows the difference here, unless anyhow."""
     f, m = header.fingerprint, r.measures[0] if r.measures else None
     parts = []
@@ -84,7 +97,7 @@ def _shown(r: Record, header: Header, anyhow: bool = False) -> list[str]:
         shows = r.script if r.script and r.shows_alone else reproduced(r.shrunk or r.case, header).partition(": ")[2]
         parts.append(f"The case takes more than a few lines of torch; `{shows}` shows it.")
     else:
-        how, output = _run(text, header)
+        how, output = _run(text, header, run)
         if how.endswith(SAME) and not anyhow:
             return []
         parts += [_fenced(text, "python"), f"{how}\n\n{_fenced(output, 'text')}"]
@@ -102,25 +115,23 @@ def _fenced(text: str, language: str) -> str:
     return f"{fence}{language}\n{text.rstrip()}\n{fence}"
 
 
-def _run(text: str, header: Header) -> tuple[str, str]:
+def _run(text: str, header: Header, run: RunScript) -> tuple[str, str]:
     """(a sentence on where it was run, what it printed)."""
     f = header.fingerprint
     here = "Run here" if torch.__version__ == f.torch else f"Run here (torch {torch.__version__}, not the run's {f.torch})"
     if f.simulated:
         text = re.sub(r"^for device in .*:$", 'for device in ("cpu",):', text, flags=re.MULTILINE)
     device = "cpu" if f.simulated else f.device
-    command = [sys.executable, "-P", "-W", "ignore", "-", device]
-    try:
-        done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=SECONDS, check=False)
-    except subprocess.TimeoutExpired:
+    done = run(text, device)
+    if done.code is None:
         return f"{here} with `{device}`, it did not end within {SECONDS} s.", ""
-    output = (done.stdout + (done.stderr if done.returncode else ""))[-LONGEST:]
+    output = (done.out + (done.err if done.code else ""))[-LONGEST:]
     if f.simulated:
         return f"{here} on the CPU alone, because the finding is a simulated device's:", output
-    cpu, _, other = done.stdout.partition(f"\n{device} ")
-    if done.returncode == 0 and cpu.removeprefix("cpu ").split() == other.replace(f", device='{device}'", "").split():
+    cpu, _, other = done.out.partition(f"\n{device} ")
+    if done.code == 0 and cpu.removeprefix("cpu ").split() == other.replace(f", device='{device}'", "").split():
         return f"{here}, {SAME}", output
-    ended = "" if done.returncode == 0 else f" It ended with {done.returncode}."
+    ended = "" if done.code == 0 else f" It ended with {done.code}."
     return f"{here}, it prints:{ended}", output
 
 

@@ -44,8 +44,9 @@ def render(run: Run) -> str:
     excused |= {(op, dtype): KNOWN for _, op, dtype in known_of(run)}
     items = {(i.op, i.dtype): i for i in run.items}
     for op, dtype in dict.fromkeys([*items, *dead]):
+        item = items.get((op, dtype)) or ItemRow(op, dtype)  # a death may have left an item unfinished
         both = [*records.get((op, dtype), ())], [*dead.get((op, dtype), ())]
-        suite.append(_case(header, op, dtype, items.get((op, dtype)), *both, ids, excused.get((op, dtype), "")))
+        suite.append(_case(header, item, *both, ids, excused.get((op, dtype), "")))
     for what, more in caveats.failures(run):
         case = SubElement(suite, "testcase", classname="parity", name=what, time="0")
         SubElement(case, "error", type="incomplete", message=shortened(more, MESSAGE))
@@ -119,23 +120,22 @@ def _family(op: str) -> str:
 
 def _case(
     header: Header,
-    op: str,
-    dtype: str,
-    item: ItemRow | None,
+    item: ItemRow,
     records: Sequence[Record | Death],
     deaths: Sequence[Record | Death],
     ids: dict[int, str],
     excused: str,
 ) -> Element:
     """excused: why some of its findings do not count, if that is so."""
-    seconds = item.seconds if item is not None else 0.0
-    case = Element("testcase", classname=f"parity.{_family(op)}", name=f"{op} {dtype}", time=f"{seconds:.3f}")
+    case = Element(
+        "testcase", classname=f"parity.{_family(item.op)}", name=f"{item.op} {item.dtype}", time=f"{item.seconds:.3f}"
+    )
     counts: Counter[str] = Counter()
-    for by_status in item.counts.values() if item is not None else ():
+    for by_status in item.counts.values():
         counts.update(by_status)
     findings = {s: counts[s] for s in BY_SEVERITY if s.is_finding and counts[s] and (records or not excused)}
     properties = SubElement(case, "properties")
-    numbers = {"cases": item.cases if item is not None else 0, "findings": sum(findings.values())}
+    numbers = {"cases": item.cases, "findings": sum(findings.values())}
     causes = list(dict.fromkeys(ids[id(x)] for x in (*records, *deaths)))
     for name, value in {**numbers, **({"causes": listed(causes, 120)} if causes else {})}.items():
         SubElement(properties, "property", name=name, value=str(value))
@@ -150,7 +150,7 @@ def _case(
         reason = next((r.reason for r in records if isinstance(r, Record) and r.status == worst), "")
         said = f"{message}: {reason}" if reason else message
         SubElement(case, "failure", type=str(worst), message=shortened(said, MESSAGE)).text = text
-    elif item is not None and not compared(item):
+    elif not compared(item):
         SubElement(case, "skipped", message=shortened(_why_nothing(item, counts), MESSAGE))
     elif excused == KNOWN:
         SubElement(case, "skipped", message=KNOWN)

@@ -7,13 +7,11 @@ from collections.abc import Iterable, Sequence
 from datetime import date
 from pathlib import Path
 
-from parity.core.results import Record
-from parity.findings.causes import Gathered
 from parity.findings.known import Entry, Known
-from parity.findings.standing import FIXED, KNOWN, NOT_SEEN, counts, new_of, standings
+from parity.findings.standing import FIXED, KNOWN, NOT_SEEN, counts, standings
 from parity.report import causes
 from parity.report.words import listed, plural
-from parity.store.rows import EXPIRED, GROWN, SEEN, Death, Run, Sighting
+from parity.store.rows import EXPIRED, GROWN, Sighting
 
 
 def what(e: Entry) -> str:
@@ -79,21 +77,6 @@ def failure(s: Sighting, e: Entry) -> str:
     how = "expired" if s.state == EXPIRED else "has grown"
     case = f"\n  case: {s.case}" if s.case else ""
     return f"{s.op} {s.dtype}{f' {s.aspect}' if s.aspect else ''}: the known finding {line(e)} {how}: {s.why}{case}"
-
-
-def marks(run: Run, causes: Iterable[Gathered]) -> dict[str, str]:
-    """What is to be said of causes that are known, by the cause's id: why, and whether all of it is accepted."""
-    states = SEEN, GROWN, EXPIRED  # the worst last
-    why = {s.id: s.why for state in states for s in run.known if s.state == state}
-    records, deaths = new_of(run)
-    new = {id(x) for x in (*records, *deaths)}
-    said = {}
-    for c in causes:
-        found: list[Record | Death] = [*c.records, *c.deaths]
-        reasons = "; ".join(dict.fromkeys(why.get(x.known) or x.known for x in found if x.known))
-        if reasons:
-            said[c.cause.id] = f"known{' in part' if any(id(x) in new for x in found) else ''}: {reasons}"
-    return said
 
 
 def accepted(entries: Iterable[Entry]) -> str:

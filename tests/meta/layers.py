@@ -81,6 +81,22 @@ def upward() -> list[str]:
     return found
 
 
+DECIDES = frozenset({"argparse", "multiprocessing", "pytest", "subprocess"})  # imports of what decides or runs something
+ENDS = frozenset({"sys.exit", "os._exit", "os.kill", "Conclusion.of", "Conclusion.of_run"})
+
+
+def deciding(tree: ast.Module) -> list[str]:
+    """What in a module starts or ends a process, is a plugin of pytest, or concludes something of a device."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names = [a.name for a in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+            found += [n for n in names if n.partition(".")[0] in DECIDES]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ENDS:
+            found.append(ast.unparse(node.func))
+    return found
+
+
 def cycles() -> list[str]:
     """A cycle of modules, if there is one: imports at the top of a file, in whatever form."""
     graph = {m: {other for other, at_top in own_imports(m) if at_top and other != m} for m in MODULES}

@@ -64,3 +64,20 @@ def test_the_top_level_is_small() -> None:
     assert len(entries) <= ENTRIES
     silent = [name for name in ORDER if not ast.get_docstring(ast.parse((PACKAGE / name / "__init__.py").read_text()))]
     assert not silent
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES if folder(m) == "report"])
+def test_reports_put_into_words_what_was_decided(module: str) -> None:
+    """They start and end no process, are no plugins, and conclude nothing: that is done in the folders before and after."""
+    assert layers.deciding(ast.parse(MODULES[module].read_text())) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("import pytest", "from subprocess import run", "import multiprocessing.pool", "def f():\n    import argparse"),
+        *("sys.exit(1)", "def f(x):\n    return Conclusion.of_run(x, True)"),
+    ],
+)
+def test_a_report_that_decides_is_seen(text: str) -> None:
+    assert len(layers.deciding(ast.parse(text))) == 1

@@ -19,7 +19,7 @@ import pytest
             "parity.catalog",
             "parity.store.run_file",
         ),
-        *("parity.report.progress", "parity.report.diff", "parity.report.causes"),  # the main process of a run
+        *("parity.faces.progress", "parity.report.diff", "parity.report.causes"),  # the main process of a run
         *("parity.faces.commands.replay", "parity.report.explanation"),
     ],
 )

@@ -11,7 +11,7 @@ import pytest
 PACKAGE = Path(__file__).parents[2] / "parity"
 # The rules; the rows, which name their class; the tables, whose sections are named by classes, and the device that reads its
 # own bounds in them; and the classes themselves.
-ALLOWED = ("judging/rules", "catalog", "zoo", "tolerance", "core/case.py", "devices/sim/honest")
+ALLOWED = ("judging/rules.py", "catalog", "zoo", "tolerance", "core/case.py", "devices/sim/honest")
 MODULES = [
     path.relative_to(PACKAGE).as_posix()
     for path in sorted(PACKAGE.rglob("*.py"))

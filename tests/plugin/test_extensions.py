@@ -1,5 +1,5 @@
 """A file outside of the package adds a row, a table, a class of ops, a check and a format: through --setup, and as an installed
-package through an entry point."""
+package through an entry point, which adds a command, too."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 import pytest
 
+from parity.core.errors import UsageError
+from parity.faces import commandline
 from parity.store import run_file
 from parity.store.rows import Run
 
@@ -27,7 +29,7 @@ from parity.checks.trial import Result
 from parity.core.case import OpClass
 from parity.core.results import Aspect, Status, Verdict
 from parity.judging import rules
-from parity.judging.rules.composite import Composite
+from parity.judging.rules import Composite
 from parity.report import formats
 
 ODD = Aspect("own-odd")
@@ -69,6 +71,28 @@ scale = 3.0
 output_ulp = 2.0
 source = "measured by its author"
 """
+COMMAND = """
+import sys
+from pathlib import Path
+
+from parity.faces import commandline
+from parity.store import run_file
+
+HELP = "how many ops a run compared"
+ABOUT = "Count the ops of a run file."
+
+
+def add(to):
+    to.add_argument("subject", type=Path)
+
+
+def run(o):
+    print(len({i.op for i in run_file.read(o.subject).items}))
+    return 0
+
+
+commandline.add("tally", sys.modules[__name__])
+"""
 SHIFTED = """
 from parity import Fault
 
@@ -85,7 +109,7 @@ class User(NamedTuple):
 
     def parity(self, *argv: str) -> tuple[int, str]:
         """Exit code and output of a command."""
-        command = [sys.executable, "-P", "-m", "parity", *argv, *self.given]
+        command = [sys.executable, "-P", "-m", "parity", *argv, *(self.given if argv[0] != "report" else ())]
         env = {**os.environ, "PYTHONPATH": self.path}
         done = subprocess.run(command, cwd=self.folder, env=env, capture_output=True, text=True, timeout=300, check=False)
         assert "Traceback" not in done.stdout + done.stderr
@@ -120,7 +144,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> User:
     facts = site / "mine_parity-1.0.dist-info"
     facts.mkdir()
     (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: mine-parity\nVersion: 1.0\n")
-    (facts / "entry_points.txt").write_text("[parity]\nmine = mine\n")
+    (site / "mine_command.py").write_text(COMMAND)
+    (facts / "entry_points.txt").write_text("[parity]\nmine = mine\ncommand = mine_command\n")
     (folder / "faults.py").write_text(SHIFTED)
     return User(folder, path=str(site))
 
@@ -133,7 +158,12 @@ def test_what_a_setup_file_adds_is_run_and_reported(by_setup: User) -> None:
     (item,) = by_setup.stored.items
     assert item.op == "mine.sine"
     assert item.counts["own-odd"] == item.counts["forward"]
-    assert by_setup.parity("report", "run.jsonl", "--format", "ops") == (0, "mine.sine\n")
+    for words in ("mine.py", "mine.py:ops"):
+        assert by_setup.parity("report", "run.jsonl", "--format", words) == (0, "mine.sine\n")
+    assert by_setup.parity("report", "run.jsonl", "--format", "none.py") == (
+        2,
+        "parity: --format none.py: no such file; give a Python file that adds what is asked for\n",
+    )
 
 
 def test_what_a_package_adds_is_run_and_a_fault_in_it_is_found(installed: User) -> None:
@@ -145,6 +175,19 @@ def test_what_a_package_adds_is_run_and_a_fault_in_it_is_found(installed: User) 
     shrunk = {r.aspect: r.shrunk for r in installed.stored.records if r.shrunk}
     assert shrunk["own-odd"].startswith("mine.sine(float32[")
     assert installed.parity("report", "run.jsonl", "--format", "ops") == (0, "mine.sine\n")
+    assert installed.parity("tally", "run.jsonl") == (0, "1\n")
+
+
+def test_a_command_that_a_package_adds_is_listed(installed: User) -> None:
+    code, said = installed.parity("--help")
+    assert code == 0
+    assert "What did installed packages add?\n  tally     how many ops a run compared\n" in said
+    assert "What did installed" not in User(installed.folder).parity("--help")[1]
+
+
+def test_a_command_cannot_take_the_name_of_another() -> None:
+    with pytest.raises(UsageError, match="there is a command 'run' already; name yours otherwise"):
+        commandline.add("run", commandline.COMMANDS["run"])
 
 
 @pytest.mark.parametrize("user", ["by_setup", "installed"])

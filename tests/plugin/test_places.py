@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from parity.faces import cli, running
+from parity.faces import cli, commandline, running
 from parity.store import run_file
 
 SHORT = ("run", "exp", "--device", "sim", "--dtype", "float32", "--examples", "1", "--power", "0", "-n", "1")
@@ -87,7 +87,7 @@ def test_what_the_system_refuses_is_told_with_a_remedy(
     def refuses(*_: object) -> int:
         raise OSError(number, os.strerror(number), "there")
 
-    monkeypatch.setitem(cli.COMMANDS, "doctor", refuses)
+    monkeypatch.setattr(commandline.COMMANDS["doctor"], "run", refuses)
     assert cli.main(["doctor"]) == 2
     assert words in capsys.readouterr().err
 

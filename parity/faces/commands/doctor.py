@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from parity.core.errors import DeviceError, UsageError
-from parity.core.health import HEALTHY, SUSPECT
+from parity.core.health import exit_code
 from parity.engine import memory
 from parity.engine.doctor import examined
 from parity.engine.options import RunOptions
@@ -55,7 +55,7 @@ def run(o: argparse.Namespace) -> int:
         print(doctor_report.absent_as_json(o.device, str(e)))
         return e.exit_code
     print(doctor_report.as_json(found) if as_json else doctor_report.render(found, time.monotonic() - began))
-    return {HEALTHY: 0, SUSPECT: 1}.get(found["verdict"], DeviceError.exit_code)
+    return exit_code(found["verdict"])
 
 
 def _archive(o: argparse.Namespace) -> int:

@@ -67,7 +67,7 @@ def of_merged(made: Run) -> list[str]:
 
 
 def _add(o: argparse.Namespace) -> int:
-    from parity.findings import known_entries, known_file
+    from parity.findings import known_file
     from parity.report.known import what
     from parity.report.words import plural
 
@@ -79,24 +79,8 @@ def _add(o: argparse.Namespace) -> int:
     if before is not None and before.environment.device not in ("", environment.device):
         other = f"{path} is for {before.environment.device}, and {o.run} is of {environment.device}"
         raise UsageError(f"{other}; a file is for one family of devices: name another with --file")
-    new: list[Entry] = []
-    for status in o.status:
-        if status not in known_entries.refusals(known.WORST):
-            raise UsageError(f"--status takes unsupported and fallback, not '{status}'; findings are added by their cause")
-        new += known_entries.of_status(status, made, o.reason, o.link, o.until)
-    gathered = known_entries.causes_of(made) if o.cause or not o.status else ()
-    if o.cause:
-        names = [c.cause.id for c in gathered]
-        for name in o.cause:
-            if name not in _expired(made) and not any(name in (c.cause.id, *(m.id for m in c.members)) for c in gathered):
-                raise UsageError(
-                    f"{o.run} has no cause '{name}' to add; {near(name, names) or 'it has ' + ', '.join(names[:24])}"
-                )
-        gathered = tuple(c for c in gathered if {c.cause.id, *(m.id for m in c.members)} & set(o.cause))
-    for c in gathered:
-        new += known_entries.of_cause(c, made, o.reason, o.link, o.until)
     held = {e.id: e for e in (before.entries if before else ())}
-    new += _prolonged(o, made, held)
+    new = [*_asked(o, made), *_prolonged(o, made, held)]
     if not new:
         print(f"{o.run} has nothing to add: no finding that is missing in {path}")
         return 0
@@ -118,6 +102,29 @@ def _add(o: argparse.Namespace) -> int:
     )
     print(f"{counted}; next: parity run --known {path}")
     return 0
+
+
+def _asked(o: argparse.Namespace, made: Run) -> list[Entry]:
+    """The entries of the statuses and causes that are named; of all causes where nothing is."""
+    from parity.findings import known_entries
+
+    new: list[Entry] = []
+    for status in o.status:
+        if status not in known_entries.refusals(known.WORST):
+            raise UsageError(f"--status takes unsupported and fallback, not '{status}'; findings are added by their cause")
+        new += known_entries.of_status(status, made, o.reason, o.link, o.until)
+    gathered = known_entries.causes_of(made) if o.cause or not o.status else ()
+    if o.cause:
+        names = [c.cause.id for c in gathered]
+        for name in o.cause:
+            if name not in _expired(made) and not any(name in (c.cause.id, *(m.id for m in c.members)) for c in gathered):
+                raise UsageError(
+                    f"{o.run} has no cause '{name}' to add; {near(name, names) or 'it has ' + ', '.join(names[:24])}"
+                )
+        gathered = tuple(c for c in gathered if {c.cause.id, *(m.id for m in c.members)} & set(o.cause))
+    for c in gathered:
+        new += known_entries.of_cause(c, made, o.reason, o.link, o.until)
+    return new
 
 
 def _expired(made: Run) -> set[str]:

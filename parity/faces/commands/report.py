@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import subprocess
 import sys
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from parity.core import processes
 from parity.core.errors import UsageError, near
-from parity.engine.options import read_text
 from parity.faces.commands.groups import add_output, format_of
 from parity.report import formats, output
 from parity.store import run_file
@@ -20,8 +22,10 @@ ABOUT = (
     "that are silently wrong come first. A cause's id depends on the facts alone, so it is the same in every run. Of an "
     "archive of parity doctor --archive: what it holds."
 )
-FORMATS = {"md": "markdown", "json": "json", "xml": "junit", "html": "html"}  # by the suffix of a file
-WAYS = "{text,markdown,json,html,junit,github,issue}"  # no choices: files outside of the package add some
+PYTHON = ".py"  # the suffix of a file that adds a format
+FORMATS = {"md": "markdown", "json": "json", **{f.suffix: f.name for f in formats.OURS if f.suffix}}  # by the suffix of a file
+# No choices: files outside of the package add some.
+WAYS = f"{{{','.join((*formats.OF_CAUSES, *(f.name for f in formats.OURS), 'issue', 'FILE.py'))}}}"
 
 
 def add(to: argparse.ArgumentParser) -> None:
@@ -36,12 +40,11 @@ def add(to: argparse.ArgumentParser) -> None:
     how = (
         "text by default, or as the file of -o is called (.md, .json, .xml, .html); html: one page; junit: a test case for "
         "each op and dtype; github: annotations, the worst ten; issue: the cause as a bug report in Markdown, with a minimal "
-        "script, which is run for it, and the versions"
+        "script, which is run for it, and the versions; FILE.py or FILE.py:NAME: a format that this file adds"
     )
     to.add_argument("--format", metavar=WAYS, help=how)
     how = "for a page: an earlier run, for trends and both side by side"
     to.add_argument("--against", type=Path, metavar="BEFORE", help=how)
-    to.add_argument("--setup", metavar="FILE", type=read_text, help="Python that adds a format of its own; it is run first")
     add_output(to, "write to this file")
 
 
@@ -54,15 +57,11 @@ def run(o: argparse.Namespace) -> int:
 
         o.format = "text"
         return _written(o, archive.render(o.subject) + "\n")
-    if o.setup:
-        from parity.devices.setup import run_setup
-
-        run_setup(o.setup)  # it may add the format
     return _report(o, run_file.read(o.subject, partial=True))
 
 
 def _report(o: argparse.Namespace, run: Run) -> int:
-    o.format, o.run = format_of(o.format, o.output, FORMATS, "text"), o.subject
+    o.format, o.run = format_of(_added(o.format), o.output, FORMATS, "text"), o.subject
     o.issue = o.format == "issue"
     made = None if o.issue else formats.find(o.format)
     if run.end is None and (o.matrix or o.cause):  # every other report says so itself
@@ -70,6 +69,20 @@ def _report(o: argparse.Namespace, run: Run) -> int:
     if o.against and not (made is not None and made.compares):
         raise UsageError("--against is for a page: parity report RUN --against BEFORE -o report.html; else parity diff")
     return _written(o, (_matrix if o.matrix else _causes)(o, run) if made is None else _whole(o, run, made))
+
+
+def _added(given: str | None) -> str | None:
+    """The format that was asked for; of a file that adds it, after that was run."""
+    file, suffix, name = (given or "").partition(PYTHON)
+    if not suffix:
+        return given
+    from parity.devices.setup import run_setup
+
+    run = partial(run_setup, file + suffix, "--format")
+    if not name:
+        return formats.added_by(run, file + suffix)
+    run()
+    return name.removeprefix(":")
 
 
 def _written(o: argparse.Namespace, text: str) -> int:
@@ -110,10 +123,10 @@ def _matrix(o: argparse.Namespace, run: Run) -> str:
 
 
 def _causes(o: argparse.Namespace, run: Run) -> str:
-    from parity.findings import causes
+    from parity.findings import causes, verdict
+    from parity.findings.standing import marks
     from parity.report import causes as causes_report
     from parity.report import caveats
-    from parity.report.known import marks
 
     gathered = causes.gather(run.records, counted(run.deaths, run.items))
     ids = [c.cause.id for c in gathered]
@@ -132,11 +145,23 @@ def _causes(o: argparse.Namespace, run: Run) -> str:
         if (there := called_in(run.header)) != processes.called():
             again = f"{there} report {o.run} {gathered[0].cause.id} --format issue"
             print(f"parity: with the torch of the run: {again}", file=sys.stderr)
-        return issue.render(gathered[0], run.header)
+        return issue.render(gathered[0], run.header, run_script)
     before, known = caveats.sentences(run), marks(run, gathered)
     if o.format == "json":
         return causes_report.as_json(gathered, run.header, before, known) + "\n"
+    conclusion = verdict.of_causes(run, gathered, known)
     if o.format == "markdown":
-        return causes_report.as_markdown(gathered, run.header, before, not any(caveats.failures(run)), known)
-    whole = not any(caveats.failures(run))
-    return causes_report.render(gathered, run.header, bool(o.cause), () if o.cause else before, known, whole) + "\n"
+        return causes_report.as_markdown(gathered, run.header, conclusion, before, known)
+    return causes_report.render(gathered, run.header, conclusion, bool(o.cause), () if o.cause else before, known) + "\n"
+
+
+def run_script(text: str, device: str) -> Any:
+    """Run the text of a script for a device; an `issue.ScriptRun`."""
+    from parity.report.issue import SECONDS, ScriptRun
+
+    command = [sys.executable, "-P", "-W", "ignore", "-", device]
+    try:
+        done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        return ScriptRun(None)
+    return ScriptRun(done.returncode, done.stdout, done.stderr)

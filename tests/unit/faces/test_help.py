@@ -10,7 +10,7 @@ import commands
 import pytest
 
 from parity.core.results import Status
-from parity.faces import cli, commandline, manual
+from parity.faces import commandline, manual
 
 PARSER = commandline.parser("prove")
 COMMANDS = [name for name, _, _ in manual.subcommands(PARSER)]
@@ -45,7 +45,7 @@ def test_links_become_commands_addresses_or_words() -> None:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_a_chapter_that_begins_with_it(command: str) -> None:
     assert command in manual.homes()
-    assert command in cli.COMMANDS
+    assert command in commandline.COMMANDS
 
 
 def test_the_help_has_each_command_once_with_examples_that_parse(capfd: pytest.CaptureFixture[str]) -> None:

@@ -46,6 +46,8 @@ LINES = (
     ("capture m.py -oc", "locate m.py --capture=c"),
     ("report run.jsonl exp-1 --issue", "report run.jsonl exp-1 --format issue"),
     ("report --schema run", "help schema-run"),
+    ("report run.jsonl --format ops --setup mine.py -v", "report run.jsonl -v --format=mine.py:ops"),
+    ("report run.jsonl --setup=mine.py", "report run.jsonl"),
     ("audit --model m.py --shapes", "audit m.py --shapes"),
     ("audit m.py --run=a.jsonl --shapes --run b.jsonl", "audit m.py --shapes a.jsonl b.jsonl"),
     ("audit m.py --json", "audit m.py --format json"),
@@ -87,7 +89,7 @@ def test_several_old_names_are_all_replaced() -> None:
 
 def test_the_time_of_a_call_is_a_variable_of_this_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(HANG_AFTER, raising=False)
-    monkeypatch.setitem(cli.COMMANDS, "run", lambda o: round(10 * float(os.environ[HANG_AFTER])))
+    monkeypatch.setattr(commandline.COMMANDS["run"], "run", lambda o: round(10 * float(os.environ[HANG_AFTER])))
     assert cli.main(["run", "add", "--hang-after", "2.5"]) == 25
     assert HANG_AFTER not in os.environ
 

@@ -10,7 +10,7 @@ from typing import Any
 import execnet
 import pytest
 
-from parity.faces.starting import STARTS, persistent
+from parity.faces.survival import STARTS, persistent
 
 
 @pytest.fixture

@@ -22,8 +22,7 @@ from parity.engine.examine import examine
 from parity.engine.journal import LOCATING, SHRINKING, NoJournal
 from parity.engine.options import RunOptions
 from parity.engine.planning import RunPlan
-from parity.findings.causes import OPERATORS, Gathered, gather, weight
-from parity.findings.symptoms import skeleton
+from parity.findings.causes import OPERATORS, Gathered, gather, skeleton, weight
 from parity.store.rows import Death
 
 

@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 
-from parity.core.results import Record, Status
+from parity.core.health import HEALTHY, SUSPECT, UNUSABLE, conclusion, exit_code
+from parity.core.results import Fingerprint, Record, Status
 from parity.core.status import Conclusion
+from parity.findings.causes import gather
 from parity.findings.known import Entry, Known
-from parity.findings.verdict import RunResult, compared, kinds
+from parity.findings.standing import marks
+from parity.findings.verdict import RunResult, Shortfall, compared, kinds, of_cases, of_causes, shortfalls
 from parity.store.code import Code
-from parity.store.rows import AGREES, CPU, EXPIRED, GROWN, OUTSIDE, SEEN, Death, ItemRow, Sighting
+from parity.store.rows import AGREES, CPU, EXPIRED, GROWN, OUTSIDE, SEEN, Death, End, Header, ItemRow, Run, Sighting
 
 ITEM = ItemRow("exp", "float32", 4, {"forward": {"agree": 3, "unsupported": 1}}, judged=90, left={"why": 10})
 AGREEING = RunResult([ITEM])
@@ -125,3 +128,52 @@ def test_a_conclusion_follows_from_what_fails_and_what_is_whole() -> None:
         *(Conclusion.FAIL, Conclusion.FAIL, Conclusion.PASS, Conclusion.INCONCLUSIVE)
     ]
     assert [Conclusion.of(code) for code in (0, 1, 2, 3, 4, 130)] == ["PASS", "FAIL", *["INCONCLUSIVE"] * 4]
+    assert [exit_code(verdict) for verdict in (HEALTHY, SUSPECT, UNUSABLE)] == [0, 1, 4]
+    assert [conclusion(verdict) for verdict in (HEALTHY, SUSPECT, UNUSABLE)] == ["PASS", "FAIL", "FAIL"]
+
+
+@pytest.mark.parametrize(
+    ("statuses", "code"),
+    [
+        (["agree", "unsupported"], 0),
+        (["agree", "wrong"], 1),
+        (["unsupported", "error"], 1),
+        (["unsupported", "void"], 3),
+        ([], 3),
+    ],
+)
+def test_replayed_cases_fail_for_a_finding_and_pass_only_if_compared(statuses: list[str], code: int) -> None:
+    assert of_cases([Status(s) for s in statuses]) == code
+
+
+FINGERPRINT = Fingerprint("0", "2.13.0", "", "3.11", "Linux", "x86_64", "sim", "", simulated=True)
+WHOLE = Run(Header(FINGERPRINT), items=(ITEM,), end=End(1.0, {}, "", 1))
+
+
+@pytest.mark.parametrize(
+    ("facts", "short"),
+    [
+        ({}, ()),
+        ({"items": ()}, (Shortfall.NOTHING, Shortfall.MISSING)),
+        ({"end": None}, (Shortfall.CUT,)),
+        ({"end": End(1.0, {}, "interrupted", 2)}, (Shortfall.STOPPED,)),
+        ({"end": End(1.0, {}, "", 2)}, (Shortfall.MISSING,)),
+        ({"end": End(1.0, {}, "", 1, broken=("exp-float32: boom",))}, (Shortfall.BROKEN,)),
+        ({"end": End(1.0, {}, "", 1, broken=("net.py:Net compared nothing",))}, (Shortfall.OWN,)),
+    ],
+)
+def test_a_stored_run_passes_only_if_nothing_is_missing(facts: dict[str, Any], short: tuple[Shortfall, ...]) -> None:
+    run = replace(WHOLE, **facts)
+    assert shortfalls(run) == short
+    assert of_causes(run, (), {}) == (Conclusion.INCONCLUSIVE if short else Conclusion.PASS)
+
+
+def test_a_cause_fails_unless_all_of_it_is_known() -> None:
+    """An entry that has grown or expired accepts its cause no more."""
+    accepted = replace(WHOLE, records=(replace(FOUND, known="k"),), known=(seen(SEEN),))
+    for run, whole in ((accepted, True), (replace(accepted, known=(replace(seen(GROWN, True), why="more"),)), False)):
+        causes = gather(run.records)
+        known = marks(run, causes)
+        assert [m.whole for m in known.values()] == [whole]
+        assert of_causes(run, causes, known) == (Conclusion.PASS if whole else Conclusion.FAIL)
+    assert of_causes(accepted, gather(accepted.records), {}) == Conclusion.FAIL

@@ -45,7 +45,7 @@ def quiet(score: Score, done: int, total: int) -> None:
 @pytest.fixture(scope="module")
 def both() -> Board:
     """All the faults, by both generators, in two workers."""
-    return scoreboard.run((), str(FILE), False, "both", "quick", ("0",), 2, quiet, 4.0)
+    return scoreboard.run((), Job(str(FILE), False, "quick", 4.0), "both", ("0",), 2, quiet)
 
 
 @pytest.fixture(scope="module")
@@ -191,7 +191,7 @@ def test_workers_do_not_change_the_score() -> None:
     """One worker or two, the same cases."""
 
     def told(workers: int) -> list[Score]:
-        made = scoreboard.run(("wrong", "never", "shifted"), str(FILE), False, "suite", "quick", ("3",), workers, quiet)
+        made = scoreboard.run(("wrong", "never", "shifted"), Job(str(FILE), False, "quick"), "suite", ("3",), workers, quiet)
         return [replace(s, seconds=0.0, shrinking=0.0) for s in made.scores]
 
     assert told(1) == told(2)
@@ -202,7 +202,7 @@ def test_an_interrupted_board_keeps_what_it_has(capsys: pytest.CaptureFixture[st
     def first(score: Score, done: int, total: int) -> None:
         raise KeyboardInterrupt
 
-    made = scoreboard.run(("wrong", "never", "shifted"), str(FILE), False, "suite", "quick", ("3",), 1, first)
+    made = scoreboard.run(("wrong", "never", "shifted"), Job(str(FILE), False, "quick"), "suite", ("3",), 1, first)
     assert (len(made.scores), len(made.subjects), made.left) == (1, 1, 2)
     assert "INTERRUPTED: 2 of 3 were not scored." in report.render(made)
     assert report.tree(made)["left"] == 2
@@ -214,7 +214,7 @@ def test_an_interrupted_board_keeps_what_it_has(capsys: pytest.CaptureFixture[st
 @pytest.mark.usefixtures("recorded_once")
 def test_each_seed_is_run() -> None:
     """Each is a score of its own; OpInfo, which has no seed, is run once."""
-    made = scoreboard.run(("shifted",), str(FILE), False, "both", "quick", ("7", "8", "9"), 1, quiet)
+    made = scoreboard.run(("shifted",), Job(str(FILE), False, "quick"), "both", ("7", "8", "9"), 1, quiet)
     assert [s.seed for s in made.of(score.SUITE)] == ["7", "8", "9"]
     assert len(made.of(score.OPINFO)) == 1
     assert len({s.case for s in made.of(score.SUITE)}) > 1
@@ -470,7 +470,7 @@ def test_wilson() -> None:
 @pytest.mark.usefixtures("recorded_once")
 def test_kinds_and_silent_ones_stand_apart() -> None:
     """Classified bugs are counted per kind and per trigger class."""
-    made = scoreboard.run((), "few", False, "suite", "quick", ("0",), 1, quiet)
+    made = scoreboard.run((), Job("few", False, "quick"), "suite", ("0",), 1, quiet)
     text = report.render(made)
     assert "silent_wrong_forward    1 of   3" in text
     assert "all silent ones         2 of   4" in text

@@ -15,11 +15,15 @@ import torch
 
 from parity.core import notation
 from parity.core.results import Cause, Fingerprint, Measure, Record, Workaround
+from parity.core.status import Conclusion
+from parity.faces.commands.report import run_script
 from parity.findings.causes import Gathered, gather
 from parity.report import causes as told
 from parity.report import issue
 from parity.report.script import minimal
 from parity.store.rows import Death, Header
+
+FAIL = Conclusion.FAIL
 
 
 def header(device: str = "sim") -> Header:
@@ -47,9 +51,9 @@ def test_a_cause_is_told_with_its_worst_element_and_the_command() -> None:
     assert len(told.lines(made, 4, header())) == 3
     assert "worst" not in "\n".join(told.lines(made, 4, header()))
     assert told.lines(made, 2, header()) == ["1 more cause"]
-    assert "findings:\n      wrong exp float32 forward: exp(float32[2])" in told.render(made, header(), members=True)
-    assert told.render((), header()) == "PASS  no finding"
-    assert told.render((), header(), whole=False) == "INCONCLUSIVE  no finding"
+    assert "findings:\n      wrong exp float32 forward: exp(float32[2])" in told.render(made, header(), FAIL, members=True)
+    assert told.render((), header(), Conclusion.PASS) == "PASS  no finding"
+    assert told.render((), header(), Conclusion.INCONCLUSIVE) == "INCONCLUSIVE  no finding"
 
 
 def test_a_way_around_is_named_in_every_report_of_a_cause() -> None:
@@ -58,26 +62,26 @@ def test_a_way_around_is_named_in_every_report_of_a_cause() -> None:
     r = replace(record("exp(float32[2])"), ways=ways)
     line = "workaround: exp on the CPU agrees (4 of 4 cases); it copies operands and results"
     one = gather([r])
-    assert told.render(one, header()).count(f"    {line}\n") == 1
+    assert told.render(one, header(), FAIL).count(f"    {line}\n") == 1
     assert json.loads(told.as_json(one, header()))["causes"][0]["workaround"] == line.removeprefix("workaround: ")
-    assert "workaround: exp on the CPU agrees" in told.as_markdown(one, header())
-    assert "\n\nWorkaround: exp on the CPU agrees" in issue.render(one[0], header())
+    assert "workaround: exp on the CPU agrees" in told.as_markdown(one, header(), FAIL)
+    assert "\n\nWorkaround: exp on the CPU agrees" in issue.render(one[0], header(), run_script)
     for silent in (replace(r, ways=ways[:1]), replace(r, ways=()), replace(r, status="not reproduced")):
-        assert "workaround" not in told.render(gather([silent]), header())
+        assert "workaround" not in told.render(gather([silent]), header(), FAIL)
 
 
 def test_markdown_is_inert_and_fits_a_comment() -> None:
     """What a file holds is shown as it is, and the worst come first."""
     evil = Cause("<script>alert(1)</script> [x](http://y)", "values")
-    text = told.as_markdown(gather([record("exp(float32[2])", cause=evil)]), header())
+    text = told.as_markdown(gather([record("exp(float32[2])", cause=evil)]), header(), FAIL)
     assert "<script>" not in text
     assert "](http" not in text
     many = [record(f"exp(float32[{k}])", cause=Cause(f"aten::{'x' * 200}{k}", "values")) for k in range(1, 900)]
-    text = told.as_markdown(gather(many), header())
+    text = told.as_markdown(gather(many), header(), FAIL)
     assert len(text) <= 65_536
     assert re.search(r"and \d+ more causes", text)
-    assert "0 causes\n\nEverything that counts agrees." in told.as_markdown((), header())
-    cut = told.as_markdown((), header(), ["Nothing was compared: <b>."], whole=False)
+    assert "0 causes\n\nEverything that counts agrees." in told.as_markdown((), header(), Conclusion.PASS)
+    cut = told.as_markdown((), header(), Conclusion.INCONCLUSIVE, ["Nothing was compared: <b>."])
     assert "> Nothing was compared: \\<b\\>." in cut
     assert "agrees" not in cut
 
@@ -136,12 +140,12 @@ def test_what_takes_more_than_a_few_lines_has_none(case: str) -> None:
 def test_a_bug_report_says_where_its_script_was_run_and_names_like_reports() -> None:
     """On the CPU alone for a simulated device."""
     (one,) = gather([record("softmax(float32[1, 3], dim=-1)", cause=Cause("aten::_softmax", "values"))])
-    text = issue.render(one, header())
+    text = issue.render(one, header(), run_script)
     for part in ("### Describe the bug", "```python", "Run here on the CPU alone", "cpu tensor([[", "### Versions", "Apple M2"):
         assert part in text
     assert text.count("cpu tensor([[") == 1
     (two,) = gather([record("exp(float32[2])", cause=Cause("aten::erfinv", "values"))])
-    assert "- https://github.com/pytorch/pytorch/" in issue.render(two, header())
+    assert "- https://github.com/pytorch/pytorch/" in issue.render(two, header(), run_script)
 
 
 def test_what_is_to_be_done_next_is_done_in_the_environment_of_the_run(tmp_path: Path) -> None:
@@ -156,13 +160,13 @@ def test_what_is_to_be_done_next_is_done_in_the_environment_of_the_run(tmp_path:
     assert f"    reproduce: {sys.executable} {lent} replay 'exp(float32[2])' --device sim" in text
     assert f"    or run {sys.executable} findings/exp.py (needs torch only" in text
     assert "parity replay" in "\n".join(told.full(one, replace(there, command=("rm -rf", str(lent)))))
-    report = issue.render(one, replace(there, fingerprint=replace(there.fingerprint, torch="2.99.0")))
+    report = issue.render(one, replace(there, fingerprint=replace(there.fingerprint, torch="2.99.0")), run_script)
     assert f"Run here (torch {torch.__version__}, not the run's 2.99.0) on the CPU alone" in report
     assert "PyTorch version: 2.99.0 (cf30)" in report
 
 
 def test_an_absent_device_is_told_in_the_bug_report() -> None:
     (one,) = gather([record("exp(float32[2])")])
-    text = issue.render(one, header("xpu"))
+    text = issue.render(one, header("xpu"), run_script)
     assert "It ended with 1" in text
     assert isinstance(one, Gathered)

@@ -14,7 +14,9 @@ import pytest
 import stored
 
 from parity.core.results import Cause, Record, Status
+from parity.core.status import Conclusion
 from parity.engine import merging
+from parity.faces.commands.report import run_script
 from parity.findings import known, known_entries
 from parity.findings.causes import gather
 from parity.findings.standing import known_once
@@ -57,12 +59,12 @@ def test_it_is_in_every_report_of_a_run(once: Run) -> None:
     c = next(c for c in gather(once.records) if c.cause.symptom == "not reproduced")
     data = summary.SummaryData(once.header, RunResult(once.items, once.records), verbose=True)
     assert re.search(r"^ +dtype .* not reproduced$", summary.render(data), re.MULTILINE)
-    for text in (summary.render(data), texts.render([c], once.header)):
+    for text in (summary.render(data), texts.render([c], once.header, Conclusion.FAIL)):
         assert "aten::exp was wrong once and never again" in text
         assert "not reproduced in out, forward: once wrong, and not again in 4 tries, nor after 8 of the cases before" in text
     assert json.loads(texts.as_json([c], once.header))["causes"][0]["findings"][0]["status"] == "not reproduced"
-    assert "was wrong once and never again" in texts.as_markdown([c], once.header)
-    assert "It was seen once" in issue.render(c, once.header)
+    assert "was wrong once and never again" in texts.as_markdown([c], once.header, Conclusion.FAIL)
+    assert "It was seen once" in issue.render(c, once.header, run_script)
     assert "::error title=parity" in github.render(once)
     assert "was wrong once and never again" in github.render(once)
     failure = ElementTree.fromstring(junit.render(once)).find(".//testcase[@name='exp float32']/failure")
@@ -110,11 +112,13 @@ def test_a_finding_with_a_history_is_told_with_it(tmp_path: Path) -> None:
     r = finding(run)
     assert (r.status, r.shrunk, r.shows_alone) == ("wrong", HISTORY, False)
     c = next(c for c in gather([r]))
-    text = texts.render([c], run.header)
+    text = texts.render([c], run.header, Conclusion.FAIL)
     assert "aten::exp gives wrong values, with earlier calls" in text
     assert f"parity replay '{HISTORY}' --device sim --setup faults.py" in text
-    assert "or run" not in texts.render([replace(c, records=(replace(r, script="findings/exp.py"),))], run.header)
-    said = issue.render(c, run.header)
+    assert "or run" not in texts.render(
+        [replace(c, records=(replace(r, script="findings/exp.py"),))], run.header, Conclusion.FAIL
+    )
+    said = issue.render(c, run.header, run_script)
     assert f"takes more than a few lines of torch; `parity replay '{HISTORY}' --device sim --setup faults.py` shows it" in said
     assert "It comes only after other cases in the same process" in said
 

@@ -11,7 +11,7 @@ from parity.catalog.row import ROUNDED, Judged
 from parity.core.dtypes import FACTS
 from parity.core.results import Tolerance
 from parity.judging.bias import bias_test_applies
-from parity.judging.rules.composite import Composite
+from parity.judging.rules import Composite
 
 RULE = Composite()
 

@@ -11,7 +11,7 @@ from parity import catalog
 from parity.catalog.row import ROUNDED
 from parity.core.dtypes import FACTS
 from parity.core.results import Measure, Status, Tolerance
-from parity.judging.rules.contraction import Contraction
+from parity.judging.rules import Contraction
 
 RULE, F = Contraction(), FACTS["float32"]
 TOL = Tolerance("contraction", 4.0, 1.0, None, "a rule")

@@ -7,7 +7,7 @@ from benches import bench_of
 from parity import catalog
 from parity.core.dtypes import FACTS
 from parity.core.results import Tolerance
-from parity.judging.rules.elementwise import Elementwise
+from parity.judging.rules import Elementwise
 
 RULE = Elementwise()
 TOL = Tolerance("elementwise", 16.0, 1.0, None, "a rule")

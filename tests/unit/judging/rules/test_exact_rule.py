@@ -7,7 +7,7 @@ from benches import bench_of
 
 from parity.core.results import Status
 from parity.judging.judge import judge
-from parity.judging.rules.exact import Exact
+from parity.judging.rules import Exact
 
 
 def test_one_ulp_is_wrong_in_the_forward_and_a_rounding_in_a_gradient() -> None:

@@ -8,9 +8,7 @@ import torch
 from parity import catalog, tolerance
 from parity.core.case import TensorSpec, Values
 from parity.generation.planting import contents
-from parity.judging.rules import Rule, rule_of
-from parity.judging.rules.decomposition import Decomposition
-from parity.judging.rules.solver import Solver
+from parity.judging.rules import Decomposition, Rule, Solver, rule_of
 
 
 @pytest.mark.parametrize(("op", "kind"), [("solve", Solver), ("eigh", Decomposition)])

@@ -14,10 +14,7 @@ from parity.core.results import Status
 from parity.judging.destination import Part
 from parity.judging.judge import judge
 from parity.judging.relations import Bound
-from parity.judging.rules import rule_of
-from parity.judging.rules.metadata import Metadata
-from parity.judging.rules.random import Random
-from parity.judging.rules.selection import Selection
+from parity.judging.rules import Metadata, Random, Selection, rule_of
 
 
 @pytest.mark.parametrize(("op", "kind"), [("sort", Selection), ("rand_like", Random), ("empty_like", Metadata)])

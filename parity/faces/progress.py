@@ -5,33 +5,62 @@ from __future__ import annotations
 import json
 import shlex
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO, TypeAlias
 
 import pytest
 
-from parity.core import processes
+from parity.core import machine, processes
 from parity.core.errors import CaseError, OutputError, RunFileError
 from parity.core.results import Cause, Record
 from parity.engine import again
 from parity.engine.inquest import How
 from parity.engine.resuming import Kept, as_part
 from parity.engine.rounds import LEAST_SECONDS, part_of
-from parity.engine.run_state import SCRIPTS, RunState, is_accepted
+from parity.engine.run_state import INTERRUPTED, SCRIPTS, RunState, is_accepted
 from parity.findings import causes
 from parity.report import causes as causes_text
 from parity.report import gaps, summary
-from parity.report.growth import Growth
 from parity.report.screen import Screen
 from parity.report.script_text import excused
 from parity.report.words import clock, code_options, plural, reproduced
 from parity.store.rows import OUTSIDE, Death, ItemRow, Row, Shrunk
 
+NOTABLE = 100 << 20  # bytes by which an item must grow its worker to be named
 FIRST = 5  # causes that are shown as they are found
 # Writes the script of a death for a device into a folder; None if it cannot be written in torch alone.
 WriteScript: TypeAlias = Callable[[Death, str, Path], Path | None]
+
+
+class Growth:
+    """Collects what the workers occupy after each item. Mutable."""
+
+    def __init__(self) -> None:
+        self.most = self.replaced = 0
+        self.grown: dict[str, int] = {}  # item -> bytes by which it grew its worker
+
+    def add(self, figures: Mapping[str, Any], rows: Iterable[object]) -> None:
+        """Take in what a worker said with an item. figures: bytes before and after, and whether it is full; {} for nothing."""
+        if not figures:
+            return
+        self.most = max(self.most, int(figures["after"]))
+        self.replaced += bool(figures["full"])
+        name = next((f"{r.op} {r.dtype}" for r in rows if isinstance(r, ItemRow)), "")
+        self.grown[name] = max(self.grown.get(name, 0), int(figures["after"]) - int(figures["before"]))
+
+    def in_words(self) -> str:
+        """The most that a worker occupied, the item that grew one most, and how many were replaced; empty if nobody said."""
+        if not self.most:
+            return ""
+        name = max(self.grown, key=self.grown.__getitem__)
+        parts = [f"a worker occupied {machine.size(self.most)} at most"]
+        if name and self.grown[name] >= NOTABLE:
+            parts.append(f"{name} added {machine.size(self.grown[name])}")
+        if self.replaced:
+            parts.append(f"{plural(self.replaced, 'worker')} passed the share and gave way to another")
+        return ", ".join(parts)
 
 
 class Reporter:
@@ -120,7 +149,7 @@ class Reporter:
     def pytest_keyboard_interrupt(self) -> None:
         """Ctrl-C: keep what is done."""
         if not self.run.stopped:
-            self.run.stopped = "interrupted"
+            self.run.stopped = INTERRUPTED
             verb = "is" if self.run.done == 1 else "are"
             self.say(f"interrupted: keeping the {plural(self.run.done, 'item')} that {verb} done in {self.run.output}")
 
@@ -305,13 +334,6 @@ class Reporter:
         if run.early is not None:
             run.early.stop()
         self.print_unexplained()
-        run.fold()
-        if run.timed is not None and run.timed.unchecked and not run.stopped:
-            run.stopped = f"cut by --time: the pinned cases of {plural(len(run.timed.unchecked), 'item')} were not checked"
-        if run.is_whole and run.expected and run.stopped == "interrupted" and not run.untried:  # while the workers shut down
-            run.stopped = ""
-        if not run.stopped and not run.is_whole:
-            run.stopped = "broken off"
         coverage = run.close(seconds)
         stopped, go_on = self._cut()
         data = summary.SummaryData(
@@ -331,7 +353,7 @@ class Reporter:
         how, _, why = run.stopped.partition(": ")
         said = f"{how} after {run.done} of {plural(run.expected, 'item')}{f': {why}' if why else ''}"
         said += ", and not all findings were tried again" if run.is_whole and run.untried else ""
-        return said, self._go_on() if how == "interrupted" and run.timed is None else ""
+        return said, self._go_on() if how == INTERRUPTED and run.timed is None else ""
 
 
 def _item(report: pytest.TestReport) -> str:

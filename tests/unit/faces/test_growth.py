@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from parity.report.growth import Growth
+from parity.faces.progress import Growth
 from parity.store.rows import ItemRow
 
 MB = 1 << 20

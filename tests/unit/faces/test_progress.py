@@ -16,8 +16,8 @@ from parity.core.errors import OutputError
 from parity.core.results import Cause, Fingerprint, Record
 from parity.engine.inquest import How
 from parity.engine.run_state import RunState, Unexplained
+from parity.faces.progress import Reporter
 from parity.report.output import Outlet
-from parity.report.progress import Reporter
 from parity.store import run_file
 from parity.store.code import Code
 from parity.store.features import pack
@@ -233,7 +233,7 @@ def test_idle_workers_let_findings_be_tried_again(tmp_path: Path, monkeypatch: p
 def test_the_bar_of_the_causes_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """When the last item is done, it says what comes and how long it may take; not that nothing is left to do."""
     now = [1000.0]
-    for module in ("report.progress", "report.screen", "engine.run_state"):
+    for module in ("faces.progress", "report.screen", "engine.run_state"):
         monkeypatch.setattr(f"parity.{module}.time", SimpleNamespace(monotonic=lambda: now[0]))
     screen = Screen()
     made = reporter(tmp_path / "run.jsonl", screen)
