@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 from parity.comparing.draws import streams
 from parity.comparing.meter import Meter
 from parity.comparing.subject import SEED, Put, Subject, forward, gradients, tracked_outputs, word
-from parity.core.dtypes import FACTS, HALF
+from parity.core.dtypes import FACTS, HALF, DtypeFacts
 from parity.core.results import Raised
 from parity.execution import execute as ex
 from parity.judging.promises import BETWEEN_KERNELS
@@ -191,28 +192,43 @@ class FunctionTruth(Oracle):
         def put(t: Tensor) -> Tensor:
             if not k and (t.is_floating_point() or t.is_complex()):
                 taken.largest = max(taken.largest, extremes(t)[1])
-            moved_input = perturbed(_fresh_wide(t), factor * u, next(count))
-            return moved_input.to(t.dtype) if self.refused else moved_input
+            with _disable_current_modes():  # what both sides are given is no result of a kernel
+                moved_input = perturbed(_fresh_wide(t), factor * u, next(count))
+            return moved_input.to(t.dtype) if self.refused else given(moved_input, t.dtype)
 
-        def step(name: str) -> tuple[float, float]:
+        def given(wide: Tensor, dtype: torch.dtype) -> Tensor:
+            mode.hold(wide, _roundoff(dtype))
+            return wide
+
+        def step(name: str) -> tuple[float, float, DtypeFacts]:
             f = FACTS.get(steps.dtype(name), FACTS["float32"])
-            return (half * f.unit_roundoff if f.name in HALF else u), least_of(f)
+            return (half * f.unit_roundoff if f.name in HALF else u), least_of(f), f
 
-        fed = [perturbed(widen(c, None), factor * u, 101 * k + 50) for c in self._fed]
         run = self._all if self.refused else self._in_double
         least, steps_ = least_of(FACTS["float32"]), None if self.refused else step
-        with Rounding(factor * u, k, u, inside_least=least, steps=steps_) as mode:
+        mode = Rounding(factor * u, k, u, inside_least=least, steps=steps_)
+        fed = [given(perturbed(widen(c, None), factor * u, 101 * k + 50), c.dtype) for c in self._fed]
+        with mode:
             got = ex.attempt(functools.partial(run, put, fed), "run")
         taken.largest = max(taken.largest, mode.largest)
         for n, t in {} if isinstance(got, Raised) else got.items():
             at = self._truths.get(n)
             if at is not None and at.shape == t.shape and (t.is_floating_point() or t.is_complex()):
+                own = self._reference.get(n)
+                if own is not None and mode.held(t) == _roundoff(own.dtype):
+                    t = mode.unrounded(t)  # rounding the result itself has a term of its own
                 signed = widen(t, None) - at
                 signed = signed / factor if factor != 1.0 else signed
                 change = signed.abs().to(torch.float64).nan_to_num_(0.0, 0.0, 0.0)
                 moved = taken.moved.get(n)
                 taken.moved[n] = change if moved is None else torch.maximum(moved, change)
                 taken.changes.setdefault(n, []).append(kept_of(signed))
+
+
+def _roundoff(dtype: torch.dtype) -> float:
+    """Of a dtype; float32's for those that are none of floating numbers."""
+    f = FACTS.get(word(dtype.to_real() if dtype.is_complex else dtype))
+    return f.unit_roundoff if f is not None and f.is_inexact else FACTS["float32"].unit_roundoff
 
 
 @dataclass(frozen=True, slots=True)
