@@ -82,6 +82,10 @@ class Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's o
         for t in tree_leaves(result):
             if _wide(t):
                 self.hold(t, self._copied(kernel, given, t) if exact or self._own is None else self._own.unit_roundoff)
+        if exact and len(given) == 1 and not kernel.writes and isinstance(result, Tensor) and "empty" not in kernel.name:
+            before = self.unrounded(given[0])
+            if before is not given[0]:  # what copies a result on is rounded no more than that was
+                self._moved[result.data_ptr()] = result, func(before, *args[1:], **(kwargs or {}))
         return result
 
     def _copied(self, kernel: Kernel, given: list[Tensor], t: Tensor) -> float:
@@ -220,6 +224,8 @@ class Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's o
         u, least = (self._inside, self._inside_least) if self._apart else (self._u, self._least)
         moved, high = rounded_and_largest(x, u, self._key, least)
         self.largest = max(self.largest, high)
+        if self._held is not None and moved.stride() != x.stride():
+            moved = torch.empty_like(x).copy_(moved)
         if moved is not x and moved.stride() == x.stride() and x.storage_offset() == 0:
             self._moved[moved.data_ptr()] = moved, x  # `moved` is kept alive, so that nothing else gets its address
         return moved
