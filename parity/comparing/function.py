@@ -160,7 +160,7 @@ def _judged(q: Request, s: Subject, device: Device, notes: Notes, seen: Seen | N
         return Comparison(title, (*extra, ("", verdict)), tuple(notes.lines), next_), cause
     extra += tuple(_overwritten(device, theirs.held))
     cast = watch.cast if watch is not None else None
-    truth = FunctionTruth(s, q.backward, here.cotangents, here.ours, cast, meter, q.effort == FULL)
+    truth = FunctionTruth(s, q.backward, here.cotangents, here.ours, cast, meter, q.detail or q.effort == FULL)
     if watch is not None:
         _placed_there(title, device, watch, theirs.outside, here.run, notes)
     idle = _untouched(s, theirs.results, here.ours)
