@@ -18,7 +18,6 @@ from parity.oracle.kernels import ARITHMETIC, EXACT_KERNELS, MODE_DEPENDENT, PRO
 from parity.oracle.roundoffs import DOUBLE, FEW, by_modulus, extremes, off_by, rounded, rounded_and_largest, rounded_at_least
 from parity.oracle.summation import CHAIN, CHAINS, FLOAT32_ROUNDOFF, LONG, OF_ONE, SIZES, chain_loss, float32_chain_loss, terms
 
-
 SCALED = ("mul", "div", "add", "sub")  # exact with some numbers
 
 
@@ -73,20 +72,29 @@ class Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's o
         return (self._held or {}).get(_storage(t), 0.0)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kernel = kernel_of(func)
-        if self._held is None or self._apart or (kernel.aliases and not kernel.writes):
-            return self._dispatched(kernel, func, args, kwargs)
-        result = self._dispatched(kernel, func, args, kwargs)
-        exact = kernel.exact or kernel.name.rstrip("_") in EXACT_KERNELS or self._own is None
+        kernel, kwargs = kernel_of(func), kwargs or {}
+        if self._steps is None or self._apart or (kernel.aliases and not kernel.writes):
+            return self._with_roundings(kernel, func, args, kwargs)
+        exact = kernel.exact or kernel.name.rstrip("_") in EXACT_KERNELS
+        if not kernel.exact:
+            args = self._step(kernel, args)
+            exact = exact or (self._held is not None and self._is_exact(kernel, args))
+        plain = exact and not kernel.exact and not kernel.writes
+        result = func(*args, **kwargs) if plain else self._with_roundings(kernel, func, args, kwargs)
+        if self._held is not None:
+            self._hold_results(kernel, func, args, kwargs, result, exact)
+        return result
+
+    def _hold_results(self, kernel: Kernel, func: Any, args: Any, kwargs: Any, result: Any, exact: bool) -> None:
+        """Note which dtype holds the results of a kernel. exact: whether it rounded nothing."""
         given = [x for x in tree_leaves((args, kwargs)) if _wide(x)]
         for t in tree_leaves(result):
             if _wide(t):
                 self.hold(t, self._copied(kernel, given, t) if exact or self._own is None else self._own.unit_roundoff)
         if exact and len(given) == 1 and not kernel.writes and isinstance(result, Tensor) and "empty" not in kernel.name:
             before = self.unrounded(given[0])
-            if before is not given[0]:  # what copies a result on is rounded no more than that was
-                self._moved[result.data_ptr()] = result, func(before, *args[1:], **(kwargs or {}))
-        return result
+            if before is not given[0]:  # what copies a result is rounded no more than that was
+                self._moved[result.data_ptr()] = result, func(before, *args[1:], **kwargs)
 
     def _copied(self, kernel: Kernel, given: list[Tensor], t: Tensor) -> float:
         """`held` of what an exact kernel returns."""
@@ -94,24 +102,20 @@ class Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's o
             return min(map(self.held, given))
         return math.inf if "empty" in kernel.name or bool((t.to(torch.bfloat16) == t).all()) else 0.0
 
-    def _dispatched(self, kernel: Kernel, func: Any, args: Any, kwargs: Any) -> Any:
+    def _with_roundings(self, kernel: Kernel, func: Any, args: Any, kwargs: Any) -> Any:
+        """Call a kernel, and move its results."""
         formula = None if func in self._apart else kernel.formula
-        if self._steps is not None and not self._apart and not kernel.exact and not (kernel.aliases and not kernel.writes):
-            args = self._step(kernel, args)
-            if self._held is not None and self._is_exact(kernel, args):
-                self._own = None
-                return func(*args, **(kwargs or {}))
         if formula is not None:
             before, self._key = self._key, self._key + (kernel.turn if self._key % 2 else 0)
             self._apart.append(func)
             try:
                 with self:
-                    result = formula(*args, **(kwargs or {}))
+                    result = formula(*args, **kwargs)
             finally:
                 self._apart.pop()
                 self._key = before
         else:
-            result = func(*args, **(kwargs or {}))
+            result = func(*args, **kwargs)
         name = kernel.name
         if kernel.aliases:
             if kernel.writes and not (kernel.counts and self._counts(result, args)):
@@ -121,14 +125,14 @@ class Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's o
             return rounded_at_least(result, self._u, self._key, self._least) if _wide(result) else result
         self.met_mode_dependent |= name in MODE_DEPENDENT
         exact = kernel.exact and not (name == "sgn" and _wide(result) and result.is_complex())  # a complex sign is a quotient
-        if exact or (kernel.norm and picks(args, kwargs or {})) or (kernel.counts and self._counts(result, args)):
+        if exact or (kernel.norm and picks(args, kwargs)) or (kernel.counts and self._counts(result, args)):
             return result
         if formula is None and _wide(result) and result.numel():
             count = terms(name, result, args)
             if count == 1 and name in OF_ONE:
                 return result
             if count >= LONG:
-                size = result if name in SIZES else func(*(a.abs() if _wide(a) else a for a in args), **(kwargs or {}))
+                size = result if name in SIZES else func(*(a.abs() if _wide(a) else a for a in args), **kwargs)
                 lost = self._inside * count**0.5 / 4.0 * size.abs()
                 if name in CHAINS and self._inside == FLOAT32_ROUNDOFF and result.dtype is torch.float64:
                     lost = torch.maximum(lost, float32_chain_loss(func, result, args) / 4.0)
@@ -191,8 +195,8 @@ class Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's o
 
     def _is_exact(self, kernel: Kernel, args: Any) -> bool:
         """Whether this call rounds nothing: a product with a power of two, or a sum with 0, of normal numbers."""
-        name = kernel.name.rstrip("_")
-        if name not in SCALED or len(args) < 2 or not isinstance(args[1], (int, float)) or not _wide(args[0]):
+        name = kernel.name
+        if kernel.writes or name not in SCALED or len(args) < 2 or not isinstance(args[1], (int, float)) or not _wide(args[0]):
             return False
         x, by = args[0], float(args[1])
         if name in ("add", "sub"):

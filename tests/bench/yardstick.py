@@ -1,10 +1,11 @@
-"""How sharply a function of one operator is judged, next to the suite's row of it: `python tests/bench/yardstick.py --sample 40`.
+"""How sharply a function of one operator is judged next to the suite's row: `python tests/bench/yardstick.py --sample 40`.
 
 Rows that a function can express are drawn, with a case of each dtype. The CPU stands in for the device on both ways, the row's
 check and `assert_parity`, which is asked for the function bare and behind an exact move of each operand (`clone`, `transpose`
-twice, `* 1.0`). Two figures for each result: the smallest error of one element that would be reported (95 % quantile, over the
-largest element), and the smallest factor common to all. Both over the row's are the looseness; 1.5 is the target. The cotangents
-are not the row's, which alone moves a gradient's figures somewhat. The exit code is 1 where one in a hundred is looser.
+twice, `* 1.0`). Two figures for each result: the smallest error of one element that would be reported (95 % quantile, over
+the largest element), and the smallest factor common to all. Both over the row's are the looseness; 1.5 is the target. The
+cotangents are not the row's, which alone moves a gradient's figures somewhat. The exit code is 1 where one in a hundred is
+looser.
 """
 
 from __future__ import annotations
@@ -176,9 +177,7 @@ def report(found: Sequence[Line]) -> float:
     for figure in ("single", "factor"):
         for dtype in DTYPES:
             for word in MOVES:
-                some = sorted(
-                    x.ratio for x in found if x.figure == figure and f" {dtype} " in x.what and f" {word} " in x.what
-                )
+                some = sorted(x.ratio for x in found if x.figure == figure and f" {dtype} " in x.what and f" {word} " in x.what)
                 if some:
                     over = sum(r > TARGET for r in some)
                     print(
