@@ -32,8 +32,8 @@ from parity.oracle.step_dtypes import OwnEpsilon, Recorded, Steps, Widened, finf
 COARSE = 8.0
 ALL = SAMPLES[-1]
 # A budget is by the root mean square of a result's movements in all samples, times this: two standard deviations, which 95 of
-# 100 normal errors stay below. Samples that are not taken count as 0, so that a budget by fewer lies inside the whole one,
-# whatever result asked for them, and no further sample makes it larger than the roundings are.
+# 100 normal errors stay below; and by no more than the largest movement. Samples that are not taken count as 0, so that a budget
+# by fewer lies inside the whole one, whatever result asked for them.
 STANDARD = 2.0
 FEW_KERNELS, FEW_ELEMENTS = 64, 1 << 18  # of a function, all of whose samples are taken for any result that is outside
 HINT = '; effort="quick" takes less'
@@ -137,6 +137,7 @@ class FunctionTruth(Oracle):
         assert self._truths is not None
         squares = self._by().squares.get(name, torch.zeros(self._truths[name].shape, dtype=torch.float64))
         moved = squares.div(ALL).sqrt_().mul_(STANDARD)
+        moved = torch.minimum(moved, self._by().moved[name]) if name in self._by().moved else moved
         return torch.maximum(moved, self._s.spread[name]) if name in self._s.spread else moved
 
     def amplified(self, name: str, u: float, between: float, times: float) -> Tensor | None:
