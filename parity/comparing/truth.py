@@ -32,8 +32,8 @@ from parity.oracle.step_dtypes import OwnEpsilon, Recorded, Steps, Widened, finf
 COARSE = 8.0
 ALL = SAMPLES[-1]
 # A budget is by the root mean square of a result's movements in all samples, times this: two standard deviations, which 95 of
-# 100 normal errors stay below; and by no more than the largest movement. Samples that are not taken count as 0, so that a budget
-# by fewer lies inside the whole one, whatever result asked for them.
+# 100 normal errors stay below; and by no more than the largest movement. Samples that are not taken count as 0, so that a
+# budget by fewer lies inside the whole one, whatever result asked for them.
 STANDARD = 2.0
 FEW_KERNELS, FEW_ELEMENTS = 64, 1 << 18  # of a function, all of whose samples are taken for any result that is outside
 HINT = '; effort="quick" takes less'
