@@ -7,6 +7,7 @@ meaning of numbers that a function takes from `torch.finfo`: the one added to a 
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 
 from parity.core.dtypes import FACTS
@@ -89,12 +91,20 @@ class Steps:
         return max((d for d in known if d in FACTS), key=lambda d: FACTS[d].unit_roundoff, default="float32")
 
 
+@functools.cache
+def _epsilon(dtype: torch.dtype) -> float:
+    """The epsilon of a norm without one: that of the dtype, or of float32, in which torch 2.13 computes half types."""
+    with _disable_current_modes():
+        x = torch.full((1,), 2.0**-6, dtype=dtype)
+        return FINFO(dtype if float(F.rms_norm(x, (1,))) < 0.9 else torch.promote_types(dtype, torch.float32)).eps
+
+
 class OwnEpsilon(TorchFunctionMode):
     """Norms without an epsilon use that of their input's dtype, which a float64 run would change; here it is kept."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
-        self._eps = torch.finfo(dtype).eps if dtype.is_floating_point else None
+        self._eps = _epsilon(dtype) if dtype.is_floating_point else None
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

@@ -72,6 +72,14 @@ def test_an_honest_device_agrees(name: str) -> None:
     assert asked(name, device=resolve("sim", tuple(honest.FAULTS))).agrees
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_a_norm_without_an_epsilon_has_that_of_the_dtype_in_which_it_computes(dtype: torch.dtype) -> None:
+    """The epsilon of a half type itself is larger than the squares of these numbers."""
+    x = (torch.linspace(0.5, 1.0, 64).view(2, 32) / 64).to(dtype)
+    found = assert_parity(lambda x: F.rms_norm(x, (32,)), x, device="sim", detail=True)
+    assert limit(found) < 0.015
+
+
 def scaled(factor: float) -> Device:
     return resolve("sim", (Fault("scaled", ("var",), lambda call: call.run() * factor),))
 
@@ -96,7 +104,9 @@ def test_the_budget_does_not_depend_on_what_the_device_gave() -> None:
 
         device = resolve("sim", (Fault("off", ("var",), effect),))
         measure = compared(Request(lambda x: (x * 1.1).var(-1), (x,), device=device)).comparison.verdicts[0][1].measure
-        assert measure is not None and measure.share is not None and measure.share > 1.0
+        assert measure is not None
+        assert measure.share is not None
+        assert measure.share > 1.0
         assert measure.index == (0,)
         budgets.add(f"{abs(float(measure.device) - float(measure.truth)) / measure.share:.5g}")
     assert len(budgets) == 1, budgets
