@@ -21,6 +21,7 @@ from parity.checks.repeat import OVERWRITTEN
 from parity.checks.trial import RAISED, Lent
 from parity.comparing.advice import advice, no_gradients, raised_on_the_cpu
 from parity.comparing.captured import Kept
+from parity.comparing.choices import ATEN_FREE, Choices
 from parity.comparing.comparison import PACKAGE, Comparison, Notes, warn
 from parity.comparing.difference import differences
 from parity.comparing.kinks import at_kinks
@@ -53,7 +54,7 @@ from parity.execution import execute as ex
 from parity.judging.bench import Bench
 from parity.judging.destination import EXACT
 from parity.judging.limits import Limits
-from parity.judging.measures import bit_equal
+from parity.judging.measures import bit_equal, same_bits
 from parity.oracle.float64 import widen
 
 # What is known to come after the function's two forward passes on the CPU, in as many seconds as these took: its gradients, the
@@ -160,8 +161,11 @@ def _judged(q: Request, s: Subject, device: Device, notes: Notes, seen: Seen | N
         verdict, next_ = _refused_there(s, device, theirs, cause, watch, notes)
         return Comparison(title, (*extra, ("", verdict)), tuple(notes.lines), next_), cause
     extra += tuple(_overwritten(device, theirs.held))
+    if watch is not None and q.wrap is None:
+        here, theirs = _along_its_choices(here, device, q.backward, theirs, watch, notes)
+        s = here.subject
     cast = watch.cast if watch is not None else None
-    truth = FunctionTruth(s, q.backward, here.cotangents, here.ours, cast, meter, q.effort == FULL)
+    truth = FunctionTruth(s, q.backward, here.cotangents, here.ours, cast, meter, q.detail or q.effort == FULL)
     if watch is not None:
         _placed_there(title, device, watch, theirs.outside, here.run, notes)
     idle = _untouched(s, theirs.results, here.ours)
@@ -276,6 +280,32 @@ def _compiled(s: Subject, notes: Notes) -> None:
         notes.say(COMPILED)
     if lost:
         notes.say(NOT_COMPILED)
+
+
+def _along_its_choices(
+    here: Here, device: Device, backward: bool, theirs: There, watch: PlacementWatch, notes: Notes
+) -> tuple[Here, There]:
+    """What both sides gave, with the CPU following the device's choices among equal elements if these are as right as its own;
+    unchanged where nothing was left to choose, or all was chosen alike."""
+    ran = ATEN_FREE.intersection((*watch.there, *watch.here))
+    if not ran or is_compiled(here.subject.function) or all(same_bits(t, here.ours.get(n)) for n, t in theirs.results.items()):
+        return here, theirs
+    made, tracked, cotangents = Choices(), here.tracked, here.cotangents
+    again, _ = _on_device(replace(here.subject, choices=made), device, backward, tracked, cotangents, here.run)
+    if isinstance(again, Raised):
+        return here, theirs
+    follow = Choices(made.made)
+    with seeded():
+        run = forward(replace(here.subject, choices=follow), torch.clone, backward)
+    if not follow.differs:
+        return here, theirs
+    ours, problem = _with_gradients(run, {n: t.detach() for n, t in (*run.outputs, *run.written)}, tracked, cotangents)
+    if problem is not None:
+        return here, theirs
+    names = ", ".join(sorted(n.removeprefix("aten::") for n in ran))
+    notes.say(f"{names} chose otherwise among equal elements than on the CPU, which is free: compared along that choice")
+    s = replace(here.subject, choices=Choices(follow.made, sure=True))
+    return replace(here, subject=s, run=run, ours=ours), again
 
 
 def _refused_there(

@@ -80,7 +80,7 @@ def compare(
         place = device.name if isinstance(device, Device) else str(device)
     here, there = ({n: t.detach().cpu().resolve_conj().resolve_neg() for n, t in side} for side in (ours, theirs))
     title = f"{s.name} {s.dtype} on {place}"
-    truth = FunctionTruth(s, False, (), here)
+    truth = FunctionTruth(s, False, (), here, most=detail)
     limits: dict[str, Limits] | None = {} if detail else None
     bench = Bench(ROW, tables_of(place), truth, None, detail, limits, detail)
     judgements = verdicts(bench, there, here, notes)

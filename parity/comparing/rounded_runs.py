@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from parity.core.dtypes import FACTS, HALF
+from parity.core.dtypes import FACTS, HALF, DtypeFacts
 from parity.oracle.rounding import Rounding
 from parity.oracle.sensitivity import least_of
 from parity.oracle.step_dtypes import Steps, in_double
@@ -32,9 +32,9 @@ def by_chance(dtypes: Mapping[str, list[str]], coarsest: torch.dtype, key: int, 
     u = times * unit_roundoff(coarsest, least=True)
     steps = Steps(dtypes)
 
-    def step(name: str) -> tuple[float, float]:
+    def step(name: str) -> tuple[float, float, DtypeFacts]:
         f = FACTS.get(steps.dtype(name), FACTS["float32"])
-        return max(u, times * (HALF_STEP if f.name in HALF else 1.0) * f.unit_roundoff), least_of(f)
+        return max(u, times * (HALF_STEP if f.name in HALF else 1.0) * f.unit_roundoff), least_of(f), f
 
     with Rounding(u, key, u, inside_least=least_of(FACTS["float32"]), steps=step), in_double(coarsest):
         yield

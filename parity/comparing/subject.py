@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 from torch.utils._pytree import TreeSpec, keystr, tree_unflatten
 
+from parity.comparing.choices import Choices
 from parity.comparing.draws import SharedRandom, streams
 from parity.comparing.leaves import OWN, attributes, flattened, held, is_array, is_number, kind, leaves, loose
 from parity.core import compiler
@@ -40,7 +41,7 @@ class Subject:
     that stay on the CPU. held: the tensors in each leaf that is a user-defined object. coarsest: the floating dtype of the
     inputs with the largest roundoff. extents: how many elements of each storage are needed. draws: whether it draws random
     numbers, which then come from the CPU's generator with one seed for every run. spread: how far two equal runs on the CPU are
-    apart, by the results that are not equal.
+    apart, by the results that are not equal. choices: notes or follows those that torch leaves to a device.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Subject:
     extents: Mapping[tuple[int, torch.dtype], int]
     draws: bool = False
     spread: Mapping[str, Tensor] = field(default_factory=dict)
+    choices: Choices | None = None
 
     @property
     def given(self) -> Iterator[tuple[str, Tensor]]:
@@ -295,7 +297,13 @@ def forward(
         if s.draws:
             torch.default_generator.manual_seed(SEED)
         as_asked = nullcontext() if compiled else uncompiled()
-        with torch.set_grad_enabled(backward), as_asked, around or nullcontext(), handed or nullcontext():
+        with (
+            torch.set_grad_enabled(backward),
+            as_asked,
+            around or nullcontext(),
+            handed or nullcontext(),
+            s.choices or nullcontext(),
+        ):
             result = function(*args, **kwargs)
     outputs = outputs_of(result, s.coarsest)
     return ForwardRun(*outputs, tuple((n, t.detach()) for n, t in watched), tuple(wanted), handed)

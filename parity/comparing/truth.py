@@ -11,11 +11,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 from parity.comparing.draws import streams
 from parity.comparing.meter import Meter
 from parity.comparing.subject import SEED, Put, Subject, forward, gradients, tracked_outputs, word
-from parity.core.dtypes import FACTS, HALF
+from parity.core.dtypes import FACTS, HALF, DtypeFacts
 from parity.core.results import Raised
 from parity.execution import execute as ex
 from parity.judging.promises import BETWEEN_KERNELS
@@ -30,13 +31,19 @@ from parity.oracle.step_dtypes import Recorded, Steps, finfo_recorded, finfo_rep
 
 # If a function cannot run in float64, its inputs are moved by this many roundoffs: well above its own rounding.
 COARSE = 8.0
+ALL = SAMPLES[-1]
+# A budget is by the root mean square of a result's movements in all samples, times this: two standard deviations, which 95 of
+# 100 normal errors stay below; and by no more than the largest movement. Samples that are not taken count as 0, so that a
+# budget by fewer lies inside the whole one, whatever result asked for them.
+STANDARD = 2.0
+FEW_KERNELS, FEW_ELEMENTS = 64, 1 << 18  # of a function, all of whose samples are taken for any result that is outside
 HINT = '; effort="quick" takes less'
 
 
 class FunctionTruth(Oracle):
     """The subject in float64, with the sensitivity of its results. Every step is rounded as in the dtype in which it ran on the
     CPU, or under autocast on the device (cast) if that is coarser. If it cannot run in float64, the reference is the truth.
-    most: take the largest number of samples from the beginning."""
+    most: take all samples from the beginning."""
 
     def __init__(
         self,
@@ -51,7 +58,7 @@ class FunctionTruth(Oracle):
         self._cast = cast or {}
         self._s, self._backward, self._fed, self._reference = s, backward, cotangents, reference
         self._truths: dict[str, Tensor] | None = None
-        self._samples = SAMPLES[-1 if most else 0]
+        self._samples = ALL if most else SAMPLES[0]
         self._effects: dict[float, _Samples] = {}
         self._limits: dict[tuple[Range, Range], dict[str, Tensor]] = {}
         self._meter = meter or Meter(s.name)
@@ -127,9 +134,11 @@ class FunctionTruth(Oracle):
         return self._truths.get(name)
 
     def sensitivity(self, name: str, u: float, between: float) -> Tensor:
-        """The largest change of a result if every input and every step is moved by a roundoff, or between equal runs."""
+        """By how much a result moves if every input and every step is moved by a roundoff, and between equal runs."""
         assert self._truths is not None
-        moved = self._by().moved.get(name, torch.zeros(self._truths[name].shape, dtype=torch.float64))
+        squares = self._by().squares.get(name, torch.zeros(self._truths[name].shape, dtype=torch.float64))
+        moved = squares.div(ALL).sqrt_().mul_(STANDARD)
+        moved = torch.minimum(moved, self._by().moved[name]) if name in self._by().moved else moved
         return torch.maximum(moved, self._s.spread[name]) if name in self._s.spread else moved
 
     def amplified(self, name: str, u: float, between: float, times: float) -> Tensor | None:
@@ -137,11 +146,12 @@ class FunctionTruth(Oracle):
         return self._by(times).moved.get(name)
 
     def changes(self, name: str, u: float, between: float) -> Changes | None:
-        """How the result moved in each sample."""
+        """How the result moved in each sample, 0 in those that are not taken."""
         rows = self._by().changes.get(name)
         if not rows:
             return None
         assert self._truths is not None
+        rows = [*rows, *[torch.zeros_like(rows[0])] * (ALL - len(rows))]
         return changes_of(rows, self._truths[name].numel() * (1 + self._truths[name].is_complex()))
 
     def largest(self, u: float, between: float) -> float:
@@ -165,9 +175,11 @@ class FunctionTruth(Oracle):
             self._limits[inside, between] = got if mode.left_range and not isinstance(got, Raised) else {}
         return self._limits[inside, between].get(name)
 
-    def take_more_samples(self, most: int = SAMPLES[-1]) -> bool:
-        """Take more samples from now on, up to `most`; False if no larger number is left."""
-        more = [n for n in SAMPLES if self._samples < n <= most]
+    def take_more_samples(self, most: int = ALL, far: bool = False) -> bool:
+        """Take more samples from now on, up to all: to `most` only in a large function whose result is far outside."""
+        kernels = sum(map(len, self._own.dtypes.values()))
+        large = kernels > FEW_KERNELS or sum(t.numel() for _, t in self._s.tensors) > FEW_ELEMENTS
+        more = [n for n in SAMPLES if self._samples < n <= (most if far and large else ALL)]
         self._samples = more[0] if more else self._samples
         return bool(more)
 
@@ -192,28 +204,44 @@ class FunctionTruth(Oracle):
         def put(t: Tensor) -> Tensor:
             if not k and (t.is_floating_point() or t.is_complex()):
                 taken.largest = max(taken.largest, extremes(t)[1])
-            moved_input = perturbed(_fresh_wide(t), factor * u, next(count))
-            return moved_input.to(t.dtype) if self.refused else moved_input
+            with _disable_current_modes():  # what both sides are given is no result of a kernel
+                moved_input = perturbed(_fresh_wide(t), factor * u, next(count))
+            return moved_input.to(t.dtype) if self.refused else given(moved_input, t.dtype)
 
-        def step(name: str) -> tuple[float, float]:
+        def given(wide: Tensor, dtype: torch.dtype) -> Tensor:
+            mode.hold(wide, _roundoff(dtype))
+            return wide
+
+        def step(name: str) -> tuple[float, float, DtypeFacts]:
             f = FACTS.get(steps.dtype(name), FACTS["float32"])
-            return (half * f.unit_roundoff if f.name in HALF else u), least_of(f)
+            return (half * f.unit_roundoff if f.name in HALF else u), least_of(f), f
 
-        fed = [perturbed(widen(c, None), factor * u, 101 * k + 50) for c in self._fed]
         run = self._all if self.refused else self._in_double
         least, steps_ = least_of(FACTS["float32"]), None if self.refused else step
-        with Rounding(factor * u, k, u, inside_least=least, steps=steps_) as mode:
+        mode = Rounding(factor * u, k, u, inside_least=least, steps=steps_)
+        fed = [given(perturbed(widen(c, None), factor * u, 101 * k + 50), c.dtype) for c in self._fed]
+        with mode:
             got = ex.attempt(functools.partial(run, put, fed), "run")
         taken.largest = max(taken.largest, mode.largest)
         for n, t in {} if isinstance(got, Raised) else got.items():
             at = self._truths.get(n)
             if at is not None and at.shape == t.shape and (t.is_floating_point() or t.is_complex()):
+                own = self._reference.get(n)
+                if own is not None and mode.held(t) == _roundoff(own.dtype):
+                    t = mode.unrounded(t)  # rounding the result itself has a term of its own
                 signed = widen(t, None) - at
                 signed = signed / factor if factor != 1.0 else signed
                 change = signed.abs().to(torch.float64).nan_to_num_(0.0, 0.0, 0.0)
                 moved = taken.moved.get(n)
                 taken.moved[n] = change if moved is None else torch.maximum(moved, change)
+                taken.squares[n] = change.square() + taken.squares.get(n, 0.0)
                 taken.changes.setdefault(n, []).append(kept_of(signed))
+
+
+def _roundoff(dtype: torch.dtype) -> float:
+    """Of a dtype; float32's for those that are none of floating numbers."""
+    f = FACTS.get(word(dtype.to_real() if dtype.is_complex else dtype))
+    return f.unit_roundoff if f is not None and f.is_inexact else FACTS["float32"].unit_roundoff
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,10 +257,12 @@ class _Own:
 @dataclass(slots=True)
 class _Samples:
     """How the results moved in the samples taken so far. count: how many; moved: name -> largest change of each element;
-    changes: name -> a row for each sample, as `kept_of` gives it; largest: see `FunctionTruth.largest`."""
+    squares: name -> sum of the squares of its changes; changes: name -> a row for each sample, as `kept_of` gives it; largest:
+    see `FunctionTruth.largest`."""
 
     count: int = 0
     moved: dict[str, Tensor] = field(default_factory=dict)
+    squares: dict[str, Tensor] = field(default_factory=dict)
     changes: dict[str, list[Tensor]] = field(default_factory=dict)
     largest: float = 0.0
 

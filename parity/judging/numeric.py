@@ -37,6 +37,7 @@ CLOSE = 4.0  # up to this ratio an error outside a sampled budget is measured ag
 FEW = 2**PERTURBATIONS
 # ... or so far outside as no wrong number of usual size is: no sample moved it, as where all of them fall on one side of a kink
 UNMOVED = 1e8
+FAR = 16.0  # from this ratio on a result is outside whatever more samples say, nearly always
 EQUALS = "equals the reference, which is {ratio:.3g} budgets from the truth itself"
 FOLLOWS = "as far from the truth as the reference, with which they agree"
 # See `_by_chance`: one in so many elements, by so many budgets, of its own or of this quantile of all. In bfloat16, resnet18 on
@@ -191,7 +192,7 @@ def _takes_more_samples(assessed: Assessment) -> bool:
     few = 0 < FEW * m.mismatched <= max(m.total, FEW)
     more = 1.0 < ratio < CLOSE or few or ratio > UNMOVED or m.problem == "alone"
     most = SAMPLES[-1] if more else PERTURBATIONS
-    return sampled and is_outside(m) and t.bench.oracle.take_more_samples(most)
+    return sampled and is_outside(m) and t.bench.oracle.take_more_samples(most, far=not more and ratio > FAR)
 
 
 def _escalated(assessed: Assessment) -> Assessment:

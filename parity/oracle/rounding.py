@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
+from parity.core.dtypes import DtypeFacts
 from parity.core.observer import Operators
 from parity.oracle import fast_convolution as fast
 from parity.oracle.decompositions import stored
 from parity.oracle.kernels import ARITHMETIC, EXACT_KERNELS, MODE_DEPENDENT, PRODUCTS, TURNS, Kernel, kernel_of, picks
-from parity.oracle.roundoffs import DOUBLE, FEW, by_modulus, off_by, rounded, rounded_and_largest, rounded_at_least
+from parity.oracle.roundoffs import DOUBLE, FEW, by_modulus, extremes, off_by, rounded, rounded_and_largest, rounded_at_least
 from parity.oracle.summation import CHAIN, CHAINS, FLOAT32_ROUNDOFF, LONG, OF_ONE, SIZES, chain_loss, float32_chain_loss, terms
+
+SCALED = ("mul", "div", "add", "sub")  # exact with some numbers
 
 
 class Rounding(Operators):
@@ -27,8 +31,11 @@ class Rounding(Operators):
     cancels there, too. A device has functions of its own inside a fused kernel: with odd keys a step there moves otherwise than
     the same kernel outside. (Else the tanh in gelu's gradient and that in its second derivative cancel for some elements.)
     Numbers passed between kernels move by at least `least` (`rounded_at_least`), steps of a formula by `inside_least`. steps:
-    (u, least) of the next call of a kernel, by its name, if these differ. Long sums also lose, at any depth, what one chain of
-    additions loses. largest: the largest finite magnitude that any kernel returned.
+    (u, least, dtype) of the next call of a kernel, by its name, if these differ. Long sums also lose, at any depth, what one
+    chain of additions loses. largest: the largest finite magnitude that any kernel returned.
+
+    A kernel of a half type also moves operands that are cast to it. Once operands are told by `hold`, it moves only those that
+    its dtype does not hold: not what was given in it or what another kernel returned in it, nor exact copies of these.
     """
 
     def __init__(
@@ -38,20 +45,60 @@ class Rounding(Operators):
         inside: float | None = None,
         least: float = 0.0,
         inside_least: float = 0.0,
-        steps: Callable[[str], tuple[float, float]] | None = None,
+        steps: Callable[[str], tuple[float, float, DtypeFacts]] | None = None,
     ) -> None:
         super().__init__()
         self._u, self._key, self._inside, self._least = u, key, u if inside is None else inside, least
         self._inside_least, self._steps = inside_least, steps
         self._moved: dict[int, tuple[Tensor, Tensor]] = {}
+        self._held: dict[int, float] | None = None  # storage -> roundoff of the coarsest dtype that holds its numbers
+        self._own: DtypeFacts | None = None  # the dtype of the current step
         self.largest = 0.0
         self.met_mode_dependent = False
 
+    def hold(self, t: Tensor, u: float) -> None:
+        """Note that the numbers of an operand are those of a dtype with this roundoff."""
+        self._held = {} if self._held is None else self._held
+        self._held[_storage(t)] = u
+
+    def held(self, t: Tensor) -> float:
+        """The roundoff of the coarsest dtype that holds the numbers of a tensor, as far as is known; 0 if nothing is."""
+        return (self._held or {}).get(_storage(t), 0.0)
+
     def observe(self, func: Any, args: Any, kwargs: Any) -> Any:
         kernel = kernel_of(func)
-        formula = None if func in self.open else kernel.formula
-        if self._steps is not None and not self.open and not kernel.exact and not (kernel.aliases and not kernel.writes):
+        if self._steps is None or self.open or (kernel.aliases and not kernel.writes):
+            return self._with_roundings(kernel, func, args, kwargs)
+        exact = kernel.exact or kernel.name.rstrip("_") in EXACT_KERNELS
+        if not kernel.exact:
             args = self._step(kernel, args)
+            exact = exact or (self._held is not None and self._is_exact(kernel, args))
+        plain = exact and not kernel.exact and not kernel.writes
+        result = func(*args, **kwargs) if plain else self._with_roundings(kernel, func, args, kwargs)
+        if self._held is not None:
+            self._hold_results(kernel, func, args, kwargs, result, exact)
+        return result
+
+    def _hold_results(self, kernel: Kernel, func: Any, args: Any, kwargs: Any, result: Any, exact: bool) -> None:
+        """Note which dtype holds the results of a kernel. exact: whether it rounded nothing."""
+        given = [x for x in tree_leaves((args, kwargs)) if _wide(x)]
+        for t in tree_leaves(result):
+            if _wide(t):
+                self.hold(t, self._copied(kernel, given, t) if exact or self._own is None else self._own.unit_roundoff)
+        if exact and len(given) == 1 and not kernel.writes and isinstance(result, Tensor) and "empty" not in kernel.name:
+            before = self.unrounded(given[0])
+            if before is not given[0]:  # what copies a result is rounded no more than that was
+                self._moved[result.data_ptr()] = result, func(before, *args[1:], **kwargs)
+
+    def _copied(self, kernel: Kernel, given: list[Tensor], t: Tensor) -> float:
+        """`held` of what an exact kernel returns."""
+        if given:
+            return min(map(self.held, given))
+        return math.inf if "empty" in kernel.name or bool((t.to(torch.bfloat16) == t).all()) else 0.0
+
+    def _with_roundings(self, kernel: Kernel, func: Any, args: Any, kwargs: Any) -> Any:
+        """Call a kernel, and move its results."""
+        formula = None if func in self.open else kernel.formula
         if formula is not None:
             before, self._key = self._key, self._key + (kernel.turn if self._key % 2 else 0)
             try:
@@ -122,7 +169,7 @@ class Rounding(Operators):
     def _step(self, kernel: Kernel, args: Any) -> Any:
         """Use the rounding of the step's own dtype, for its operands too, because autocast casts them first."""
         assert self._steps is not None
-        self._u, self._least = self._steps(kernel.name)
+        self._u, self._least, self._own = self._steps(kernel.name)
         if self._u <= self._inside:
             return args
         cast = tree_map(self._cast, args)
@@ -131,7 +178,24 @@ class Rounding(Operators):
         return (*cast[:3], *args[3:]) if "batch_norm" in kernel.name else cast  # batch_norm writes its running statistics
 
     def _cast(self, x: Any) -> Any:
-        return rounded(x, self._u, self._key) if _wide(x) and x.layout is torch.strided and not x._is_zerotensor() else x
+        if not (_wide(x) and x.layout is torch.strided) or x._is_zerotensor():
+            return x
+        if self._held is not None and self._own is not None and self.held(x) >= self._own.unit_roundoff:
+            return x
+        return rounded(x, self._u, self._key)
+
+    def _is_exact(self, kernel: Kernel, args: Any) -> bool:
+        """Whether this call rounds nothing: a product with a power of two, or a sum with 0, of normal numbers."""
+        name = kernel.name
+        if kernel.writes or name not in SCALED or len(args) < 2 or not isinstance(args[1], (int, float)) or not _wide(args[0]):
+            return False
+        x, by = args[0], float(args[1])
+        if name in ("add", "sub"):
+            return by == 0.0
+        if not math.isfinite(by) or abs(math.frexp(by)[0]) != 0.5:
+            return False
+        low = extremes(x)[0] * abs(by if name == "mul" else 1.0 / by)
+        return abs(by) == 1.0 or (self._own is not None and low >= self._own.tiny)
 
     def _counts(self, result: Any, args: Any) -> bool:
         """Whether a sum is one of integers that every dtype adds exactly: formulas use such sums as counts, and test for 1."""
@@ -155,6 +219,8 @@ class Rounding(Operators):
         u, least = (self._inside, self._inside_least) if self.open else (self._u, self._least)
         moved, high = rounded_and_largest(x, u, self._key, least)
         self.largest = max(self.largest, high)
+        if self._held is not None and moved.stride() != x.stride():
+            moved = torch.empty_like(x).copy_(moved)
         if moved is not x and moved.stride() == x.stride() and x.storage_offset() == 0:
             self._moved[moved.data_ptr()] = moved, x  # `moved` is kept alive, so that nothing else gets its address
         return moved
@@ -183,6 +249,10 @@ class Rounding(Operators):
         if known is None or known[0].dtype != t.dtype or t.storage_offset() or t.is_conj() or t.is_neg():
             return t
         return known[1].detach().as_strided(t.shape, t.stride())  # kernels may transpose their results in place
+
+
+def _storage(t: Tensor) -> int:
+    return int(t.untyped_storage()._cdata)
 
 
 def _wide(x: Any) -> bool:

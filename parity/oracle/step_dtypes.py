@@ -7,6 +7,7 @@ meaning of numbers that a function takes from `torch.finfo`: the one added to a 
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 
 from parity.core.dtypes import FACTS
@@ -88,11 +90,19 @@ class Steps:
         return max((d for d in known if d in FACTS), key=lambda d: FACTS[d].unit_roundoff, default="float32")
 
 
+@functools.cache
+def _epsilon(dtype: torch.dtype) -> float:
+    """The epsilon of a norm without one: that of the dtype, or of float32, in which torch 2.13 computes half types."""
+    with _disable_current_modes():
+        x = torch.full((1,), 2.0**-6, dtype=dtype)
+        return FINFO(dtype if float(F.rms_norm(x, (1,))) < 0.9 else torch.promote_types(dtype, torch.float32)).eps
+
+
 @contextmanager
 def in_double(coarsest: torch.dtype) -> Iterator[None]:
     """Every operator runs in float64 whatever dtype the function casts to, and tensors that the function makes are widened.
-    Norms without an epsilon use that of their input's dtype, which float64 would change: they keep that of `coarsest`."""
-    eps = torch.finfo(coarsest).eps if coarsest.is_floating_point else None
+    Norms without an epsilon use that of their input's dtype, which float64 would change: they keep `_epsilon(coarsest)`."""
+    eps = _epsilon(coarsest) if coarsest.is_floating_point else None
 
     def with_epsilon(func: Any, args: Any, kwargs: Any) -> Any:
         # Inside of the public function no mode is in force, so that it is known by both names.

@@ -23,9 +23,9 @@ from parity.devices.sim.honest.rerun import (
     rerun,
 )
 
-PLACED = ("argmax", "argmin", "kthvalue", "max", "median", "min", "mode", "nanmedian", "sort", "topk")
-# torch documents that these return the first of tied positions, and its gradient formulas rely on it (cumprod's).
-DOCUMENTED = ("argmax", "argmin", "max", "min")
+# Not argmax, argmin, max and min: torch documents that they return the first of tied positions, and its gradient formulas rely
+# on it (cumprod's).
+PLACED = ("kthvalue", "median", "mode", "nanmedian", "sort", "topk")
 RANDOM = (
     "bernoulli", "cauchy", "exponential", "geometric", "log_normal", "multinomial", "native_dropout", "normal", "poisson",
     "random", "randperm", "rrelu_with_noise", "uniform", "_standard_gamma", "_sample_dirichlet", "binomial",
@@ -47,20 +47,13 @@ def _places(call: Call, plain: Any) -> Any:
     x, base = call.args[0], call.op.partition(".")[0]
     if base == "mode" and x.is_floating_point() and bool(torch.isnan(x).any()):
         return None  # NaN is unequal to everything, so its position depends on the order
-    whole = base in ("argmax", "argmin") and _dim(call, 1, None) is None
-    if (base == "sort" and call.kwargs.get("stable")) or (base in DOCUMENTED and call.direction == "backward"):
+    if base == "sort" and call.kwargs.get("stable"):
         return None
-    if base in ("max", "min", "median", "nanmedian") and isinstance(plain, Tensor):
-        return None  # the call returns no positions
-    position = {"sort": 1, "argmax": 1, "argmin": 1, "max": 1, "min": 1, "median": 1, "nanmedian": 1, "mode": 1}.get(base, 2)
-    dim = 0 if whole else _dim(call, position, -1)
-    flat = x.reshape(-1) if whole else x
-    if not flat.dim():
-        return None
-    order = _order(call, flat.shape[dim])
-    got = rerun(call, AS_THEY_ARE, {id(x): flat.index_select(dim, order)})
-    if isinstance(got, Tensor):
-        return order[got] if not whole or got.dim() == plain.dim() else order[got].reshape(plain.shape)
+    if isinstance(plain, Tensor) or not x.dim():
+        return None  # the call returns no positions, or has only one to choose
+    dim = _dim(call, {"sort": 1, "median": 1, "nanmedian": 1, "mode": 1}.get(base, 2), -1)
+    order = _order(call, x.shape[dim])
+    got = rerun(call, AS_THEY_ARE, {id(x): x.index_select(dim, order)})
     values, places = got[0], order[got[1]]
     if base == "topk" and not _dim(call, 4, True, "sorted"):
         turn = _order(call, values.shape[dim])

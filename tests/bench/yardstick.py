@@ -1,0 +1,215 @@
+"""How sharply a function of one operator is judged next to the suite's row: `python tests/bench/yardstick.py --sample 40`.
+
+Rows that a function can express are drawn, with a case of each dtype. The CPU stands in for the device on both ways, the row's
+check and `assert_parity`, which is asked for the function bare and behind an exact move of each operand (`clone`, `transpose`
+twice, `* 1.0`). Two figures for each result: the smallest error of one element that would be reported (95 % quantile, over
+the largest element), and the smallest factor common to all. Both over the row's are the looseness; 1.5 is the target. The
+cotangents are not the row's, which alone moves a gradient's figures somewhat. The exit code is 1 where one in a hundred is
+looser.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import random
+import statistics
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import parity
+from parity import tolerance
+from parity.catalog.row import Row
+from parity.checks.check import Settings, check, quiet
+from parity.core.case import Case, OpClass
+from parity.core.errors import CaseError, ParityError
+from parity.core.results import Status, Verdict
+from parity.devices import resolve
+from parity.engine import suite
+from parity.execution import execute as ex
+from parity.execution.inputs import build, torch_word
+from parity.generation import generate
+from parity.judging.judge import judge
+from parity.judging.limits import Limits
+
+DTYPES = ("float32", "float16", "bfloat16")
+RULES = (OpClass.ELEMENTWISE, OpClass.CONTRACTION, OpClass.COMPOSITE)
+TARGET, SHARE, WORST = 1.5, 0.01, 20
+FEWEST = 16  # elements of the first operand: with fewer there is no common factor
+TRIES = 40  # cases that are drawn until one can be a function's
+MOVES: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "bare": lambda x: x,
+    "clone": torch.clone,
+    "transpose": lambda x: x.mT.contiguous().mT if x.dim() > 1 else x.flip(0).flip(0) if x.dim() else x.clone(),
+    "* 1.0": lambda x: x * 1.0 if x.is_floating_point() or x.is_complex() else x,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """The smallest errors that are reported: of one element, over the largest, and of all together."""
+
+    single: float
+    factor: float
+
+    @classmethod
+    def of(cls, known: Limits) -> Figures | None:
+        """None where nothing would be reported of some elements, or all are 0."""
+        some = (known.size > 0.0) & np.isfinite(known.size)
+        if not some.any() or not np.isfinite(known.reported_above[some]).all():
+            return None
+        single = float(np.quantile(known.reported_above[some], 0.95, method="higher")) / float(known.size[some].max())
+        return cls(single, min(float(known.relative[some].min()), known.factor))
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One result both ways. ratio: of the function's figures to the row's."""
+
+    what: str
+    figure: str
+    row: float
+    function: float
+
+    @property
+    def ratio(self) -> float:
+        return self.function / self.row if self.row > 0.0 else 1.0
+
+
+def plain_case(row: Row, dtype: str) -> Case | None:
+    """A case of the row that says what an ordinary call of it does; None if none is found."""
+    for ordinal in range(1, TRIES + 1):
+        try:
+            case = generate.nth(row, dtype, suite.profile("quick").sizes, "yardstick", ordinal).case
+            operands = build(case).operands
+        except CaseError:
+            continue
+        views = [o.view for o in operands]
+        usable = views and not case.refused and case.under == "grad" and views[0].numel() >= FEWEST
+        if usable and all(bool(torch.isfinite(v).all()) for v in views):
+            return replace(case, after="", history=())
+    return None
+
+
+def of_row(row: Row, case: Case) -> dict[str, Figures]:
+    """The figures of the row's own check, by result: `out`, `grad 0`."""
+    cpu, tables, found = resolve("cpu"), tolerance.load("cpu"), dict[str, Figures]()
+
+    def asked(bench: Any, device: Mapping[str, Tensor], reference: Any, pass_: str, parts: Any = None) -> Any:
+        if reference is not None and not parts:
+            limits: dict[str, Limits] = {}
+            judge(replace(bench, limits=limits, whole=True, always_use_oracle=True), device, reference, pass_)
+            for name, known in limits.items():
+                if (figures := Figures.of(known)) is not None:
+                    found.setdefault(plain_name(name), figures)
+        return Verdict(Status.AGREE), ()
+
+    with mock.patch("parity.checks.trial.judge", asked):
+        check(row, case, cpu, cpu, tables, Settings(always_use_oracle=True), quiet, [])
+    return found
+
+
+def plain_name(name: str) -> str:
+    """`grad 0` of "grad[0]" and of "grad[xs[0]]"; other names as they are."""
+    return f"grad {name.strip('grad[xs]')}" if name.startswith("grad[") else name
+
+
+def of_function(row: Row, case: Case, move: Callable[[Tensor], Tensor]) -> dict[str, Figures]:
+    """The figures of `assert_parity`, by result."""
+    inputs, program = build(case), ex.program(row)
+
+    def function(*xs: Tensor) -> Any:
+        args, kwargs = ex.arguments(case, inputs, [move(x) for x in xs], torch_word)
+        return program.function(*args, **kwargs)
+
+    leaves = [o.view.detach().clone() for o in inputs.operands]
+    for x, o in zip(leaves, inputs.operands):
+        x.requires_grad_(o.spec.grad and (x.is_floating_point() or x.is_complex()))
+    with contextlib.redirect_stdout(io.StringIO()):
+        made = parity.assert_parity(function, *leaves, device="cpu", detail=True)
+    figures = {plain_name(n): Figures.of(known) for n, known in made.limits.items()}
+    return {n: f for n, f in figures.items() if f is not None}
+
+
+def lines(row: Row, dtype: str, left: list[str]) -> Iterator[Line]:
+    """All results of a row in a dtype, both ways. left: gets what cannot be compared."""
+    if (case := plain_case(row, dtype)) is None:
+        left.append(f"{row.name} {dtype}: no plain case")
+        return
+    try:
+        own = of_row(row, case)
+    except (CaseError, ParityError, RuntimeError) as e:
+        left.append(f"{row.name} {dtype}: {e}")
+        return
+    for word, move in MOVES.items():
+        try:
+            theirs = of_function(row, case, move)
+        except (AssertionError, ParityError, RuntimeError, TypeError, ValueError) as e:
+            left.append(f"{row.name} {dtype} {word}: {str(e).splitlines()[0][:100]}")
+            continue
+        for name in own.keys() & theirs.keys():
+            what = f"{row.name} {dtype} {word} {name}"
+            yield Line(what, "single", own[name].single, theirs[name].single)
+            yield Line(what, "factor", own[name].factor, theirs[name].factor)
+
+
+def chosen(o: argparse.Namespace) -> list[Row]:
+    """Rows that a function can express: all, or so many drawn."""
+    items = suite.select(o.ops, dtypes=o.dtype or DTYPES, source="native")
+    rows = list({i.row.name: i.row for i in items}.values())
+    rows = [r for r in rows if r.rule in RULES and r.judged.oracle == "wide" and not (r.forms.mutates or r.forms.updates)]
+    random.Random(o.seed).shuffle(rows)
+    return rows[: o.sample] if o.sample else rows
+
+
+def report(found: Sequence[Line]) -> float:
+    """Print a line for each dtype and way, and the worst; the share of results that are looser than the target."""
+    for figure in ("single", "factor"):
+        for dtype in DTYPES:
+            for word in MOVES:
+                some = sorted(x.ratio for x in found if x.figure == figure and f" {dtype} " in x.what and f" {word} " in x.what)
+                if some:
+                    over = sum(r > TARGET for r in some)
+                    print(
+                        f"{figure:7}{dtype:9}{word:10}{len(some):4} results, median {statistics.median(some):.2f}, "
+                        f"90 % {some[int(0.9 * len(some))]:.2f}, largest {some[-1]:.3g}; over {TARGET:g}: {over}"
+                    )
+    print(f"the {WORST} worst:")
+    for x in sorted(found, key=lambda x: -x.ratio)[:WORST]:
+        print(f"  {x.ratio:8.2f}  {x.what}, {x.figure}: {100 * x.function:.2g} % where the row has {100 * x.row:.2g} %")
+    return sum(x.ratio > TARGET for x in found) / len(found) if found else 1.0
+
+
+def main() -> int:
+    """The program; 1 where more than one in a hundred results is looser than the target."""
+    p = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    p.add_argument("ops", nargs="*", help="names or patterns of ops (default: every native row of a class that rounds)")
+    p.add_argument("--sample", type=int, default=0, help="rows that are drawn; 0 for all")
+    p.add_argument("--dtype", action="append", choices=DTYPES, help="default: all three")
+    p.add_argument("--seed", default="0")
+    o = p.parse_args()
+    torch.set_num_threads(1)
+    torch.autograd.set_multithreading_enabled(False)
+    warnings.simplefilter("ignore")
+    started, left, found = time.monotonic(), list[str](), list[Line]()
+    for row in chosen(o):
+        for dtype in (d for d in o.dtype or DTYPES if d in row.dtypes):
+            found += lines(row, dtype, left)
+    share = report(found)
+    print(f"{len(left)} left out: {'; '.join(left[:10])}")
+    print(f"{time.monotonic() - started:.0f} s; {100 * share:.1f} % of {len(found)} figures over {TARGET:g}")
+    return 1 if share > SHARE else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,112 @@
+"""What both sides are given is exact: a function is judged as sharply as the row of its operator, whatever moves its inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from parity import Call, Comparison, Fault, ParityFailure, assert_parity
+from parity.comparing.function import compared
+from parity.comparing.request import Request
+from parity.devices import Device, resolve
+from parity.devices.sim import honest
+
+Function = Callable[..., Tensor]
+# Name -> (function, its inputs, largest error of one element that may go unreported, of the largest). They were 6 to 59 %.
+SHARP: dict[str, tuple[Function, Callable[[], tuple[Tensor, ...]], float]] = {
+    "var": (lambda x: x.var(-1), lambda: (torch.randn(8, 200) + 100,), 0.015),
+    "std": (lambda x: x.std(-1), lambda: (torch.randn(8, 200) + 10,), 0.015),
+    "sin": (torch.sin, lambda: (torch.randn(64) * 20,), 0.01),
+    "difference": (torch.sub, lambda: (torch.randn(64) + 50, torch.randn(64) + 50), 0.01),
+    "log": (torch.log, lambda: (1 + torch.randn(64) * 0.05,), 0.01),
+    "mse_loss": (F.mse_loss, lambda: (torch.randn(64) + 50, torch.randn(64) + 50), 0.015),
+}
+MOVES: dict[str, Callable[[Tensor], Tensor]] = {
+    "bare": lambda x: x,
+    "clone": torch.clone,
+    "turned": lambda x: x.flip(-1).flip(-1),
+    "times one": lambda x: x * 1.0,
+    "halved and doubled": lambda x: x / 2 * 2,
+}
+
+
+def limit(found: Comparison, name: str = "out") -> float:
+    """The smallest error of one element that would be reported, over the largest element."""
+    known = found.limits[name]
+    return float(np.quantile(known.reported_above, 0.95, method="higher") / known.size.max())
+
+
+def asked(name: str, move: Callable[[Tensor], Tensor] = MOVES["bare"], device: Device | str = "sim") -> Comparison:
+    """The comparison of a function in bfloat16, its inputs moved first."""
+    f, make, _ = SHARP[name]
+    torch.manual_seed(1)
+    xs = [x.bfloat16().requires_grad_() for x in make()]
+    return assert_parity(lambda *xs: f(*map(move, xs)), *xs, device=device, detail=True)
+
+
+@pytest.mark.parametrize("name", SHARP)
+def test_one_operator_in_bfloat16_is_judged_sharply(name: str) -> None:
+    assert limit(asked(name)) < SHARP[name][2]
+
+
+@pytest.mark.parametrize("move", MOVES)
+def test_exact_moves_hand_on_exact_numbers(move: str) -> None:
+    assert limit(asked("sin", MOVES[move])) < SHARP["sin"][2]
+
+
+def test_what_a_kernel_hands_on_in_a_half_type_may_move() -> None:
+    """Numbers around 100 that a kernel made are off by a quarter each, and so is the sine of them by as much."""
+    torch.manual_seed(1)
+    x = (torch.randn(64) * 20).bfloat16()
+    found = assert_parity(lambda x: torch.sin(x * 5.1), x, device="sim", detail=True)
+    assert limit(found) > 0.2
+
+
+@pytest.mark.parametrize("name", ["var", "mse_loss"])
+def test_an_honest_device_agrees(name: str) -> None:
+    assert asked(name, device=resolve("sim", tuple(honest.FAULTS))).agrees
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_a_norm_without_an_epsilon_has_that_of_the_dtype_in_which_it_computes(dtype: torch.dtype) -> None:
+    """The epsilon of a half type itself is larger than the squares of these numbers."""
+    x = (torch.linspace(0.5, 1.0, 64).view(2, 32) / 64).to(dtype)
+    found = assert_parity(lambda x: F.rms_norm(x, (32,)), x, device="sim", detail=True)
+    assert limit(found) < 0.015
+
+
+def scaled(factor: float) -> Device:
+    return resolve("sim", (Fault("scaled", ("var",), lambda call: call.run() * factor),))
+
+
+@pytest.mark.parametrize("factor", [1.02, 1.5])
+def test_a_variance_that_is_too_large_is_found(factor: float) -> None:
+    assert asked("var", device=scaled(1.0)).agrees
+    with pytest.raises(ParityFailure, match="in out"):
+        asked("var", device=scaled(factor))
+
+
+def test_the_budget_does_not_depend_on_what_the_device_gave() -> None:
+    """A kernel hands on what it rounded, so that the budget comes of samples. One element is off, by little and by much."""
+    torch.manual_seed(1)
+    x, budgets = (torch.randn(8, 200) + 10).bfloat16(), set()
+    for off in (0.25, 4.0, 2.0**20):
+
+        def effect(call: Call, off: float = off) -> Tensor:
+            out: Tensor = call.run()
+            out[0] += off
+            return out
+
+        device = resolve("sim", (Fault("off", ("var",), effect),))
+        measure = compared(Request(lambda x: (x * 1.1).var(-1), (x,), device=device)).comparison.verdicts[0][1].measure
+        assert measure is not None
+        assert measure.share is not None
+        assert measure.share > 1.0
+        assert measure.index == (0,)
+        budgets.add(f"{abs(float(measure.device) - float(measure.truth)) / measure.share:.5g}")
+    assert len(budgets) == 1, budgets
