@@ -70,7 +70,8 @@ ATEN_POINTS: dict[str, Callable[[Given], Points]] = {
     **dict.fromkeys(("ge", "lt"), _compares(torch.ge)),
 }
 ATEN_PAIRS = ("maximum", "minimum", "fmax", "fmin", "max", "min", "gt", "ge", "lt", "le")  # jump where two tensors are equal
-ATEN_PICKS = ("max", "min", "amax", "amin", "max_pool2d_with_indices")  # the gradient goes to the element that they pick
+ATEN_POOL = "max_pool2d_with_indices"
+ATEN_PICKS = ("max", "min", "amax", "amin", ATEN_POOL)  # the gradient goes to the element that they pick
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +117,7 @@ def _argument(name: str, g: Given, download: Put) -> Argument | None:
 
 def _picked(name: str, x: Tensor, g: Given) -> Tensor:
     """Which elements an operator picks."""
-    if name == "max_pool2d_with_indices":
+    if name == ATEN_POOL:
         how = [g[k] for k in ("kernel_size", "stride", "padding", "dilation", "ceil_mode")]
         _, at = torch.ops.aten.max_pool2d_with_indices(x, *how)
         return torch.zeros_like(x, dtype=torch.bool).flatten(-2).scatter(-1, at.flatten(-2), True).view(x.shape)
@@ -251,6 +252,8 @@ def is_far(v: Verdict, device: Tensor | None, cpu: Tensor | None) -> bool:
     """Whether a gradient is farther from the CPU's than roundings of its steps usually bring it."""
     if device is None or cpu is None or (d := farthest(device, cpu)) is None:
         return False
+    if not (cpu.is_floating_point() or cpu.is_complex()):
+        return v.status.differs
     return v.status.differs or d.size > math.sqrt(torch.finfo(cpu.dtype).eps) * float(cpu.abs().max())
 
 

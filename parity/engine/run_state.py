@@ -380,7 +380,7 @@ class RunState:
             self.items = list(folded(self.items))
         if unchecked and not self.stopped:
             items = "item" if len(unchecked) == 1 else "items"
-            self.stopped = f"cut by --time: the pinned cases of {len(unchecked)} {items} were not checked"
+            self.stopped = f"cut by --time: the pinned cases of {len(unchecked):,} {items} were not checked"
         if self.is_whole and self.expected and self.stopped == INTERRUPTED and not self.untried:  # as the workers shut down
             self.stopped = ""
         self.stopped = self.stopped or ("" if self.is_whole else "broken off")

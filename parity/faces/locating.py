@@ -47,7 +47,8 @@ def run(o: argparse.Namespace) -> int:
         if path.suffix == ".html":
             from parity.report.located import page
 
-            path.write_text(page(found), encoding="utf-8")
+            conclusion = Conclusion.of(code) if all(one.agrees for one in found.values()) else Conclusion.FAIL
+            path.write_text(page(found, conclusion), encoding="utf-8")
             print(f"written to {path}")
         else:
             _write_script(path, found, device.name)

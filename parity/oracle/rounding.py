@@ -34,7 +34,7 @@ class Rounding(Operators):
     (u, least, dtype) of the next call of a kernel, by its name, if these differ. Long sums also lose, at any depth, what one
     chain of additions loses. largest: the largest finite magnitude that any kernel returned.
 
-    A kernel of a half type also moves operands that are cast to it. Once operands are told by `hold`, it moves only those that
+    A kernel of a half type also moves operands that are cast to it. Once operands are named to `hold`, it moves only those that
     its dtype does not hold: not what was given in it or what another kernel returned in it, nor exact copies of these.
     """
 
@@ -88,7 +88,8 @@ class Rounding(Operators):
         if exact and len(given) == 1 and not kernel.writes and isinstance(result, Tensor) and "empty" not in kernel.name:
             before = self.unrounded(given[0])
             if before is not given[0]:  # what copies a result is rounded no more than that was
-                self._moved[result.data_ptr()] = result, func(before, *args[1:], **kwargs)
+                args, kwargs = tree_map(lambda x: before if x is given[0] else x, (args, kwargs))  # it may lie in a list
+                self._moved[result.data_ptr()] = result, func(*args, **kwargs)
 
     def _copied(self, kernel: Kernel, given: list[Tensor], t: Tensor) -> float:
         """`held` of what an exact kernel returns."""

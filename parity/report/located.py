@@ -20,11 +20,11 @@ PARAMETERS = 6  # of a module, the worst ones
 FAR = 1.0  # in units of what rounding explains: modules above it are open from the beginning
 
 
-def page(found: Mapping[str, Located]) -> str:
-    """The page of some models, by name: HTML without scripts and without anything from elsewhere."""
+def page(found: Mapping[str, Located], conclusion: Conclusion) -> str:
+    """The page of some models, by name, and what is concluded of them: HTML without scripts and without anything from
+    elsewhere."""
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     models = [_model(name, one) for name, one in found.items()]
-    conclusion = Conclusion.of(int(not all(one.agrees for one in found.values())))
     devices = ", ".join(dict.fromkeys(one.device for one in found.values()))
     title = f"parity locate: {conclusion} on {devices}, torch {torch.__version__}: {', '.join(found)}"
     return environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(models=models, title=title)

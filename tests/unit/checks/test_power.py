@@ -115,7 +115,7 @@ def test_low_power_stands_in_the_first_line() -> None:
     )
     rows = (row("float16", 48, 9), row("float32", 200, 0))
     text = render(SummaryData(header, RunResult(items), power=rows))
-    assert text.splitlines()[1] == (
+    assert text.splitlines()[0] == (
         "LOW POWER  an agreement says less than it seems in float16: 48 of 57 errors of one half were seen (at most 91 %)"
     )
     assert "75.00% of 120 elements judged" in text

@@ -316,9 +316,8 @@ def test_a_function_of_which_no_graph_is_made_is_no_agreement() -> None:
 
 
 def test_the_command_line_takes_a_backend_of_a_setup_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """In this process, as its own child would run it."""
     (tmp_path / "models.py").write_text(
         "import torch\ndef net():\n    return torch.nn.Sequential(torch.nn.Linear(8, 4)), torch.randn(3, 8)\n"
     )
@@ -330,4 +329,4 @@ def test_the_command_line_takes_a_backend_of_a_setup_file(
     )
     monkeypatch.chdir(tmp_path)
     assert main(["locate", "models.py:net", "--device", "sim", "--setup", "backend.py", "--compile", "parity_off"]) == 1
-    assert "only what parity_off compiled is wrong, in 0 (Linear)" in capsys.readouterr().out
+    assert "only what parity_off compiled is wrong, in 0 (Linear)" in capfd.readouterr().out

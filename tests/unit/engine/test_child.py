@@ -1,4 +1,4 @@
-"""A job is done where it says so; whatever else ends its process is a death, told with what it was at."""
+"""A job is done where it says so; whatever else ends its process is a death, named with what it was at."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ import re
 import torch
 
 import parity
+from parity.core.status import Conclusion
 from parity.devices import Fault, resolve
 from parity.locating.located import Located
 from parity.locating.modules import ModuleError
@@ -24,7 +25,7 @@ def model() -> torch.nn.Module:
 def test_the_module_that_diverges_is_marked_in_the_tree() -> None:
     """With its error, and those of the modules behind it; what a person needs first is above."""
     found = parity.locate(model(), torch.randn(32, 8), device=resolve("sim", (SPOILT,)), modules=True)
-    text = page({"net.py:net": found})
+    text = page({"net.py:net": found}, Conclusion.FAIL)
     assert f"<title>parity locate: FAIL on sim, torch {torch.__version__}: net.py:net</title>" in text
     assert "net.py:net: Sequential float32 on sim diverges from the CPU first in 1 (GELU), backward" in text
     assert "<dt>operator</dt><dd>aten::gelu_backward drift" in text
@@ -41,7 +42,7 @@ def test_the_module_that_diverges_is_marked_in_the_tree() -> None:
 def test_a_healthy_model_marks_nothing() -> None:
     """Its modules are there all the same."""
     found = parity.locate(model(), torch.randn(4, 8), device="sim", modules=True)
-    text = page({"net.py:net": found})
+    text = page({"net.py:net": found}, Conclusion.PASS)
     assert "<title>parity locate: PASS on sim, torch " in text
     assert 'class="first"' not in text
     assert "is marked" not in text
@@ -53,7 +54,7 @@ def test_a_healthy_model_marks_nothing() -> None:
 def test_containers_hold_their_modules_and_what_agrees_is_closed() -> None:
     """A keyboard opens them: they are details with a summary."""
     errors = tuple(ModuleError(n, "Linear", far) for n, far in (("", 5.0), ("near.0", 0.5), ("far.0", 5.0)))
-    text = page({"net.py:net": Located("Net float32 on sim", "float32", "sim", modules=errors)})
+    text = page({"net.py:net": Located("Net float32 on sim", "float32", "sim", modules=errors)}, Conclusion.PASS)
     assert re.findall(r"<details( open)?><summary>\s*<code>(.*?)</code>", text) == [
         (" open", "the model"),
         ("", "near"),
@@ -64,7 +65,7 @@ def test_containers_hold_their_modules_and_what_agrees_is_closed() -> None:
 def test_names_stay_text_and_numbers_without_end_are_drawn() -> None:
     """A model's names come from its own code."""
     odd = ModuleError("<b>layer</b>", "<script>alert(1)</script>", math.inf, 0.0, {"a.w&b": 3.0})
-    text = page({"<i>": Located("Net float32 on sim", "float32", "sim", modules=(odd,))})
+    text = page({"<i>": Located("Net float32 on sim", "float32", "sim", modules=(odd,))}, Conclusion.PASS)
     assert "<script>alert" not in text
     assert "&lt;b&gt;layer&lt;/b&gt;" in text
     assert "width: 100.0%" in text
@@ -73,7 +74,7 @@ def test_names_stay_text_and_numbers_without_end_are_drawn() -> None:
 
 def test_the_page_has_colours_for_light_and_dark_and_fits_a_phone() -> None:
     """Every colour is a token, and no width is larger than the screen's."""
-    text = page({"net.py:net": Located("Net float32 on sim", "float32", "sim")})
+    text = page({"net.py:net": Located("Net float32 on sim", "float32", "sim")}, Conclusion.PASS)
     style = text.partition("<style>")[2].partition("</style>")[0]
     rules = style.partition("* {")[2]
     assert "prefers-color-scheme: dark" in style
