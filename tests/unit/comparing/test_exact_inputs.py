@@ -67,6 +67,14 @@ def test_what_a_kernel_hands_on_in_a_half_type_may_move() -> None:
     assert limit(found) > 0.2
 
 
+def test_numbers_of_a_kernel_may_move_behind_a_copy_in_a_list() -> None:
+    x = torch.linspace(0.1, 3.0, 64)
+    alone, copied = (limit(assert_parity(f, x, device="sim", detail=True)) for f in (
+        lambda x: torch.exp(torch.sin(x) * 9.7), lambda x: torch.exp(torch.stack([torch.sin(x) * 9.7])),
+    ))  # fmt: skip
+    assert copied > 0.7 * alone
+
+
 @pytest.mark.parametrize("name", ["var", "mse_loss"])
 def test_an_honest_device_agrees(name: str) -> None:
     assert asked(name, device=resolve("sim", tuple(honest.FAULTS))).agrees
