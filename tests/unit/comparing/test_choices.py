@@ -22,7 +22,7 @@ FREE: dict[str, Callable[[Tensor], Any]] = {
     "median": lambda x: x.median(-1),
     "kthvalue": lambda x: x.kthvalue(2, keepdim=True),
     "mode": lambda x: x.mode(-1),
-    "unique": lambda x: torch.unique(x, sorted=False, return_inverse=True, return_counts=True),  # type: ignore[no-untyped-call]
+    "unique": lambda x: torch.unique(x, sorted=False, return_inverse=True, return_counts=True),
     "gathered": lambda x: torch.arange(4.0, device=x.device)[x.argsort(-1)],
     "gathered and rounded": lambda x: (x + torch.arange(4, device=x.device) / 7).gather(-1, x.argsort(-1)).softmax(-1),
 }

@@ -80,7 +80,7 @@ def test_locate_and_train_say_how_far_they_are(monkeypatch: pytest.MonkeyPatch) 
 
     def stepped(model: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
         loss: torch.Tensor = model(x).sum()
-        loss.backward()
+        torch.autograd.backward(loss)
         return loss
 
     stream = Terminal()

@@ -106,7 +106,13 @@ def test_whatever_else_parity_writes_may_be_written_again() -> None:
     Path("test_models.py").write_text(
         TEST.format(models="m", command="parity audit", folder="", module="m", makes="", options="")
     )
-    Path("page.html").write_text(Path(parity.__file__).with_name("report").joinpath("located.html").read_text().replace("{{ title }}", "parity locate: PASS"))
+    Path("page.html").write_text(
+        Path(parity.__file__)
+        .with_name("report")
+        .joinpath("located.html")
+        .read_text()
+        .replace("{{ title }}", "parity locate: PASS")
+    )
     Path("empty").touch()
     with zipfile.ZipFile("first.zip", "w") as archive:
         archive.writestr("first.json", "{}")

@@ -577,11 +577,11 @@ def odd():
     )
     asked = ["train", f"{file}:small", "--device", "sim", "--steps", "2"]
     assert main(asked) == 0
-    assert "own_training.py:small: Sequential float32 on sim: rounding explains" in capsys.readouterr().out
+    assert "own_training.py:small: Sequential float32 on sim: rounding explains" in capfd.readouterr().out
     assert main([*asked, "--setup", str(faults)]) == 1
-    assert "1 (GELU), backward: aten::gelu_backward" in capsys.readouterr().out
+    assert "1 (GELU), backward: aten::gelu_backward" in capfd.readouterr().out
     assert main(["train", f"{file}:odd", "--device", "sim"]) == 2
-    assert "odd: not compared: it returns 3 things; return two, make and the batches" in capsys.readouterr().out
+    assert "odd: not compared: it returns 3 things; return two, make and the batches" in capfd.readouterr().out
     assert main(["train", f"{file}:make", "--device", "sim"]) == 2
 
 
