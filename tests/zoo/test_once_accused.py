@@ -54,6 +54,8 @@ BUT_A_NAN = (
     '.into("channels_last")'
 )
 
+BUT_ONE = 'cosh(bfloat16[3, 5, 2, 4].step(-3, 3, 0).constant(seed=3663).at(11, "-2.5")).cotangent("normal", "contiguous", 3628)'
+
 # All results are 1 in the half type, and so have one error.
 NEARLY_ONE = 'sinc(float16[2, 5, 4, 2].tiny(seed=651).at(2, "min").at(0, "max")).into("step_outer")'
 
@@ -160,8 +162,14 @@ def test_an_honest_device_that_flushes_nothing_is_not_accused(text: str) -> None
 
 @pytest.mark.parametrize(
     ("text", "op", "factor"),
-    [(SHARED, "rsqrt", 1.02), (OF_ONE_NUMBER, "rsqrt", 1.005), (BUT_A_NAN, "sinh", 1.005), (COARSER, "sum", 1.5)],
-    ids=["shared", "of one number", "but a NaN", "coarser"],
+    [
+        (SHARED, "rsqrt", 1.02),
+        (OF_ONE_NUMBER, "rsqrt", 1.005),
+        (BUT_A_NAN, "sinh", 1.005),
+        (BUT_ONE, "sinh", 1.05),
+        (COARSER, "sum", 1.5),
+    ],
+    ids=["shared", "of one number", "but a NaN", "but one", "coarser"],
 )
 def test_a_device_of_roundings_is_not_accused_and_one_of_a_factor_is(text: str, op: str, factor: float) -> None:
     assert not found("sim", honest.FAULTS, text)
