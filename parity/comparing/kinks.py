@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from parity.comparing.comparison import MOVED_RUNS, Notes
 from parity.comparing.difference import farthest
 from parity.comparing.places import line
-from parity.comparing.subject import SEED, Put, Subject, forward, gradients, is_dense, tracked_outputs
+from parity.comparing.subject import SEED, Put, Subject, forward, gradients, is_dense, known, tracked_outputs
 from parity.comparing.truth import FunctionTruth, seeded
 from parity.comparing.verdicts import Verdicts, verdicts
 from parity.core.observer import Operators, in_backward
@@ -250,7 +250,9 @@ def at_kinks(
 
 def is_far(v: Verdict, device: Tensor | None, cpu: Tensor | None) -> bool:
     """Whether a gradient is farther from the CPU's than roundings of its steps usually bring it."""
-    if device is None or cpu is None or (d := farthest(device, cpu)) is None:
+    if device is None or cpu is None or not (known(device) and known(cpu) and cpu.numel()):
+        return False
+    if (d := farthest(device, cpu)) is None:
         return False
     if v.measure is not None and v.measure.screen == MOVED_RUNS:
         return False  # roundings turn arguments at kinks in these runs too, and explain the distance without the truth

@@ -137,9 +137,14 @@ class FunctionTruth(Oracle):
         """By how much a result moves if every input and every step is moved by a roundoff, and between equal runs."""
         assert self._truths is not None
         squares = self._by().squares.get(name, torch.zeros(self._truths[name].shape, dtype=torch.float64))
-        moved = squares.div(ALL).sqrt_().mul_(STANDARD)
+        moved = squares.div(self._usable(name)).sqrt_().mul_(STANDARD)
         moved = torch.minimum(moved, self._by().moved[name]) if name in self._by().moved else moved
         return torch.maximum(moved, self._s.spread[name]) if name in self._s.spread else moved
+
+    def _usable(self, name: str) -> int:
+        """How many of all samples show a result: those that raised never will."""
+        taken = self._by()
+        return max(1, ALL - (taken.count - len(taken.changes.get(name, ()))))
 
     def amplified(self, name: str, u: float, between: float, times: float) -> Tensor | None:
         """The largest change if every step is moved by `times` roundoffs."""
@@ -151,7 +156,7 @@ class FunctionTruth(Oracle):
         if not rows:
             return None
         assert self._truths is not None
-        rows = [*rows, *[torch.zeros_like(rows[0])] * (ALL - len(rows))]
+        rows = [*rows, *[torch.zeros_like(rows[0])] * (self._usable(name) - len(rows))]
         return changes_of(rows, self._truths[name].numel() * (1 + self._truths[name].is_complex()))
 
     def largest(self, u: float, between: float) -> float:

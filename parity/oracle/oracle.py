@@ -217,7 +217,7 @@ class CaseOracle(Oracle):
     def any_constant(self) -> bool:
         """Whether most elements of some operand or cotangent are one number, so that its roundings are not random."""
         fed = [v for v in (*self._placed.views, *(self._cotangents or ())) if _floating(v) and v.numel() > 1]
-        sizes = [v[v.isfinite()].abs() for v in fed]
+        sizes = [v[v.isfinite() & (v != 0)].abs() for v in fed]  # zeros have no roundings
         return any(x.numel() > 1 and 2 * int((x == x.median()).sum()) > x.numel() for x in sizes)  # the median is that number
 
     def all_constant(self) -> bool:

@@ -95,7 +95,8 @@ class Rounding(Operators):
         """`held` of what an exact kernel returns."""
         if given:
             return min(map(self.held, given))
-        return math.inf if "empty" in kernel.name or bool((t.to(torch.bfloat16) == t).all()) else 0.0
+        real = torch.view_as_real(t.resolve_conj()) if t.is_complex() else t
+        return math.inf if "empty" in kernel.name or bool((real.to(torch.bfloat16) == real).all()) else 0.0
 
     def _with_roundings(self, kernel: Kernel, func: Any, args: Any, kwargs: Any) -> Any:
         """Call a kernel, and move its results."""
@@ -240,7 +241,7 @@ class Rounding(Operators):
         """Round in place a tensor that a kernel wrote and that autograd already knows."""
         if not isinstance(x, Tensor) or name in TURNS or x.device.type == "meta":
             return
-        self._moved.pop(x.data_ptr(), None)
+        self._moved.pop(x.untyped_storage().data_ptr(), None)  # a view may be written; entries lie at their storage's beginning
         if name.rstrip("_") not in EXACT_KERNELS and x.dtype in DOUBLE and x.layout is torch.strided and not x.is_conj():
             x.copy_(rounded(x, self._inside if self.open else self._u, self._key))
 

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from parity import Call, Comparison, Fault, ParityFailure, assert_parity
+from parity import Call, Comparison, Fault, ParityFailure, assert_parity, compare
 from parity.comparing.function import compared
 from parity.comparing.request import Request
 from parity.devices import Device, resolve
@@ -73,6 +73,11 @@ def test_numbers_of_a_kernel_may_move_behind_a_copy_in_a_list() -> None:
         lambda x: torch.exp(torch.sin(x) * 9.7), lambda x: torch.exp(torch.stack([torch.sin(x) * 9.7])),
     ))  # fmt: skip
     assert copied > 0.7 * alone
+
+
+def test_an_empty_result_is_no_error_of_ours() -> None:
+    x = torch.randn(4)
+    assert compare(lambda x: (x * 2, x[:0]), (x * 2, x[:0]), (x * 2, x[:0]), x).agrees
 
 
 @pytest.mark.parametrize("name", ["var", "mse_loss"])
