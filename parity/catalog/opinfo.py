@@ -79,6 +79,7 @@ def _as_row(key: str, entry: OpInfoEntry) -> Row:
     quirks = {
         Quirk.MEMORY: base in rules.MEMORY,
         Quirk.RUNNING: base in rules.RUNNING,
+        Quirk.DENSE: base.endswith("batch_norm"),
         Quirk.UNFROZEN: base.endswith("group_norm"),
     }
     return Row(

@@ -187,6 +187,8 @@ class Quirk(Enum):
     RUNNING = "results are partial sums of one another, so they share rounding errors"
     # It reads by strides of its own, so the oracle's operands keep their layout.
     MEMORY = "the op reads memory around its operand's elements"
+    # torch 2.13: batch_norm's gradients for (N, C), (N, C, 1) and channels_last read strided ones beyond their ends.
+    DENSE = "the reference reads operands of one dimension as dense unless the first one is (N, C, L)"
     # torch 2.13; the first operand keeps its gradient if it has a layout.
     UNFROZEN = "the reference crashes when only other operands require gradients and the first one is in channels_last"
 

@@ -108,6 +108,8 @@ def decode(row: Row, dtype: str, pick: Pick, sizes: Sizes, structure: Pick | Non
         kept = int(Quirk.MASK in row.quirks)
         specs = [*specs[:kept], *(_typed(s, len(specs), row, pick) for s in specs[kept:])]
     layouts = [layout_of(s, i, row, pick) for i, s in enumerate(specs)]
+    if Quirk.DENSE in row.quirks and (len(specs[0].shape) != 3 or specs[0].shape[2] == 1):
+        layouts = [() if len(s.shape) == 1 else cut for s, cut in zip(specs, layouts)]
     specs = [
         s if s.layout == cut else TensorSpec(s.dtype, s.shape, cut, s.values, s.grad, s.on_cpu)
         for s, cut in zip(specs, layouts)

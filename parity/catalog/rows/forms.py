@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from parity.catalog.draw import Arguments, Draw, keywords
-from parity.catalog.row import COMPOSITE, CONTRACTION, ELEMENTWISE, EVERY, EXACT, ROUNDED, UNCHECKED, Counts, Forms, Judged, Row
+from parity.catalog.row import COMPOSITE, CONTRACTION, ELEMENTWISE, EVERY, EXACT, ROUNDED, UNCHECKED, Counts, Forms, Judged, Quirk, Row
 from parity.catalog.rows import gradients, histograms, indexing, kernels, linalg, pooling
 from parity.catalog.signatures import strictly, unary, whole
 from parity.core.case import Arg
@@ -181,7 +181,7 @@ ROWS = (
         call=INTO + "batch_norm_without_written",
         judged=Judged(oracle=INTO + "batch_norm_without"),
     ),
-    _norm("batch_norm_backward", _batch_norm_backward, call=INTO + "batch_norm_backward"),
+    _norm("batch_norm_backward", _batch_norm_backward, call=INTO + "batch_norm_backward", quirks=(Quirk.DENSE,)),
     _row(
         "embedding_bag_dense_backward",
         _bags,

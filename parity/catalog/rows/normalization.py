@@ -140,8 +140,14 @@ def _renorm(draw: Draw) -> Arguments:
 
 ROWS = (
     # rounds_between: mean and rstd are rounded to the dtype for the backward
-    _row("batch_norm", _batch_norm, judged=ROUNDED, counts=Counts(("*", "nn.functional.batch_norm:without_cudnn"))),
-    _row("batch_norm_train", _batch_norm_train, judged=ROUNDED, call=GLUE),
+    _row(
+        "batch_norm",
+        _batch_norm,
+        judged=ROUNDED,
+        counts=Counts(("*", "nn.functional.batch_norm:without_cudnn")),
+        quirks=(Quirk.DENSE,),
+    ),
+    _row("batch_norm_train", _batch_norm_train, judged=ROUNDED, call=GLUE, quirks=(Quirk.DENSE,)),
     _row("layer_norm", _layer_norm, refuses=Refuses(fits="always"), counts=Counts(("*", "native_layer_norm"))),
     _row("rms_norm", _rms_norm, refuses=Refuses(fits="never"), counts=OWN),
     # rounds_between: mean and rstd are stored in the dtype on CUDA

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 
 from parity import catalog
@@ -32,6 +33,26 @@ for name in ("softmax", "add", "conv2d"):
 
 def tensors(case: Case) -> list[TensorSpec]:
     return [a for a in (*case.args, *dict(case.kwargs).values()) if isinstance(a, TensorSpec)]
+
+
+@pytest.mark.parametrize("name", ["batch_norm", "batch_norm_train", "native_batch_norm", "batch_norm_backward"])
+def test_parameters_that_the_cpu_reads_as_dense_are_dense(name: str) -> None:
+    """A strided one is read beyond its end, so that the gradient is different each time."""
+    drawn = [generate.nth(catalog.row(name), "float32", SIZES, "7", n).case for n in range(300)]
+    cut = [tensors(c)[0].shape for c in drawn if any(len(s.shape) == 1 and s.layout for s in tensors(c))]
+    assert cut
+    assert all(len(shape) == 3 and shape[2] > 1 for shape in cut)
+
+
+@pytest.mark.parametrize("shape", [(6, 5), (6, 5, 1), (6, 5, 3)])
+def test_the_cpu_reads_parameters_as_dense_in_some_gradients(shape: tuple[int, ...]) -> None:
+    """torch 2.13; once it no longer does, `Quirk.DENSE` can go."""
+    x = torch.ones(shape, requires_grad=True)
+    mean, weight = torch.zeros(5), torch.full((5, 3), 7.0)
+    weight[:, 0] = 1
+    y = torch.nn.functional.batch_norm(x, mean, torch.ones(5), weight[:, 0], eps=0.0)
+    (grad,) = torch.autograd.grad(y, x, torch.ones_like(y))
+    assert bool((grad == 1).all()) is (shape[-1] == 3)
 
 
 @pytest.mark.parametrize("name", ["softmax", "add", "conv2d", "mm", "index_select", "lstm"])
