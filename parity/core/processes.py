@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 from parity.core import compiler
 
@@ -53,13 +54,23 @@ def forks() -> int:
 
 def end_forks() -> None:
     """End every copy that a call makes of this process by `os.fork`: it would go on as a second worker, and report everything
-    twice. Processes that `subprocess` starts are no such copies."""
+    twice. Processes that `subprocess` starts are no such copies, nor are those of `multiprocessing` (the workers of a
+    DataLoader), which do what they are given and end."""
 
     def count() -> None:
-        _forks[0] += 1
+        _forks[0] += not _is_worker(sys._getframe(1))
+
+    def end() -> None:
+        if not _is_worker(sys._getframe(1)):
+            os._exit(0)
 
     if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_parent=count, after_in_child=lambda: os._exit(0))
+        os.register_at_fork(after_in_parent=count, after_in_child=end)
+
+
+def _is_worker(caller: FrameType) -> bool:
+    """Whether a fork is one of `multiprocessing`. caller: the frame in which the process was forked."""
+    return caller.f_globals.get("__name__") == "multiprocessing.popen_fork"
 
 
 def prepare_torch() -> None:

@@ -199,8 +199,10 @@ class Child:
         return event
 
     def _hangs(self, now: float) -> bool:
-        if now - self._heard > (self._watch.silence if self._started else self._watch.starting):
-            return self._started or journal.read(self._path / child.JOURNAL) is None
+        if now - self._heard > (self._watch.silence if self._started else self._watch.starting) and (
+            self._started or journal.read(self._path / child.JOURNAL) is None
+        ):
+            return True
         if not self._watch.stages or now - self._looked < SLOWEST:
             return False
         self._looked, entry = now, journal.read(self._path / child.JOURNAL)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import mmap
+import multiprocessing
 import os
 import struct
 import time
@@ -95,20 +96,20 @@ class Journal:
 
     def begin(self, ordinal: int, item: str, case: str, allowed: float) -> None:
         """Record that a case begins. ordinal: of the case in its item; allowed: seconds that each of its stages may take."""
-        if os.getpid() != self._pid:  # native code has forked the worker: its copy must not report the item, too
-            os._exit(LOST)
+        own = self._own()
         if not self.calls or self.calls[-1] != case:
             self.calls.append(case)
         payload = f"{item}\0{case}".encode()[: SIZE - HEAD.size]
         self._change()
-        self._map[HEAD.size : HEAD.size + len(payload)] = payload
+        own[HEAD.size : HEAD.size + len(payload)] = payload
         head = HEAD.pack(RUNNING, 0, self._changes, time.monotonic(), allowed, ordinal, len(payload), self._pid)
-        self._map[: HEAD.size] = head
+        own[: HEAD.size] = head
         self._change()
 
     def stage(self, name: str) -> None:
         """Record the stage that the case has reached; each may take as long as a whole case is allowed to, so that many calls
         on a slow device are no hang."""
+        self._own()
         self._change()
         self._map[1] = STAGES.index(name)
         self._map[CLOCK_AT : CLOCK_AT + CLOCK.size] = CLOCK.pack(time.monotonic())
@@ -116,7 +117,16 @@ class Journal:
 
     def end(self) -> None:
         """Record that the case is done."""
-        self._map[0] = IDLE
+        self._own()[0] = IDLE
+
+    def _own(self) -> mmap.mmap:
+        """The map. A worker of a DataLoader writes to one that nobody reads; any other copy of the process ends, because native
+        code has forked it, and it must not report the item, too."""
+        if os.getpid() != self._pid:
+            if multiprocessing.parent_process() is None:
+                os._exit(LOST)
+            self._map, self._pid = mmap.mmap(-1, SIZE), os.getpid()
+        return self._map
 
     def _change(self) -> None:
         """Count the begin or the end of a change. Packed apart: pack_into would show a reader zeros before the number."""

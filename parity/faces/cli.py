@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from parity.core import processes
 from parity.core.child import Given, Job
-from parity.core.errors import OutputError, ParityError
+from parity.core.errors import OutputError, ParityError, UsageError
 from parity.engine.journal import ALLOWED, NOTES
 from parity.engine.options import HANG_AFTER
 from parity.faces import commandline, old_names
@@ -38,6 +38,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             except ParityError as e:
                 print(f"parity: {e}", file=sys.stderr)
                 return e.exit_code
+            except SystemExit as e:  # argparse's came before
+                print(f"parity: a file of yours called sys.exit({e.code!r}); nothing was compared", file=sys.stderr)
+                return UsageError.exit_code
             except KeyboardInterrupt:
                 print("parity: interrupted", file=sys.stderr)
                 return INTERRUPTED

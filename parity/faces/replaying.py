@@ -67,6 +67,7 @@ def job(given: Given) -> Job:
             code = run(notation.parse(case), how, given.journal)
             sys.stdout.flush()
         except ParityError as e:
+            sys.stdout.flush()  # what was printed before comes first, also where both go to one file
             print(f"parity: {e}", file=sys.stderr)
             code = e.exit_code
     yield {"code": code}

@@ -25,6 +25,7 @@ from parity.engine.options import RunOptions
 from parity.faces.commands.diff import FORMATS
 from parity.faces.commands.groups import format_of, split
 from parity.faces.guarded import COMMAND
+from parity.faces.interruption import Interruptions
 from parity.findings import known
 from parity.findings.causes import gather
 from parity.history import bisection, diff, environments
@@ -88,13 +89,15 @@ def bisect(o: argparse.Namespace, asked: RunOptions) -> int:
     def answer(place: str) -> str:
         there = environments.prepared(place, o.folder / "bisect", lambda text: print(text, flush=True))
         bar.at(len(replayed), most, f"the case with torch {there.torch}")
-        with tempfile.TemporaryFile("w+") as out:
-            died = _command(there, ("replay", case, *options), out).died
+        with tempfile.TemporaryFile("w+", errors="replace") as out:
+            ended = _command(there, ("replay", case, *options), out)
             out.seek(0)
             printed = out.read()
         replayed.append(place)
         bar.wipe()
-        text = said(printed) or (printed.strip().splitlines() or [f"it ended ({died or 'without a word'})"])[-1]
+        text = said(printed) or (printed.strip().splitlines() or [f"it ended ({ended.died or 'without a word'})"])[-1]
+        if ended.died or ended.code not in USABLE:
+            raise UsageError(f"torch {there.torch}: {text}")
         print(f"torch {there.torch} ({place}): {text}", flush=True)
         return text
 
@@ -155,20 +158,21 @@ def _side(word: str, place: str | None, o: argparse.Namespace, asked: RunOptions
 def _run(word: str, there: Environment, o: argparse.Namespace, left: str = "") -> Path:
     """The run of one side, shown as it goes on. left: what is left of the upgrade, in words, for a terminal."""
     path = Path(o.folder) / f"{word}.jsonl"
+    path.unlink(missing_ok=True)  # of an earlier upgrade: it must not be taken for this one's
     print(f"\n{word}: torch {there.torch} ({there.name})", flush=True)
     if left and sys.stderr.isatty():
         print(left, file=sys.stderr, flush=True)
     given = [*o.asked, "--output", str(path), "--findings", str(o.folder / f"{word}-findings")]
     ended = _command(there, ("run", *given))
-    if ended.code not in USABLE:
+    if ended.died or ended.code not in USABLE:
         raise UsageError(f"the run {word} ended with {ended.died or ended.code}, see above; nothing was compared with it")
     return path
 
 
 def _command(there: Environment, argv: Sequence[str], out: str | IO[str] = SHOWN) -> End:
     """A command of parity there, with its own exit code where it did not die."""
-    with Child(COMMAND, (argv, None), Watch(math.inf), environment=there.variables(surroundings()), python=there.python,
-               out=out) as process:  # fmt: skip
+    with Interruptions(), Child(COMMAND, (argv, None), Watch(math.inf), environment=there.variables(surroundings()),
+                                python=there.python, out=out) as process:  # fmt: skip
         try:
             codes = [event["code"] for event in process]
         except KeyboardInterrupt:  # it ends its file

@@ -7,7 +7,20 @@ from dataclasses import replace
 from functools import partial
 
 from parity.catalog.draw import Arguments, Draw, keywords
-from parity.catalog.row import COMPOSITE, CONTRACTION, ELEMENTWISE, EVERY, EXACT, ROUNDED, UNCHECKED, Counts, Forms, Judged, Quirk, Row
+from parity.catalog.row import (
+    COMPOSITE,
+    CONTRACTION,
+    ELEMENTWISE,
+    EVERY,
+    EXACT,
+    ROUNDED,
+    UNCHECKED,
+    Counts,
+    Forms,
+    Judged,
+    Quirk,
+    Row,
+)
 from parity.catalog.rows import gradients, histograms, indexing, kernels, linalg, pooling
 from parity.catalog.signatures import strictly, unary, whole
 from parity.core.case import Arg

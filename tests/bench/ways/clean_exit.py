@@ -73,6 +73,13 @@ WAYS = (
         red=(1, 2),
     ),
     Way(
+        "a model leaves locate with 0 by sys.exit while it is being made",
+        ("parity locate models.py --device sim",),
+        files={"models.py": HEAD + "import sys\ndef gone(): sys.exit(0)\n"},
+        healthy={"models.py": HEAD},
+        red=(1, 2),
+    ),
+    Way(
         "a kernel ends the process of replay with 0",
         ("parity replay 'mul(float32[2], float32[2])' --device sim --setup faults.py",),
         files={"faults.py": FAULTS.format(where="True")},

@@ -11,6 +11,7 @@ import pytest
 
 from parity.core import processes
 from parity.core.errors import UsageError
+from parity.engine import journal
 from parity.engine.child import Child, End, Limit, Watch
 
 JOBS = """
@@ -115,6 +116,17 @@ def test_one_whose_journal_says_that_a_call_takes_too_long_hangs() -> None:
     assert (end.hung, end.entry.case) == (True, "case 0.3")
     _, _, of_another_stage = done("notes", [(0.3, 1.0)], Watch(stages=("reference",)))
     assert not of_another_stage.died
+
+
+@pytest.mark.parametrize(("allowed", "hung"), [(0.1, True), (1e9, False)])
+def test_one_that_has_begun_a_journal_and_said_nothing_is_watched_by_the_journal(
+    allowed: float, hung: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also after the time in which it had to say something."""
+    entry = journal.JournalEntry(True, "device", 0, 0.0, allowed, os.getpid(), "item", "case")
+    monkeypatch.setattr(journal, "read", lambda path: entry)
+    _, _, end = done("counts", ["time.sleep(2)"], Watch(starting=0.0, stages=("device",)))
+    assert (end.hung, end.entry) == (hung, entry)
 
 
 def test_its_time_may_be_over_and_nobody_may_want_it_any_more() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import time
@@ -118,15 +119,31 @@ def test_no_journal_yet_is_none(tmp_path: Path) -> None:
     fresh.close()
 
 
-def test_a_copy_of_the_worker_ends_before_its_next_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Native code may fork without Python's hooks."""
+@pytest.mark.parametrize("worker", [False, True])
+def test_a_copy_of_the_process_writes_nothing_into_its_journal(
+    worker: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Native code may fork without Python's hooks: that copy ends. One of `multiprocessing` goes on, and nobody reads it."""
     j = journal.Journal(tmp_path / "journal")
     j.begin(1, "exp-float32", "exp(float32[2])", 20.0)
+    j.stage("device")
+    before = journal.read(tmp_path / "journal")
+    assert before is not None
     ended: list[int] = []
-    monkeypatch.setattr("os.getpid", lambda: -1)
-    monkeypatch.setattr("os._exit", ended.append)
-    j.begin(2, "exp-float32", "exp(float32[3])", 20.0)
-    assert ended == [journal.LOST]
+
+    def end(code: int) -> None:
+        ended.append(code)
+        raise SystemExit
+
+    monkeypatch.setattr("os.getpid", lambda: 1)
+    monkeypatch.setattr("os._exit", end)
+    monkeypatch.setattr("multiprocessing.parent_process", lambda: object() if worker else None)
+    with contextlib.nullcontext() if worker else pytest.raises(SystemExit):
+        j.begin(2, "exp-float32", "exp(float32[3])", 20.0)
+        j.stage("compare")
+        j.end()
+    assert ended == ([] if worker else [journal.LOST])
+    assert journal.read(tmp_path / "journal") == before
 
 
 WRITER = """

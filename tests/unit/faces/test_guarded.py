@@ -16,6 +16,20 @@ import torch
 def net():
     return torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU()), torch.randn(2, 4)
 """
+LOADER = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+
+def read(x):
+    for (batch,) in DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=4, num_workers=1, multiprocessing_context="fork"):
+        x = x + batch.sum()
+    return x.exp()
+
+
+def net():
+    return read, torch.randn(3)
+"""
 TRAINING = """
 import torch
 
@@ -88,6 +102,24 @@ def test_a_model_that_ends_the_process_with_0_is_no_success(tmp_path: Path, capf
     )
     assert main(["locate", f"{tmp_path / 'model.py'}:gone", "--device", "sim"]) == 1
     assert "ends the process (exit code 0)" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize("given", [("locate", "--device", "sim"), ("train", "--device", "sim"), ("audit",)], ids=lambda g: g[0])
+def test_a_model_that_leaves_the_command_by_sys_exit_is_no_success(
+    given: tuple[str, ...], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """While it is made, where only the command itself would see it."""
+    (tmp_path / "model.py").write_text("import sys\n\n\ndef gone():\n    sys.exit(0)\n")
+    assert main([given[0], f"{tmp_path / 'model.py'}:gone", *given[1:]]) == 2
+    said = "".join(capfd.readouterr())
+    assert "sys.exit(0)" in said or "SystemExit: 0" in said
+
+
+def test_a_model_may_read_its_data_by_workers(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Forked processes of `multiprocessing`, which call operators of their own while the device is watched."""
+    (tmp_path / "model.py").write_text(LOADER)
+    assert main(["locate", f"{tmp_path / 'model.py'}:net", "--device", "sim"]) == 0
+    assert "exited unexpectedly" not in "".join(capfd.readouterr())
 
 
 def test_a_device_that_hangs_is_told_with_the_operator(

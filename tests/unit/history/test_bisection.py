@@ -82,6 +82,9 @@ case "$*" in
   printf '{{"code": 0}}\\n{{"end": 1, "of": 1}}\\n' > "$folder/events" ;;
 esac
 """
+LOST = TORCH.replace('{{"code": 0}}', '{{"code": 4}}').replace(
+    'echo "prod(float32[3])"; echo "  prod float32 on sim: {status} in out, forward"', "echo 'parity: no device {status}'"
+)
 
 
 def test_three_environments_with_a_change_in_the_second(
@@ -100,5 +103,12 @@ def test_three_environments_with_a_change_in_the_second(
     assert told.endswith("next: parity upgrade --before ./v2.10 --after ./v2.12 prod --device sim\n")
     code, told = commands.told(capfd, "upgrade", "prod(float32[3])", "--bisect", *places[1:])
     assert (code, "nothing differs from ./v2.12 to ./v2.14: forward drift" in told) == (0, True)
+    Path("v2.10").write_text(LOST.format(torch="2.10", status="sim"))
+    code, told = commands.told(capfd, "upgrade", "prod(float32[3])", "--bisect", *places)
+    assert (code, "not asked: ./v2.10: torch 2.10: parity: no device sim" in told) == (0, True)
+    for place in places:
+        Path(place).write_text(LOST.format(torch=place[2:], status="sim"))
+    code, told = commands.told(capfd, "upgrade", "prod(float32[3])", "--bisect", *places)
+    assert (code, "only 0 can be asked" in told) == (2, True)
     code, told = commands.told(capfd, "upgrade", "--bisect", *places)
     assert (code, "or looks for a version: parity upgrade CASE --bisect PLACE ..." in told) == (2, True)
