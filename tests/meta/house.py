@@ -30,7 +30,7 @@ STATUSES = frozenset(
     {"agree", "drift", "wrong", "malformed", "unsupported", "error", "fallback", "unstable", "crash", "hang", "killed", "oom"}
     | {"void", "not reproduced", "marginal"}
 )
-STARTS = re.compile(r"\bprocesses\.command\(|\bmultiprocessing\b")
+STARTS = re.compile(r"\bprocesses\.command\(|\bmultiprocessing\.(?!popen_fork|parent_process)\w|from multiprocessing\b")
 
 
 @dataclass(frozen=True, slots=True)
