@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -29,10 +29,10 @@ MOST_AHEAD = 8  # tests that a worker is given while many are left, so that it n
 
 class Explaining:
     """A plugin of the controller that hands out the items, and then the parts that explain what they found. causes: whether
-    there are such parts; idle: called with how many workers there are, and how many of them have nothing left to do."""
+    there are such parts."""
 
-    def __init__(self, causes: bool, idle: Callable[[int, int], None] | None = None) -> None:
-        self.causes, self.idle = causes, idle
+    def __init__(self, causes: bool) -> None:
+        self.causes = causes
         self.found: dict[str, None] = {}  # items that found something, in order
 
     @pytest.hookimpl(optionalhook=True)
@@ -115,8 +115,8 @@ class CausesLast(LoadScheduling):  # type: ignore[misc]  # an untyped base
         super().mark_test_complete(node, item_index, duration)
         if not self._left():  # what it found may be explained by any worker
             self._check_all()
-        if self._explaining.idle is not None and (idle := sum(map(self._is_free, self.nodes))):
-            self._explaining.idle(len(self.nodes), idle)
+        if idle := sum(map(self._is_free, self.nodes)):
+            self.config.hook.pytest_parity_idle(workers=len(self.nodes), idle=idle)
 
     def mark_test_pending(self, item: str) -> None:
         """A test is to be run again. A part that looks for causes waits for its turn, and for its share of the time."""

@@ -14,7 +14,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +41,29 @@ POWER_SHARE = 0.003  # and at most this fraction of a run's comparisons: each co
 COMPARED_PER_CASE = 2.2  # median number of comparisons per case
 DEADLINE = pytest.StashKey[float]()  # when the time of a run is over, on this process's monotonic clock
 FULL = pytest.StashKey[bool]()  # whether this worker has passed its share of the memory
+
+
+class Hooks:
+    """What parity's plugins ask of each other in the controller; `parity.faces.progress` answers under `parity run`."""
+
+    @pytest.hookspec(firstresult=True)
+    def pytest_parity_yields(self) -> Mapping[str, float] | None:
+        """Of a run with a limit of time: item -> what its last part brought for each second (`scheduling.Rounds`)."""
+
+    @pytest.hookspec(firstresult=True)
+    def pytest_parity_explains_later(self) -> bool | None:
+        """Whether causes are looked for when all items are done; None where nobody hands out the items."""
+
+    def pytest_parity_idle(self, workers: int, idle: int) -> None:
+        """So many of the workers have nothing left to do while others are busy."""
+
+    def pytest_parity_say(self, text: str) -> None:
+        """A text for the person, above the bar."""
+
+
+def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
+    """Declare them."""
+    pluginmanager.add_hookspecs(Hooks)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -89,15 +112,13 @@ def _prepare_controller(config: pytest.Config) -> None:
         if config.option.parity_time:
             from parity.faces.scheduling import Rounds  # it imports xdist
 
-            yields: dict[str, float] = next(
-                (p.timed.yields for p in config.pluginmanager.get_plugins() if getattr(p, "timed", None)), {}
-            )
-            rounds = Rounds(config.option.parity_time, yields)
+            yields = config.hook.pytest_parity_yields()
+            rounds = Rounds(config.option.parity_time, {} if yields is None else yields)
             config.pluginmanager.register(rounds, "parity-rounds")
-        elif reporter := next((p for p in config.pluginmanager.get_plugins() if hasattr(p, "explains_later")), None):
+        elif (later := config.hook.pytest_parity_explains_later()) is not None:
             from parity.faces.explaining import Explaining  # it imports xdist
 
-            config.pluginmanager.register(Explaining(reporter.explains_later, reporter.idle), "parity-explaining")
+            config.pluginmanager.register(Explaining(later), "parity-explaining")
         config.pluginmanager.register(Survival(config, rounds), "parity-survival")
         config.pluginmanager.register(Starting(config), "parity-starting")
         if several and not getattr(config.option, "numprocesses", None):

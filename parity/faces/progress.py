@@ -76,11 +76,6 @@ class Reporter:
         self.unexplained = ""
         self._session: pytest.Session | None = None
 
-    @property
-    def explains_later(self) -> bool:
-        """Whether causes are looked for when all items are done."""
-        return self.run.explains_later
-
     def resume(self, kept: Kept) -> None:
         """Take what is whole in the file of an interrupted run, and go on in that file. Until it is replaced, it stays as it
         is."""
@@ -92,6 +87,24 @@ class Reporter:
             self._examined(as_part(rows))
         self._screen.muted = False
         self.run.resume(kept)
+
+    # ------------------------------------------------------------------------------------------------ parity's own hooks
+
+    def pytest_parity_yields(self) -> Mapping[str, float] | None:
+        """What items bring, as this run counts it."""
+        return None if self.run.timed is None else self.run.timed.yields
+
+    def pytest_parity_explains_later(self) -> bool:
+        """As the run says."""
+        return self.run.explains_later
+
+    def pytest_parity_idle(self, workers: int, idle: int) -> None:
+        """The bar shows what is left."""
+        self.run.idle(workers, idle)
+
+    def pytest_parity_say(self, text: str) -> None:
+        """Print it."""
+        self.say(text)
 
     # ------------------------------------------------------------------------------------------------ pytest's hooks
 
@@ -258,10 +271,6 @@ class Reporter:
         self._screen.wait(text, seconds)
 
     # ------------------------------------------------------------------------------------------------ the end
-
-    def idle(self, workers: int, idle: int) -> None:
-        """Some workers have nothing left to do while others are busy."""
-        self.run.idle(workers, idle)
 
     def take_shrunk(self, done: Sequence[Shrunk], device: str, seconds: float, write: WriteScript) -> None:
         """Print and store the least case of each kind of death. seconds: that it took; write: writes the script of one."""

@@ -296,7 +296,7 @@ def _shrink_deaths(o: RunOptions, workers: int, reporter: Any, until: float) -> 
     began = time.monotonic()
     seconds = min(ALL, max(0.0, until - began) / 2)
     reporter.wait("looking for the least case of each kind of death", seconds)
-    reporter.idle(0, max(1, workers // 2))  # findings are tried once more meanwhile
+    reporter.run.idle(0, max(1, workers // 2))  # findings are tried once more meanwhile
     done = shrunk(deaths, How(o.device, o.faults, o.setup), workers, seconds, o.hang_after)
     reporter.take_shrunk(done, o.device, time.monotonic() - began, write_script_of_death)
 
@@ -337,7 +337,7 @@ def _pytest(o: RunOptions, workers: int, reporter: Any, done: Collection[str] = 
             said = in_words(e, "name another file with --junit-xml, or free the disk", "write")
             reporter.run.failed = reporter.run.failed or OutputError(said)
             ended = pytest.ExitCode.TESTS_FAILED
-        if o.junit_xml and reporter.explains_later and reporter.run.failed is None and Path(o.junit_xml).is_file():
+        if o.junit_xml and reporter.run.explains_later and reporter.run.failed is None and Path(o.junit_xml).is_file():
             from parity.report import junit
 
             junit.join_causes(Path(o.junit_xml))

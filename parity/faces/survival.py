@@ -80,8 +80,7 @@ class Survival:
         seconds = INQUEST_SECONDS if self._rounds is None else max(0.0, self._rounds.left)
         if left := self._inquests.left:
             text = f"finding out whether the device or the CPU ended {plural(left, 'case')}, for {seconds:.0f} s at most"
-            for reporter in (p for p in self.config.pluginmanager.get_plugins() if hasattr(p, "say")):
-                reporter.say(text)
+            self.config.hook.pytest_parity_say(text=text)
         self._report(self._inquests.rest(seconds))
         return done
 

@@ -44,7 +44,9 @@ class Session:
         self.workers, self.tests = [Worker() for _ in range(workers)], tests
         self.finding, self.causes = finding, causes
         self.plugin = Explaining(True)
-        config: Any = SimpleNamespace(getvalue=lambda name: ["popen"] * workers, getoption=lambda name: None, hook=None)
+        self.told: list[tuple[int, int]] = []
+        hook = SimpleNamespace(pytest_parity_idle=lambda workers, idle: self.told.append((workers, idle)))
+        config: Any = SimpleNamespace(getvalue=lambda name: ["popen"] * workers, getoption=lambda name: None, hook=hook)
         self.schedule = CausesLast(config, None, self.plugin)
         for w in self.workers:
             self.add(w)
@@ -141,9 +143,8 @@ def test_workers_without_anything_else_take_ops_that_take_long() -> None:
 
 def test_it_is_told_when_a_worker_has_nothing_left_to_do() -> None:
     """Not before: its processor is needed."""
-    told: list[tuple[int, int]] = []
     session = Session(2)
-    session.plugin.idle = lambda workers, idle: told.append((workers, idle))
+    told = session.told
     one, two = session.workers
     while len(one.queue) > 1 and len(two.run) + len(one.queue) < len(ITEMS) + 1:
         assert not told

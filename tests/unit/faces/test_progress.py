@@ -223,10 +223,10 @@ def test_idle_workers_let_findings_be_tried_again(tmp_path: Path, monkeypatch: p
     for rows in parts:
         made._examined({"rows": [run_file.encode(r) for r in rows], "findings": ["x"], "features": pack([])})
     monkeypatch.setattr("parity.engine.memory.ceiling", lambda: 10 << 30)
-    made.idle(8, 5)
-    made.idle(8, 1)
+    made.run.idle(8, 5)
+    made.run.idle(8, 1)
     made.run.stopped = "interrupted"
-    made.idle(8, 1)
+    made.run.idle(8, 1)
     assert offered == [(["exp"], 2), (["exp"], 1)]
 
 
