@@ -44,7 +44,7 @@ from parity.comparing.subject import (
 )
 from parity.comparing.truth import FunctionTruth, seeded
 from parity.comparing.verdicts import ROW, Verdicts, bare, described, in_one_dtype, judged, settled, verdicts
-from parity.comparing.watch import PlacementWatch, command
+from parity.comparing.watch import PlacementWatch, command, other_way
 from parity.core import compiler, state
 from parity.core.errors import NothingCompared, ParityError, UsageError
 from parity.core.results import Computed, Measure, Raised, Status, Verdict
@@ -159,7 +159,8 @@ def _judged(q: Request, s: Subject, device: Device, notes: Notes, seen: Seen | N
     watch = _watched(s, device, q.backward) if device.name != "cpu" and not _spent(theirs) else None
     if isinstance(theirs, Raised):
         verdict, next_ = _refused_there(s, device, theirs, cause, watch, notes)
-        return Comparison(title, (*extra, ("", verdict)), tuple(notes.lines), next_), cause
+        way = _other_way(s, device, q.backward, watch)
+        return Comparison(title, (*extra, ("", verdict)), tuple(notes.lines), next_, where=way), cause
     extra += tuple(_overwritten(device, theirs.held))
     if watch is not None and q.wrap is None:
         here, theirs = _along_its_choices(here, device, q.backward, theirs, watch, notes)
@@ -191,8 +192,9 @@ def _judged(q: Request, s: Subject, device: Device, notes: Notes, seen: Seen | N
             notes.say(line)
     judgements = (*extra, *settled(judgements, q.fail_on, notes))
     failed = any(v.status is not Status.AGREE for _, v in judgements)
-    following, apart = _next(s, device, watch) if failed else "", differences(judgements, results, ours)
-    return Comparison(title, judgements, tuple(notes.lines), following, limits or {}, differences=apart), cause
+    way = _other_way(s, device, q.backward, watch) if failed else ""
+    following, apart = _next(s, device, watch) if failed and not way else "", differences(judgements, results, ours)
+    return Comparison(title, judgements, tuple(notes.lines), following, limits or {}, where=way, differences=apart), cause
 
 
 def _refuse(s: Subject, device: Device) -> None:
@@ -542,6 +544,17 @@ def _watched(s: Subject, device: Device, backward: bool) -> PlacementWatch:
         got = ex.attempt(lambda: forward(s, device.upload, backward, watch.over(), torch.clone), "run")
     watch.whole = not isinstance(got, Raised)
     return watch
+
+
+def _other_way(s: Subject, device: Device, backward: bool, watch: PlacementWatch | None) -> str:
+    """Where the function calls other functions on the device than on the CPU, as `other_way` says it; seen in one more run on
+    the CPU."""
+    if watch is None:
+        return ""
+    here = PlacementWatch("cpu")
+    with state.Kept(), seeded():
+        ex.attempt(lambda: forward(s, torch.clone, backward, here.over()), "run", False)
+    return other_way(here.steps, watch.steps, device.name, watch.whole)
 
 
 def _spent(theirs: Any) -> bool:
