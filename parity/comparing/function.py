@@ -432,8 +432,8 @@ def _handed_out(s: Subject, run: ForwardRun, place: str, wanted: int | None = No
         )
     if wanted is not None and run.handed.draws != wanted:
         raise UsageError(
-            f"{s.name} draws random numbers {wanted} times on the CPU and {run.handed.draws} times on {place}, so that the two "
-            "differ; call .eval(), or draw them outside and pass them in"
+            f"{s.name} makes {wanted} random draw{'' if wanted == 1 else 's'} on the CPU and {run.handed.draws} on {place}, so "
+            "that the two differ; call .eval(), or draw them outside and pass them in"
         )
 
 

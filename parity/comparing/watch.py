@@ -40,8 +40,8 @@ class PlacementWatch:
     """there, here: operators that computed on the device and on the CPU, in the order of their first call. after: operators of
     `here` that took floating tensors after a copy from the device. calls: public torch functions that took a tensor on the
     device; last: the last of them, "" if no catalog row tests it. steps: all calls, in order. made: the last call that made a
-    tensor on the CPU out of none, and its line. cast: the dtypes of the operators that ran under autocast, as `Recorded` gives them. error: the first
-    exception in a backward. whole: whether the run finished."""
+    tensor on the CPU out of none, and its line. cast: the dtypes of the operators that ran under autocast, as `Recorded` gives
+    them. error: the first exception in a backward. whole: whether the run finished."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind

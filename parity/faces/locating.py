@@ -92,8 +92,8 @@ def train(o: argparse.Namespace) -> int:
     def trained(make: Any, *rest: Any) -> Any:
         if isinstance(make, nn.Module) or (rest and all(isinstance(x, Tensor) for x in rest)):
             raise UsageError(
-                "it returns a model and its inputs, which are for parity locate, audit and run; parity train needs make and the "
-                "batches: parity train --help"
+                "it returns a model and its inputs, which parity locate, audit and run take; parity train takes make and the "
+                "batches (parity train --help)"
             )
         if len(rest) != 1:
             raise UsageError(f"it returns {plural(1 + len(rest), 'thing')}; return two, make and the batches")

@@ -63,9 +63,10 @@ class Bug:
     @property
     def versions(self) -> str:
         """The versions of torch and macOS for which it was reported, or when, in the words of its thread; "" if not known."""
-        return _versions().get(self.fault.id, "")
+        return versions().get(self.fault.id, "")
 
 
 @functools.cache
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """The versions for which bugs were reported, by their ids."""
     return tomllib.loads((Path(__file__).parent / "versions.toml").read_text(encoding="utf-8"))

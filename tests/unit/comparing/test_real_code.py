@@ -165,7 +165,7 @@ def test_numbers_that_cannot_be_handed_out_are_refused_by_the_name_of_their_oper
         y = F.dropout(x)
         return y if x.is_cpu else F.dropout(y)
 
-    with pytest.raises(UsageError, match="draws random numbers 1 times on the CPU and 2 times on sim"):
+    with pytest.raises(UsageError, match="makes 1 random draw on the CPU and 2 on sim"):
         assert_parity(twice, torch.randn(64), device="sim")
 
 
