@@ -158,9 +158,10 @@ def _judged(q: Request, s: Subject, device: Device, notes: Notes, seen: Seen | N
     extra = (*_fell_back(q, fallbacks, notes), *_left_behind(s, here.left, there.left, notes))
     watch = _watched(s, device, q.backward) if device.name != "cpu" and not _spent(theirs) else None
     if isinstance(theirs, Raised):
-        verdict, next_ = _refused_there(s, device, theirs, cause, watch, notes)
-        way = _other_way(s, device, q.backward, watch)
+        verdict, next_, way = _refused_there(s, device, q.backward, theirs, cause, watch, notes)
         return Comparison(title, (*extra, ("", verdict)), tuple(notes.lines), next_, where=way), cause
+    if watch is not None and watch.seeded and not s.draws and q.wrap is None:
+        return _judged(q, replace(s, draws=True), device, notes.anew(), seen)
     extra += tuple(_overwritten(device, theirs.held))
     if watch is not None and q.wrap is None:
         here, theirs = _along_its_choices(here, device, q.backward, theirs, watch, notes)
@@ -311,15 +312,16 @@ def _along_its_choices(
 
 
 def _refused_there(
-    s: Subject, device: Device, theirs: Raised, cause: BaseException | None, watch: PlacementWatch | None, notes: Notes
-) -> tuple[Verdict, str]:
-    """The verdict of what the device raised, and the next command."""
+    s: Subject, device: Device, backward: bool, theirs: Raised, cause: Any, watch: PlacementWatch | None, notes: Notes
+) -> tuple[Verdict, str, str]:
+    """The verdict of what the device raised, the next command, and where the device took another way before."""
     left = advice(s, theirs.message, watch.made if watch is not None else "", raised_at(cause))
     if left:
         notes.say(left)
     culprit = [watch.last] if watch is not None and theirs.stage == "run" and watch.last else []
     next_ = "" if left or (theirs.stage == "run" and not culprit) else _next(s, device, watch, culprit)
-    return Verdict(RAISED[theirs.kind], _raised_text(theirs, cause)), next_
+    way = _other_way(s, device, backward, watch)
+    return Verdict(RAISED[theirs.kind], _raised_text(theirs, cause)), next_, way
 
 
 def device_results(s: Subject, device: Device, backward: bool) -> Mapping[str, Tensor] | Raised:

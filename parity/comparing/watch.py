@@ -31,7 +31,7 @@ ATEN_COPIES = ("aten::_to_copy", "aten::copy_", "aten::_copy_from", "aten::_copy
 ATEN_READS = ("aten::_local_scalar_dense",)
 ATEN_IDLE = ("aten::detach", "aten::alias", "aten::lift_fresh", "aten::lift")
 MANY = 12  # most op names in the suggested command
-ATTRIBUTES = ("__get__", "__set__")  # reads and writes of a tensor's attributes, which are no calls
+IDLE = ("__get__", "__set__", "device")  # attributes of tensors, and torch.device, which compute nothing
 WINDOW = 200  # calls behind the first difference that are aligned
 Step = tuple[str, str]  # a call: the public function, and its line
 
@@ -41,7 +41,8 @@ class PlacementWatch:
     `here` that took floating tensors after a copy from the device. calls: public torch functions that took a tensor on the
     device; last: the last of them, "" if no catalog row tests it. steps: all calls, in order. made: the last call that made a
     tensor on the CPU out of none, and its line. cast: the dtypes of the operators that ran under autocast, as `Recorded` gives
-    them. error: the first exception in a backward. whole: whether the run finished."""
+    them. error: the first exception in a backward. whole: whether the run finished; seeded: whether it drew
+    random numbers from a generator of the user's own."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
@@ -53,7 +54,7 @@ class PlacementWatch:
         self.last = self.made = ""
         self.cast: dict[str, list[str]] = {}
         self.error: Exception | None = None
-        self.whole = False
+        self.whole = self.seeded = False
         self._copied = False
         self._autocast = False  # whether the public function that runs now does so under autocast
 
@@ -74,7 +75,7 @@ class PlacementWatch:
     def _function(self, func: Any, args: Any, kwargs: Any) -> Any:
         self._autocast = torch.is_autocast_enabled(self.kind)  # operators cannot see it: it is off inside the kernels that cast
         # Recorded before the call, so that a call that raises is recorded, too.
-        if func.__name__ not in ATTRIBUTES:
+        if func.__name__ not in IDLE:
             self.steps.append((name_of(func) or func.__name__, line()))
         if lies_on(self.kind, (args, kwargs)):
             self.last = row_of(getattr(func, "__name__", ""))
@@ -93,6 +94,7 @@ class PlacementWatch:
                 raise
             self.error = self.error or e
             return no_results(func)
+        self.seeded |= kwargs.get("generator") is not None
         name = func.name().partition(".")[0]
         if not func.is_view and name not in ATEN_IDLE:
             self._saw(name, _tensors((args, kwargs)), result)
