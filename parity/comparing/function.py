@@ -20,7 +20,7 @@ from parity.checks.inputs_unchanged import changed
 from parity.checks.repeat import OVERWRITTEN
 from parity.checks.trial import RAISED, Lent
 from parity.comparing.advice import advice, no_gradients, raised_on_the_cpu
-from parity.comparing.captured import Kept
+from parity.comparing.captured import Kept, growing, held_by
 from parity.comparing.choices import ATEN_FREE, Choices
 from parity.comparing.comparison import PACKAGE, Comparison, Notes, warn
 from parity.comparing.difference import differences
@@ -214,7 +214,7 @@ def _on_the_cpu(q: Request, s: Subject, meter: Meter, notes: Notes) -> Here:
     __tracebackhide__ = True
     ex.left_by_the_device()  # by calls of others
     with meter.run("the runs on the CPU", AFTER_THE_CPU), state.Kept() as here:
-        s, run, reference = _reference(s, q.backward)
+        s, run, reference = _reference(s, q.backward, notes)
     if s.draws and q.wrap is not None:
         raise UsageError(f"{s.name} draws random numbers, which compiled code draws by its own kernels; call .eval()")
     if s.draws:
@@ -379,11 +379,11 @@ def _nothing(run: ForwardRun) -> str:
 # -------------------------------------------------------------------------------------------------------- the reference
 
 
-def _reference(s: Subject, backward: bool) -> tuple[Subject, ForwardRun, dict[str, Tensor]]:
+def _reference(s: Subject, backward: bool, notes: Notes | None = None) -> tuple[Subject, ForwardRun, dict[str, Tensor]]:
     """The subject, its run on the CPU and the results. The subject draws its random numbers on the CPU from here on, if any.
     Raises UsageError if it fails there, if two runs differ, or if it draws where parity cannot hand the numbers out."""
     __tracebackhide__ = True
-    kept = Kept(s.function)
+    kept, before = Kept(s.function), held_by(s.function)
     with seeded():
         run, cause = attempted(lambda: forward(s, torch.clone, backward), "run", False)
     if name := kept.changed():
@@ -397,7 +397,14 @@ def _reference(s: Subject, backward: bool) -> tuple[Subject, ForwardRun, dict[st
             f"{raised_on_the_cpu(run.message)}"
         ) from cause
     results: dict[str, Tensor] = {n: t.detach() for n, t in (*run.outputs, *run.written)}
+    first = held_by(s.function)
     again = _again(s, backward, SEED + 1)
+    if notes is not None and (names := growing(before, first, held_by(s.function))):
+        notes.say(
+            f"memory grows from call to call: {s.name} keeps more tensors in '{names[0]}' after each; keep numbers (.item()) "
+            "there, or the last ones alone",
+            loud=True,
+        )
     if _alike(results, again):
         return s, run, results
     with seeded():

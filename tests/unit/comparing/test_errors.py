@@ -165,6 +165,41 @@ def test_an_error_of_the_user_is_told_without_the_way_through_parity() -> None:
     assert len(caught.traceback) == 2  # this line, and assert_parity, which pytest hides
 
 
+# -------------------------------------------------------------------------------------------- memory from call to call
+
+
+ALL: list[Tensor] = []
+LAST: dict[str, Tensor] = {}
+ONCE: dict[int, Tensor] = {}
+
+
+def keeps_all(x: Tensor) -> Tensor:
+    ALL.append(x.exp())
+    return ALL[-1] + 1
+
+
+def keeps_the_last(x: Tensor) -> Tensor:
+    LAST["x"] = x.exp()
+    return LAST["x"] + 1
+
+
+def fills_a_cache(x: Tensor) -> Tensor:
+    for n in range(3):
+        ONCE.setdefault(n, torch.full((), float(n)))
+    return x + float(ONCE[1])
+
+
+def test_memory_that_grows_from_call_to_call_is_warned_of() -> None:
+    said = "memory grows from call to call: keeps_all keeps more tensors in 'ALL' after each"
+    with pytest.warns(ParityWarning, match=said):
+        assert said in str(assert_parity(keeps_all, X, device="sim"))
+
+
+@pytest.mark.parametrize("fn", [keeps_the_last, fills_a_cache])
+def test_a_cache_and_the_last_result_do_not_grow(fn: Any) -> None:
+    assert "memory grows" not in str(assert_parity(fn, X, device="sim"))
+
+
 # ------------------------------------------------------------------------------------------- another way on the device
 
 
