@@ -75,8 +75,8 @@ class PlacementWatch:
     def _function(self, func: Any, args: Any, kwargs: Any) -> Any:
         self._autocast = torch.is_autocast_enabled(self.kind)  # operators cannot see it: it is off inside the kernels that cast
         # Recorded before the call, so that a call that raises is recorded, too.
-        if func.__name__ not in IDLE:
-            self.steps.append((name_of(func) or func.__name__, line()))
+        if (own := getattr(func, "__name__", "")) not in IDLE:
+            self.steps.append((name_of(func) or own, line()))
         if lies_on(self.kind, (args, kwargs)):
             self.last = row_of(getattr(func, "__name__", ""))
             if self.last:
