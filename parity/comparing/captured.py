@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -24,6 +24,16 @@ def captured(function: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
             continue
         if isinstance(value, (Tensor, nn.Module, torch.optim.Optimizer)) or held(value, name):
             yield name, value
+
+
+def held_by(function: Callable[..., Any]) -> dict[str, int]:
+    """How many tensors each value of the function's closure and globals holds, by name."""
+    return {name: len(_tensors(name, value)) for name, value in captured(function)}
+
+
+def growing(before: Mapping[str, int], first: Mapping[str, int], second: Mapping[str, int]) -> list[str]:
+    """The values that hold more tensors after each of two calls; what fills a cache once, or keeps the last result, is none."""
+    return [name for name, n in second.items() if n > first.get(name, 0) > before.get(name, 0)]
 
 
 class Kept:

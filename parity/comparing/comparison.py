@@ -40,6 +40,12 @@ class Notes:
         self.lines.append(text)
         self.loud += [text] if loud else []
 
+    def anew(self) -> Notes:
+        """These without any line, where the comparison begins anew."""
+        self.lines.clear()
+        self.loud.clear()
+        return self
+
     def warn(self, subject: str) -> None:
         """Issue a ParityWarning for every loud note, at the caller's line."""
         for text in self.loud:

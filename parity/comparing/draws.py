@@ -46,10 +46,14 @@ ATEN_ASKED = ("dropout_p", "dropout", "training")  # their arguments that ask fo
 class SharedRandom(Operators):
     """Draws every random number inside on the CPU. draws: how many operators drew; left: those that drew by themselves, whose
     numbers no other side has; stream: the state of the CPU's generator when it was left first; drew: whether anything drew,
-    Python and numpy too. on_draw: called at each draw."""
+    Python and numpy too. on_draw: called at each draw. own: whether draws from generators of the user's own are handed out:
+    from such a one on the CPU, whose state is put back at the end, or from one with the same seed."""
 
-    def __init__(self, on_draw: Callable[[], None] | None = None) -> None:
+    def __init__(self, on_draw: Callable[[], None] | None = None, own: bool = True) -> None:
         super().__init__()
+        self._own = own
+        self._before_run: dict[int, tuple[torch.Generator, Tensor]] = {}
+        self._twins: dict[int, tuple[torch.Generator, torch.Generator]] = {}
         self.draws = 0
         self.left: set[str] = set()
         self.stream: Tensor | None = None
@@ -68,6 +72,9 @@ class SharedRandom(Operators):
     def __exit__(self, *error: Any) -> None:
         with self._left:
             super().__exit__(*error)  # type: ignore[no-untyped-call]  # as torch has it
+        for generator, state in self._before_run.values():
+            generator.set_state(state)
+        self._before_run.clear()
         self.drew |= bool(self.draws or self.left) or _positions() != self._before
         self.stream = torch.default_generator.get_state() if self.stream is None else self.stream
 
@@ -82,12 +89,36 @@ class SharedRandom(Operators):
         if kwargs.get("generator") is None and name in ATEN_MASKED:
             self.draws += 1
             return _dropped(*args, **kwargs)
-        if kwargs.get("generator") is None and name in (*ATEN_INTO, *ATEN_MADE) and ".out" not in func.name():
+        given = kwargs.get("generator")
+        if (given is None or self._own) and name in (*ATEN_INTO, *ATEN_MADE) and ".out" not in func.name():
             self.draws += 1
+            if given is not None:
+                here = self._on_the_cpu(given)
+                if here is given and _place(args, kwargs).type != "cpu":
+                    state = given.get_state()
+                    func(*args, **kwargs)  # devices refuse a generator of the CPU, the simulated one apart
+                    given.set_state(state)
+                kwargs = {**kwargs, "generator": here}
             return _into(func, args, kwargs) if name in ATEN_INTO else _made(func, args, kwargs)
         if not name.startswith(ATEN_SOMETIMES) or _drops(func, args, kwargs):
             self.left.add(name)
         return func(*args, **kwargs)
+
+    def _on_the_cpu(self, given: torch.Generator) -> torch.Generator:
+        """The generator on the CPU that draws in place of one of the user's own."""
+        if given.device.type == "cpu":
+            self._before_run.setdefault(id(given), (given, given.get_state()))
+            return given
+        if id(given) not in self._twins:
+            self._twins[id(given)] = given, torch.Generator().manual_seed(given.initial_seed())
+        return self._twins[id(given)][1]
+
+
+def _place(args: Any, kwargs: Any) -> torch.device:
+    """Where a call draws."""
+    tensors = (x for x in args if isinstance(x, Tensor))
+    place: torch.device = kwargs.get("device") or next((x.device for x in tensors), torch.device("cpu"))
+    return place
 
 
 def _by_formula(func: Any, args: Any, kwargs: Any) -> Any:
@@ -118,7 +149,7 @@ def _into(func: Any, args: Any, kwargs: Any) -> Any:
 
 def _made(func: Any, args: Any, kwargs: Any) -> Any:
     given = next((x for x in args if isinstance(x, Tensor)), None)
-    place = kwargs.get("device") or (given.device if given is not None else torch.device("cpu"))
+    place = _place(args, kwargs)
     default = torch.get_default_dtype()
     dtype = kwargs.get("dtype") or (given.dtype if given is not None and given.is_floating_point() else default)
     with _disable_current_modes():

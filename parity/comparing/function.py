@@ -20,7 +20,7 @@ from parity.checks.inputs_unchanged import changed
 from parity.checks.repeat import OVERWRITTEN
 from parity.checks.trial import RAISED, Lent
 from parity.comparing.advice import advice, no_gradients, raised_on_the_cpu
-from parity.comparing.captured import Kept
+from parity.comparing.captured import Kept, growing, held_by
 from parity.comparing.choices import ATEN_FREE, Choices
 from parity.comparing.comparison import PACKAGE, Comparison, Notes, warn
 from parity.comparing.difference import differences
@@ -44,7 +44,7 @@ from parity.comparing.subject import (
 )
 from parity.comparing.truth import FunctionTruth, seeded
 from parity.comparing.verdicts import ROW, Verdicts, bare, described, in_one_dtype, judged, settled, verdicts
-from parity.comparing.watch import PlacementWatch, command
+from parity.comparing.watch import PlacementWatch, command, other_way
 from parity.core import compiler, state
 from parity.core.errors import NothingCompared, ParityError, UsageError
 from parity.core.results import Computed, Measure, Raised, Status, Verdict
@@ -158,8 +158,10 @@ def _judged(q: Request, s: Subject, device: Device, notes: Notes, seen: Seen | N
     extra = (*_fell_back(q, fallbacks, notes), *_left_behind(s, here.left, there.left, notes))
     watch = _watched(s, device, q.backward) if device.name != "cpu" and not _spent(theirs) else None
     if isinstance(theirs, Raised):
-        verdict, next_ = _refused_there(s, device, theirs, cause, watch, notes)
-        return Comparison(title, (*extra, ("", verdict)), tuple(notes.lines), next_), cause
+        verdict, next_, way = _refused_there(s, device, q.backward, theirs, cause, watch, notes)
+        return Comparison(title, (*extra, ("", verdict)), tuple(notes.lines), next_, where=way), cause
+    if watch is not None and watch.seeded and not s.draws and q.wrap is None:
+        return _judged(q, replace(s, draws=True), device, notes.anew(), seen)
     extra += tuple(_overwritten(device, theirs.held))
     if watch is not None and q.wrap is None:
         here, theirs = _along_its_choices(here, device, q.backward, theirs, watch, notes)
@@ -191,8 +193,9 @@ def _judged(q: Request, s: Subject, device: Device, notes: Notes, seen: Seen | N
             notes.say(line)
     judgements = (*extra, *settled(judgements, q.fail_on, notes))
     failed = any(v.status is not Status.AGREE for _, v in judgements)
-    following, apart = _next(s, device, watch) if failed else "", differences(judgements, results, ours)
-    return Comparison(title, judgements, tuple(notes.lines), following, limits or {}, differences=apart), cause
+    way = _other_way(s, device, q.backward, watch) if failed else ""
+    following, apart = _next(s, device, watch) if failed and not way else "", differences(judgements, results, ours)
+    return Comparison(title, judgements, tuple(notes.lines), following, limits or {}, where=way, differences=apart), cause
 
 
 def _refuse(s: Subject, device: Device) -> None:
@@ -211,7 +214,7 @@ def _on_the_cpu(q: Request, s: Subject, meter: Meter, notes: Notes) -> Here:
     __tracebackhide__ = True
     ex.left_by_the_device()  # by calls of others
     with meter.run("the runs on the CPU", AFTER_THE_CPU), state.Kept() as here:
-        s, run, reference = _reference(s, q.backward)
+        s, run, reference = _reference(s, q.backward, notes)
     if s.draws and q.wrap is not None:
         raise UsageError(f"{s.name} draws random numbers, which compiled code draws by its own kernels; call .eval()")
     if s.draws:
@@ -309,15 +312,16 @@ def _along_its_choices(
 
 
 def _refused_there(
-    s: Subject, device: Device, theirs: Raised, cause: BaseException | None, watch: PlacementWatch | None, notes: Notes
-) -> tuple[Verdict, str]:
-    """The verdict of what the device raised, and the next command."""
+    s: Subject, device: Device, backward: bool, theirs: Raised, cause: Any, watch: PlacementWatch | None, notes: Notes
+) -> tuple[Verdict, str, str]:
+    """The verdict of what the device raised, the next command, and where the device took another way before."""
     left = advice(s, theirs.message, watch.made if watch is not None else "", raised_at(cause))
     if left:
         notes.say(left)
     culprit = [watch.last] if watch is not None and theirs.stage == "run" and watch.last else []
     next_ = "" if left or (theirs.stage == "run" and not culprit) else _next(s, device, watch, culprit)
-    return Verdict(RAISED[theirs.kind], _raised_text(theirs, cause)), next_
+    way = _other_way(s, device, backward, watch)
+    return Verdict(RAISED[theirs.kind], _raised_text(theirs, cause)), next_, way
 
 
 def device_results(s: Subject, device: Device, backward: bool) -> Mapping[str, Tensor] | Raised:
@@ -375,11 +379,11 @@ def _nothing(run: ForwardRun) -> str:
 # -------------------------------------------------------------------------------------------------------- the reference
 
 
-def _reference(s: Subject, backward: bool) -> tuple[Subject, ForwardRun, dict[str, Tensor]]:
+def _reference(s: Subject, backward: bool, notes: Notes | None = None) -> tuple[Subject, ForwardRun, dict[str, Tensor]]:
     """The subject, its run on the CPU and the results. The subject draws its random numbers on the CPU from here on, if any.
     Raises UsageError if it fails there, if two runs differ, or if it draws where parity cannot hand the numbers out."""
     __tracebackhide__ = True
-    kept = Kept(s.function)
+    kept, before = Kept(s.function), held_by(s.function)
     with seeded():
         run, cause = attempted(lambda: forward(s, torch.clone, backward), "run", False)
     if name := kept.changed():
@@ -393,7 +397,14 @@ def _reference(s: Subject, backward: bool) -> tuple[Subject, ForwardRun, dict[st
             f"{raised_on_the_cpu(run.message)}"
         ) from cause
     results: dict[str, Tensor] = {n: t.detach() for n, t in (*run.outputs, *run.written)}
+    first = held_by(s.function)
     again = _again(s, backward, SEED + 1)
+    if notes is not None and (names := growing(before, first, held_by(s.function))):
+        notes.say(
+            f"memory grows from call to call: {s.name} keeps more tensors in '{names[0]}' after each; keep numbers (.item()) "
+            "there, or the last ones alone",
+            loud=True,
+        )
     if _alike(results, again):
         return s, run, results
     with seeded():
@@ -430,8 +441,8 @@ def _handed_out(s: Subject, run: ForwardRun, place: str, wanted: int | None = No
         )
     if wanted is not None and run.handed.draws != wanted:
         raise UsageError(
-            f"{s.name} draws random numbers {wanted} times on the CPU and {run.handed.draws} times on {place}, so that the two "
-            "differ; call .eval(), or draw them outside and pass them in"
+            f"{s.name} makes {wanted} random draw{'' if wanted == 1 else 's'} on the CPU and {run.handed.draws} on {place}, so "
+            "that the two differ; call .eval(), or draw them outside and pass them in"
         )
 
 
@@ -542,6 +553,17 @@ def _watched(s: Subject, device: Device, backward: bool) -> PlacementWatch:
         got = ex.attempt(lambda: forward(s, device.upload, backward, watch.over(), torch.clone), "run")
     watch.whole = not isinstance(got, Raised)
     return watch
+
+
+def _other_way(s: Subject, device: Device, backward: bool, watch: PlacementWatch | None) -> str:
+    """Where the function calls other functions on the device than on the CPU, as `other_way` says it; seen in one more run on
+    the CPU."""
+    if watch is None:
+        return ""
+    here = PlacementWatch("cpu")
+    with state.Kept(), seeded():
+        ex.attempt(lambda: forward(s, torch.clone, backward, here.over()), "run", False)
+    return other_way(here.steps, watch.steps, device.name, watch.whole)
 
 
 def _spent(theirs: Any) -> bool:

@@ -113,14 +113,18 @@ class Places:
 
     def _call(self, func: Any, args: Any, kwargs: Any) -> Any:
         attribute = getattr(func, "__name__", "") == "__get__"  # which computes nothing
-        if self.pausing or attribute or not lies_on(self.kind, (args, kwargs)):
+        if self.pausing or attribute:
             return func(*args, **kwargs)
-        self._calls += 1
+        counts = lies_on(self.kind, (args, kwargs))
+        self._calls += counts
         module, kind = self._running[-1] if self._running else ("", "")
-        place = Place(module, kind, name_of(func) or getattr(func, "__name__", ""), line(), self._calls)
+        before, place = self._now, Place(module, kind, name_of(func) or getattr(func, "__name__", ""), line(), self._calls)
         self._now = place
         result = func(*args, **kwargs)
-        _put(place, result)
+        if counts:
+            _put(place, result)
+        else:  # it may make a tensor on the device, which is no doing of the call before
+            self._now = before
         return result
 
 

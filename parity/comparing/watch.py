@@ -11,6 +11,7 @@ import functools
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from difflib import SequenceMatcher
 from typing import Any
 
 import torch
@@ -30,14 +31,18 @@ ATEN_COPIES = ("aten::_to_copy", "aten::copy_", "aten::_copy_from", "aten::_copy
 ATEN_READS = ("aten::_local_scalar_dense",)
 ATEN_IDLE = ("aten::detach", "aten::alias", "aten::lift_fresh", "aten::lift")
 MANY = 12  # most op names in the suggested command
+IDLE = ("__get__", "__set__", "device")  # attributes of tensors, and torch.device, which compute nothing
+WINDOW = 200  # calls behind the first difference that are aligned
+Step = tuple[str, str]  # a call: the public function, and its line
 
 
 class PlacementWatch:
     """there, here: operators that computed on the device and on the CPU, in the order of their first call. after: operators of
     `here` that took floating tensors after a copy from the device. calls: public torch functions that took a tensor on the
-    device; last: the last of them, "" if no catalog row tests it. made: the last call that made a tensor on the CPU out of
-    none, and its line. cast: the dtypes of the operators that ran under autocast, as `Recorded` gives them. error: the first
-    exception in a backward. whole: whether the run finished."""
+    device; last: the last of them, "" if no catalog row tests it. steps: all calls, in order. made: the last call that made a
+    tensor on the CPU out of none, and its line. cast: the dtypes of the operators that ran under autocast, as `Recorded` gives
+    them. error: the first exception in a backward. whole: whether the run finished; seeded: whether it drew
+    random numbers from a generator of the user's own."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
@@ -45,10 +50,11 @@ class PlacementWatch:
         self.here: dict[str, None] = {}
         self.after: dict[str, None] = {}
         self.calls: dict[str, None] = {}
+        self.steps: list[Step] = []
         self.last = self.made = ""
         self.cast: dict[str, list[str]] = {}
         self.error: Exception | None = None
-        self.whole = False
+        self.whole = self.seeded = False
         self._copied = False
         self._autocast = False  # whether the public function that runs now does so under autocast
 
@@ -69,6 +75,8 @@ class PlacementWatch:
     def _function(self, func: Any, args: Any, kwargs: Any) -> Any:
         self._autocast = torch.is_autocast_enabled(self.kind)  # operators cannot see it: it is off inside the kernels that cast
         # Recorded before the call, so that a call that raises is recorded, too.
+        if (own := getattr(func, "__name__", "")) not in IDLE:
+            self.steps.append((name_of(func) or own, line()))
         if lies_on(self.kind, (args, kwargs)):
             self.last = row_of(getattr(func, "__name__", ""))
             if self.last:
@@ -86,6 +94,7 @@ class PlacementWatch:
                 raise
             self.error = self.error or e
             return no_results(func)
+        self.seeded |= kwargs.get("generator") is not None
         name = func.name().partition(".")[0]
         if not func.is_view and name not in ATEN_IDLE:
             self._saw(name, _tensors((args, kwargs)), result)
@@ -107,6 +116,22 @@ class PlacementWatch:
 
 def _tensors(tree: Any) -> list[Tensor]:
     return [x for x in tree_leaves(tree) if isinstance(x, Tensor)]
+
+
+def other_way(here: Sequence[Step], there: Sequence[Step], device: str, whole: bool = True) -> str:
+    """Where the CPU and the device call other functions first, in words that follow the subject's name; empty if they call the
+    same. whole: whether the device's run finished: where it stopped, the CPU's goes on."""
+    at = next((k for k, (a, b) in enumerate(zip(here, there)) if a != b), min(len(here), len(there)))
+    ours, theirs = here[at : at + WINDOW], there[at : at + WINDOW]
+    if not theirs and not whole:
+        return ""
+    for tag, i, j, k, n in SequenceMatcher(None, ours, theirs, autojunk=False).get_opcodes():
+        if tag == "equal":
+            continue
+        a, b = (" at ".join(filter(None, s[0])) if s else "" for s in (ours[i:j], theirs[k:n]))
+        what = f"the CPU calls {a} where {device} calls {b}" if a and b else f"only {device if b else 'the CPU'} calls {a or b}"
+        return f"takes another way than on the CPU: {what}"
+    return ""
 
 
 @functools.cache

@@ -50,6 +50,9 @@ _GENERIC_REFUSALS: tuple[_Rule, ...] = (
         # torch.use_deterministic_algorithms
         r"does not have a deterministic implementation",
         r"^Deterministic behavior was enabled with .+ but this operation is not deterministic",
+        # autocast: a dtype that an operator of several operands does not take, and one that it refuses to run
+        r"^Unexpected floating ScalarType in at::autocast::prioritize",
+        r"are unsafe to autocast",
         # composites that ask for the type of the device: mode, _pdist_forward, cdist, std and var
         r"supports (tensors on a )?CPU, .+ (device type|devices?|device only), (but )?got: ",
     ),

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor, nn
+
 from parity.comparing import meter
 from parity.comparing.models import functions
 from parity.comparing.quick import effort_of
@@ -88,6 +90,11 @@ def train(o: argparse.Namespace) -> int:
         raise UsageError(ITSELF)
 
     def trained(make: Any, *rest: Any) -> Any:
+        if isinstance(make, nn.Module) or (rest and all(isinstance(x, Tensor) for x in rest)):
+            raise UsageError(
+                "it returns a model and its inputs, which parity locate, audit and run take; parity train takes make and the "
+                "batches (parity train --help)"
+            )
         if len(rest) != 1:
             raise UsageError(f"it returns {plural(1 + len(rest), 'thing')}; return two, make and the batches")
         return compare_training(make, rest[0], steps=o.steps, device=device)

@@ -81,7 +81,7 @@ def located_against(q: Request, path: str | Path) -> Located:
 
 
 def _counted(left: Mapping[str, int]) -> str:
-    return ", ".join(f"{n} calls: {why}" for why, n in left.items()) or "it holds none"
+    return ", ".join(f"{plural(n, 'call')}: {why}" for why, n in left.items()) or "it holds none"
 
 
 def _machines(theirs: Fingerprint, ours: Fingerprint) -> tuple[str, ...]:
@@ -108,8 +108,8 @@ def _with_values(s: Subject, made: Capture) -> tuple[Subject, tuple[str, ...]]:
         odd += [n for n in theirs if n in ours and ours[n].dtype != theirs[n].dtype and n not in odd]
         more = f": they differ in {_listed(list(dict.fromkeys(odd)))}" if odd else ""
         raise UsageError(
-            f"the capture is of {made.subject} with {len(theirs)} tensors, and the function makes {s.name} with {len(ours)}"
-            f"{more}; name the function that was captured"
+            f"the capture is of {made.subject} with {plural(len(theirs), 'tensor')}, and the function makes {s.name} with "
+            f"{len(ours)}{more}; name the function that was captured"
         )
     other = [n for n, g in theirs.items() if ours[n].digest != g.digest]
     if not other:

@@ -51,7 +51,7 @@ def assert_parity(
     from the CPU for every side.
 
     Raises ParityFailure for findings and refusals; NothingCompared if no number came out or nothing ran on the device;
-    UsageError for a function that draws random numbers by a kernel or a generator of its own, moves its module away, does not
+    UsageError for a function that draws random numbers by a kernel of its own, moves its module away, does not
     run on the CPU or returns something that cannot be opened (a set, an iterator); DeviceError for a device that is not
     available. A ParityWarning says what a passing comparison left out.
     """

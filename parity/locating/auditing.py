@@ -26,17 +26,19 @@ from parity.comparing.places import Place, Places
 from parity.comparing.subject import SEED, Subject, forward, gradients, original, subject, tracked_outputs, word
 from parity.comparing.watch import PlacementWatch
 from parity.core.errors import NothingCompared
-from parity.core.observer import Functions, Operators, in_backward
+from parity.core.observer import Functions, Operators, in_backward, lies_on, name_of
 from parity.core.results import Raised
 from parity.devices import Call, Fault
 from parity.devices.mps_calls import NOT_ON_MPS, Answer, answer, refusal
 from parity.devices.operator_table import Table, installed
+from parity.devices.refusals import REFUSED, classify
 from parity.devices.sim import SimDevice
 from parity.devices.sim.branches import without_other_backends
 from parity.devices.sim.memory import to_sim
 from parity.devices.sim.profile import LenientProfile, is_on_cpu, lenient_mps_profile
 from parity.devices.sim.shapes import unwritten
 from parity.execution import execute as ex
+from parity.locating.calls import shortened
 from parity.locating.located import PASSES, plural
 from parity.locating.needs import Match, Need, Needs
 from parity.locating.search import cotangents_of
@@ -111,7 +113,7 @@ def audit(
     if foreign:
         notes.append(f"not in the operator table of torch {table.torch}, so nothing is known of them: {', '.join(foreign)}")
     if witness.followed:
-        notes.append(f"{plural(witness.followed, 'call')} on tensors that MPS would have refused to make before are left out")
+        notes.append(f"left out: {plural(witness.followed, 'call')} on tensors that MPS would have refused to make before")
     names = {d: tuple(n) for d, n in held.items()}
     return Needs(
         s.name, table.torch.partition("+")[0], witness.needs(), names, witness.matches(), broken, mixed, remedy, tuple(notes)
@@ -223,8 +225,33 @@ class _Witness:
         self.follows = any(x.dtype in refused and not x.is_cpu for x in given)
         try:
             return func(*args, **kwargs)
+        except Exception as e:
+            if classify(e) != REFUSED or not lies_on(self.places.kind, (args, kwargs)):
+                raise
+            return self._behind(e, func, args, kwargs)
         finally:
             self.follows = before
+
+    def _behind(self, e: Exception, func: Any, args: Any, kwargs: Any) -> Any:
+        """Note what a function refuses, and its result by the CPU, on the device, so that all behind it is seen as well. Raises
+        the refusal where the CPU cannot run it either, or writes to a destination that it was given."""
+        tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+        name = getattr(func, "__name__", "")
+        there = next(x.device for x in tensors if x.device.type == self.places.kind)
+        with self.places.paused():
+            try:
+                if "out" in kwargs:
+                    raise e
+                near = tree_map(lambda x: x.cpu() if isinstance(x, Tensor) else x, (tuple(args), dict(kwargs)))
+                got = func(*near[0], **near[1])
+                if name.endswith("_") and not name.endswith("__"):
+                    got = args[0].copy_(got)
+                got = tree_map(lambda x: x.to(there) if isinstance(x, Tensor) else x, got)
+            except Exception:
+                raise e from None
+        operator = f"aten::{name}" if hasattr(torch.ops.aten, name) else name_of(func) or name
+        self._note(operator, word(tensors[0].dtype), Answer.REFUSED, shortened(e))
+        return got
 
     def __call__(self, qualified: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
         refused = list(self.profile.refused)

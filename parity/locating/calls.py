@@ -32,7 +32,7 @@ from parity.core.results import Raised, Status, Verdict
 from parity.devices import Device
 from parity.devices.refusals import REFUSED, classify
 from parity.execution import execute as ex
-from parity.locating.located import PASSES, Divergence
+from parity.locating.located import PASSES, Divergence, plural
 from parity.locating.noted import Noted, pass_now
 from parity.locating.values import key_of
 
@@ -189,7 +189,7 @@ class Search:
     def _operator_judged(self, call: OperatorCall, theirs: tuple[Tensor, ...], ours: tuple[Tensor, ...]) -> None:
         theirs = theirs[: len(ours)] if call.base_name in EQUIVALENTS else theirs
         if len(ours) != len(theirs):
-            self._diverges(call, Verdict(Status.MALFORMED, f"{len(theirs)} results instead of {len(ours)}"))
+            self._diverges(call, Verdict(Status.MALFORMED, f"{plural(len(theirs), 'result')} instead of {len(ours)}"))
             return
         alike = _alike(call, ours, theirs)
         pairs = [(k, f"out[{k}]" if len(ours) > 1 else "out", b, a) for k, a, b in alike]

@@ -55,7 +55,7 @@ class Captured:
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        kept = f"{self.whole} tensors whole" + (f" and {self.sketched} as sketches" if self.sketched else "")
+        kept = f"{plural(self.whole, 'tensor')} whole" + (f" and {self.sketched} as sketches" if self.sketched else "")
         lines = [f"{self.subject}: {plural(self.operators, 'call')} of operators in {self.path}, {in_bytes(self.size)}: {kept}"]
         if self.sketched or not self.weights:
             lines.append(f"note: tensors are kept whole up to {in_bytes(self.limit)} together; take more with --limit")

@@ -122,7 +122,7 @@ class Located:
             lines += [f"  {line}" for line in (*worst(p), *called(p))]
             lines += [f"  workaround: {self.workaround}"] if self.workaround and not k else []
         more = len(self.divergences) - SHOWN
-        lines += [f"  ... and {more} more operators"] if more > 0 else []
+        lines += [f"  ... and {plural(more, 'more call')} of operators"] if more > 0 else []
         if self.first is not None:
             lines.append(f"{plural(self.compared, 'call')} of operators compared")
         lines += [f"note: {plural(n, 'call')} of operators not compared: {why}" for why, n in self.left.items()]

@@ -150,6 +150,9 @@ def remedy(n: Need) -> str:
     """What the user may do about something that is missing."""
     if n.answer is Answer.MISSING:
         return f"{ON_THE_CPU}; or move this part there, x.cpu() before and .to(device) behind"
+    if "autocast" in n.why:
+        wide = "float32, or the dtype of autocast, for all of its operands"
+        return f"give it {wide}; or leave autocast here: with torch.autocast(..., enabled=False)"
     if n.operator:
         return f"another dtype or shape here, or this part on the CPU; {mps.FALLBACK_VARIABLE} does not help"
     return f"{cast(n.dtype)}; no fallback helps" if n.dtype else "fewer dimensions"

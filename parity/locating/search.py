@@ -88,7 +88,8 @@ def located(q: Request, seconds: float = math.inf, whole: bool = True, modules: 
     elif whole and not search.divergences:
         agreement = () if q.effort == FULL else tuple(_by_rounding(s, place, cotangents))
         if not agreement:
-            differs, agreement = _whole(q)
+            differs, agreement, way = _whole(q)
+            notes = (*((f"it {way}",) if way else ()), *notes)
     if not (search.compared or search.divergences or search.broken):
         raise NothingCompared(f"{s.name}: no operator that can be compared ran on {place.name}")
     if names := [n for some in search.foreign.values() for n in some]:
@@ -112,20 +113,21 @@ def _calls(s: Subject, backward: bool) -> int:
     return int(sum(map(len, ran.dtypes.values())) * (1.0 + BACKWARD * backward))
 
 
-def _whole(q: Request) -> tuple[str, tuple[str, ...]]:
-    """(what differs in the results as a whole, how far they are from the CPU's if nothing does); both empty if they cannot be
-    compared (random numbers)."""
+def _whole(q: Request) -> tuple[str, tuple[str, ...], str]:
+    """(what differs in the results as a whole, how far they are from the CPU's if nothing does, where the device takes another
+    way if something does); all empty if they cannot be compared (random numbers)."""
     try:
         comparison = compared(replace(q, effort=DEFAULT)).comparison
     except ParityError:
-        return "", ()
+        return "", (), ""
     if comparison.agrees:
         judged, shares = dict(comparison.verdicts), {line.where: line.error or 0.0 for line in comparison.table}
         apart = {n: (d, shares[n], d.allowed(judged[n])) for n, d in comparison.differences.items()}
         jumps = (n for n in comparison.notes if n.startswith(JUMPS))
-        return "", (*nearest(apart), *jumps) if apart else ()
+        return "", (*nearest(apart), *jumps) if apart else (), ""
     found = [f"{n or 'the call'} ({v.status}: {v.reason})" for n, v in comparison.findings]
-    return ", ".join(found[:SHOWN]) + (f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""), ()
+    more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+    return ", ".join(found[:SHOWN]) + more, (), comparison.where
 
 
 def _by_rounding(s: Subject, device: Device, cotangents: Sequence[Tensor]) -> Iterator[str]:

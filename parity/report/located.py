@@ -11,7 +11,7 @@ import torch
 from jinja2 import Environment
 
 from parity.core.status import Conclusion
-from parity.locating.located import SHOWN, Divergence, Located, called, worst
+from parity.locating.located import SHOWN, Divergence, Located, called, plural, worst
 from parity.locating.modules import ModuleError
 
 TEMPLATE = Path(__file__).with_name("located.html")
@@ -39,7 +39,7 @@ def _model(name: str, one: Located) -> dict[str, Any]:
         "more": max(0, len(one.divergences) - SHOWN),
         "lines": [*one.agreement, *(one.compiled.lines if one.compiled is not None else ())],
         "next": "" if one.first is not None else one.next,
-        "notes": [*(f"{n} calls of operators not compared: {why}" for why, n in one.left.items()), *one.notes],
+        "notes": [*(f"{plural(n, 'call')} of operators not compared: {why}" for why, n in one.left.items()), *one.notes],
         "tree": _tree(one.modules, one.first),
         "here": None if one.here is None else _model("here", one.here),
     }

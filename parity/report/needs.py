@@ -78,7 +78,7 @@ def _known(matches: Sequence[Match], torch: str, bugs: dict[str, Bug], verbose: 
     for m in matches if verbose else matches[:SHOWN]:
         fault = bugs[m.id].fault
         yield f"  {m.id}: {fault.title} ({plural(m.calls, 'call')}, first {where(m.place, PASSES[0])})"
-        yield f"    {fault.source}"
+        yield f"    {fault.source}" + (f" (reported for: {bugs[m.id].versions})" if bugs[m.id].versions else "")
     if len(matches) > SHOWN and not verbose:
         yield f"  ... and {len(matches) - SHOWN} more (-v lists all)"
 
@@ -149,8 +149,8 @@ def as_json(answers: Sequence[tuple[str, Needs, Sequence[Concern]]], bugs: dict[
             "lacking": {"operators": x.operators, "dtypes": x.dtypes, "refusing": x.refusing, "held": x.held},
             "needs": [of(n) for n in x.needs],
             "bugs": [
-                {"id": m.id, "title": bugs[m.id].fault.title, "source": bugs[m.id].fault.source, "calls": m.calls,
-                 "line": m.place.line} for m in x.matches
+                {"id": m.id, "title": bugs[m.id].fault.title, "source": bugs[m.id].fault.source,
+                 "versions": bugs[m.id].versions, "calls": m.calls, "line": m.place.line} for m in x.matches
             ],
             "findings": [asdict(c) for c in found],
             "broken": x.broken,

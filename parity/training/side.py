@@ -304,7 +304,8 @@ class Side:
             if p.requires_grad:
                 hooks.append(p.register_post_accumulate_grad_hook(functools.partial(accumulated, n)))  # type: ignore[no-untyped-call]
         try:
-            with _seeded(number, self.device), uncompiled(), around or contextlib.nullcontext(), SharedRandom() as random_:
+            around = around or contextlib.nullcontext()
+            with _seeded(number, self.device), uncompiled(), around, SharedRandom(own=False) as random_:
                 loss = self.step(batch)
         finally:
             for h in hooks:

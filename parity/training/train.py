@@ -253,7 +253,7 @@ class _Trainings:
             )
         if cpu.draws != theirs.draws:
             raise UsageError(
-                f"step {number + 1} draws random numbers {cpu.draws} times on the CPU and {theirs.draws} times on the device, "
+                f"step {number + 1} makes {plural(cpu.draws, 'random draw')} on the CPU and {theirs.draws} on the device, "
                 "so that they cannot be handed over; set dropout to 0"
             )
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from parity.core.errors import FaultError
 from parity.devices import Fault
@@ -56,3 +59,14 @@ class Bug:
     def silent(self) -> bool:
         """Whether the device gives a wrong result without raising an error."""
         return self.kind not in LOUD
+
+    @property
+    def versions(self) -> str:
+        """The versions of torch and macOS for which it was reported, or when, in the words of its thread; "" if not known."""
+        return versions().get(self.fault.id, "")
+
+
+@functools.cache
+def versions() -> dict[str, str]:
+    """The versions for which bugs were reported, by their ids."""
+    return tomllib.loads((Path(__file__).parent / "versions.toml").read_text(encoding="utf-8"))

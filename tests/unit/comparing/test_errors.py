@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from parity import locate
 from parity.comparing.comparison import ParityFailure, ParityWarning
+from parity.comparing.watch import other_way
 from parity.core.errors import UsageError
 from parity.core.results import Status
 from parity.devices import Device, Fault, resolve
@@ -19,6 +21,7 @@ from parity.devices.sim.faults import fall_back
 from parity.locating.asserting import assert_parity
 
 X = torch.linspace(0.5, 2, 3)
+Y = X.expand(3, 3).contiguous()
 
 
 def planted(*ops: str, effect: Any, **more: Any) -> Device:
@@ -160,3 +163,86 @@ def test_an_error_of_the_user_is_told_without_the_way_through_parity() -> None:
     with pytest.raises(UsageError) as caught:
         assert_parity(lambda x: {x}, X, device="sim")
     assert len(caught.traceback) == 2  # this line, and assert_parity, which pytest hides
+
+
+# -------------------------------------------------------------------------------------------- memory from call to call
+
+
+ALL: list[Tensor] = []
+LAST: dict[str, Tensor] = {}
+ONCE: dict[int, Tensor] = {}
+
+
+def keeps_all(x: Tensor) -> Tensor:
+    ALL.append(x.exp())
+    return ALL[-1] + 1
+
+
+def keeps_the_last(x: Tensor) -> Tensor:
+    LAST["x"] = x.exp()
+    return LAST["x"] + 1
+
+
+def fills_a_cache(x: Tensor) -> Tensor:
+    for n in range(3):
+        ONCE.setdefault(n, torch.full((), float(n)))
+    return x + float(ONCE[1])
+
+
+def test_memory_that_grows_from_call_to_call_is_warned_of() -> None:
+    said = "memory grows from call to call: keeps_all keeps more tensors in 'ALL' after each"
+    with pytest.warns(ParityWarning, match=said):
+        assert said in str(assert_parity(keeps_all, X, device="sim"))
+
+
+@pytest.mark.parametrize("fn", [keeps_the_last, fills_a_cache])
+def test_a_cache_and_the_last_result_do_not_grow(fn: Any) -> None:
+    assert "memory grows" not in str(assert_parity(fn, X, device="sim"))
+
+
+# ------------------------------------------------------------------------------------------- another way on the device
+
+
+def own_branch(x: Tensor, w: Tensor) -> Tensor:
+    """As kornia's warp_perspective: half types are upcast on the CPU alone."""
+    if x.device.type == "cpu" and x.dtype is not torch.float32:
+        return ((x.float() @ w.float()).sin() * 9).to(x.dtype)
+    return (x @ w).sin() * 9
+
+
+def test_a_branch_of_the_users_own_is_named_in_place_of_advice_to_test_operators() -> None:
+    torch.manual_seed(0)
+    x, w = torch.randn(8, 64).bfloat16(), torch.randn(64, 8).bfloat16()
+    bad = failure(own_branch, x, w, device="sim")
+    way = r"takes another way than on the CPU: the CPU calls torch\.Tensor\.float at \S+test_errors\.py:\d+, in own_branch "
+    way += r"where sim calls torch\.Tensor\.matmul at \S+test_errors\.py:\d+, in own_branch"
+    assert re.match(f"own_branch bfloat16 on sim {way}\n", str(bad))
+    assert not bad.comparison.next
+    found = locate(own_branch, x, w, device="sim")
+    assert found.first is None
+    assert re.match(f"it {way}$", found.notes[0])
+    assert assert_parity(own_branch, x.float(), w.float(), device="sim").agrees
+
+
+def test_a_fault_in_code_that_is_the_same_on_both_sides_is_no_other_way() -> None:
+    bad = failure(own_branch, Y, Y, device=planted("sin", effect=lambda c: c.run() * 1.1))
+    assert "another way" not in str(bad)
+    assert bad.comparison.next.startswith("parity run sin ")
+    assert "another way" not in str(locate(own_branch, Y, Y, device=planted("sin", effect=lambda c: c.run() * 1.1)))
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "whole", "said"),
+    [
+        ("abc", "abc", True, ""),
+        ("abc", "ab", False, ""),  # it raised there
+        ("abc", "ab", True, "only the CPU calls c at line"),
+        ("abc", "axbc", True, "only dev calls x at line"),
+        ("abc", "axbc", False, "only dev calls x at line"),
+        ("axbc", "abc", True, "only the CPU calls x at line"),
+        ("axc", "ayc", True, "the CPU calls x at line where dev calls y at line"),
+    ],
+)
+def test_the_first_call_that_one_side_made_alone(here: str, there: str, whole: bool, said: str) -> None:
+    ours, theirs = ([(name, "line") for name in side] for side in (here, there))
+    assert other_way(ours, theirs, "dev", whole).removeprefix("takes another way than on the CPU: ") == said

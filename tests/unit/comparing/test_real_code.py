@@ -165,8 +165,38 @@ def test_numbers_that_cannot_be_handed_out_are_refused_by_the_name_of_their_oper
         y = F.dropout(x)
         return y if x.is_cpu else F.dropout(y)
 
-    with pytest.raises(UsageError, match="draws random numbers 1 times on the CPU and 2 times on sim"):
+    with pytest.raises(UsageError, match="makes 1 random draw on the CPU and 2 on sim"):
         assert_parity(twice, torch.randn(64), device="sim")
+
+
+GENERATOR = torch.Generator().manual_seed(3)
+
+
+def of_a_global(x: Tensor) -> Tensor:
+    return x * torch.rand(x.shape, generator=GENERATOR).to(x.device)
+
+
+def of_its_own(x: Tensor) -> Tensor:
+    """Two equal runs on the CPU give the same; a device has another stream for the same seed."""
+    g = torch.Generator(x.device).manual_seed(1)
+    return x.exp() + torch.randn(x.shape, generator=g, device=x.device)
+
+
+def of_an_argument(x: Tensor, g: torch.Generator) -> Tensor:
+    return x * torch.empty(x.shape).uniform_(generator=g).to(x.device)
+
+
+@pytest.mark.parametrize(
+    ("fn", "more"), [(of_a_global, ()), (of_its_own, ()), (of_an_argument, (torch.Generator().manual_seed(1),))]
+)
+def test_generators_of_the_users_own_are_drawn_on_the_cpu(fn: Callable[..., Any], more: tuple[Any, ...]) -> None:
+    """HONEST draws other numbers than the CPU."""
+    x = torch.rand(64)
+    assert assert_parity(fn, x, *more, device=resolve("sim", HONEST)).agrees
+    assert parity.locate(fn, x, *more, device=resolve("sim", HONEST)).agrees
+    faulty = Fault("f", ("mul", "exp"), lambda call: call.run() * 1.01)
+    with pytest.raises(ParityFailure):
+        assert_parity(fn, x, *more, device=resolve("sim", (faulty,)))
 
 
 # ---------------------------------------------------------------------------------------------------------------- autocast

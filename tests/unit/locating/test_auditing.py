@@ -112,6 +112,56 @@ def test_float64_inside_is_told_where_it_comes_in() -> None:
     assert "no fallback helps" in str(needs)
 
 
+def test_a_tensor_made_out_of_none_is_not_blamed_on_the_call_before() -> None:
+    def makes(x: Tensor) -> Tensor:
+        n = x.size(0)
+        return (torch.zeros(n, dtype=torch.float64, device=x.device) + x).float()
+
+    (need,) = parity.audit(makes, torch.rand(3)).missing
+    assert need.place.function == "torch.zeros"
+    assert need.place.line.endswith(", in makes")
+
+
+class Mixes(nn.Module):
+    """Operators of several operands under autocast, in a dtype that MPS does not take there, and one that MPS does not have."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.linear, self.dtype = nn.Linear(4, 4), dtype
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: (batch, 4)."""
+        with torch.autocast(x.device.type, dtype=torch.float16):
+            y = self.linear(x).to(self.dtype)
+            z = torch.addcmul(y, y, y)
+            both: Tensor = torch.special.log_ndtr(z.float()).sum() + torch.dot(y[0], y[1])
+        return both
+
+
+def test_the_audit_goes_on_behind_a_refusal() -> None:
+    needs = parity.audit(Mixes(torch.bfloat16), torch.rand(2, 4))
+    assert [(n.operator, n.answer) for n in needs.missing] == [
+        ("aten::addcmul", Answer.REFUSED), ("aten::special_log_ndtr.out", Answer.MISSING), ("aten::dot", Answer.REFUSED)
+    ]  # fmt: skip
+    assert [n.place.function for n in needs.missing] == ["torch.addcmul", "torch.special.log_ndtr", "torch.dot"]
+    assert not needs.broken
+    assert "aten::linear_backward" in operators(needs, "backward")
+    assert str(needs).count("do: give it float32, or the dtype of autocast, for all of its operands") == 2
+    assert parity.audit(Mixes(torch.float16), torch.rand(2, 4)).operators == ("aten::special_log_ndtr.out",)
+    assert not parity.audit(Mixes(torch.float16), torch.rand(2, 4)).refusing
+    with pytest.raises(parity.ParityFailure, match=r"unsupported: RuntimeError in run: Unexpected floating ScalarType"):
+        parity.assert_parity(Mixes(torch.bfloat16), torch.rand(2, 4), device="sim")
+
+
+def test_what_the_cpu_refuses_as_well_ends_the_audit() -> None:
+    def refused(x: Tensor) -> Tensor:
+        if x.is_cpu:
+            return x
+        raise NotImplementedError("\"kernel\" not implemented for 'Half'")
+
+    assert "not implemented for 'Half'" in parity.audit(refused, torch.rand(2)).broken
+
+
 def test_what_the_model_holds_in_float64() -> None:
     needs = parity.audit(nn.Linear(2, 2).double(), torch.randn(1, 2, dtype=torch.float64))
     assert needs.held == {"float64": ("input", "weight", "bias")}

@@ -569,6 +569,9 @@ def small():
 
 def odd():
     return make, 1, 2
+
+def model():
+    return torch.nn.Linear(2, 2), torch.rand(3, 2)
 """
     )
     faults.write_text(
@@ -582,6 +585,8 @@ def odd():
     assert "1 (GELU), backward: aten::gelu_backward" in capfd.readouterr().out
     assert main(["train", f"{file}:odd", "--device", "sim"]) == 2
     assert "odd: not compared: it returns 3 things; return two, make and the batches" in capfd.readouterr().out
+    assert main(["train", f"{file}:model", "--device", "sim"]) == 2
+    assert "it returns a model and its inputs, which parity locate, audit and run take" in capfd.readouterr().out
     assert main(["train", f"{file}:make", "--device", "sim"]) == 2
 
 
