@@ -19,7 +19,6 @@ from parity.comparing.subject import SEED, Put, Subject, forward, gradients, tra
 from parity.core.dtypes import FACTS, HALF, DtypeFacts
 from parity.core.results import Raised
 from parity.execution import execute as ex
-from parity.judging.promises import BETWEEN_KERNELS
 from parity.oracle.float64 import widen
 from parity.oracle.limited_range import Limited, Range, range_of
 from parity.oracle.oracle import SAMPLES
@@ -28,14 +27,9 @@ from parity.oracle.rounding import Rounding
 from parity.oracle.roundoffs import extremes, perturbed
 from parity.oracle.sensitivity import Changes, changes_of, kept_of, least_of
 from parity.oracle.step_dtypes import Recorded, Steps, finfo_recorded, finfo_replayed, in_double, with_autocast
+from parity.oracle.yardstick import BETWEEN_KERNELS, COARSE, STANDARD
 
-# If a function cannot run in float64, its inputs are moved by this many roundoffs: well above its own rounding.
-COARSE = 8.0
 ALL = SAMPLES[-1]
-# A budget is by the root mean square of a result's movements in all samples, times this: two standard deviations, which 95 of
-# 100 normal errors stay below; and by no more than the largest movement. Samples that are not taken count as 0, so that a
-# budget by fewer lies inside the whole one, whatever result asked for them.
-STANDARD = 2.0
 FEW_KERNELS, FEW_ELEMENTS = 64, 1 << 18  # of a function, all of whose samples are taken for any result that is outside
 HINT = '; effort="quick" takes less'
 
@@ -134,7 +128,9 @@ class FunctionTruth(Oracle):
         return self._truths.get(name)
 
     def sensitivity(self, name: str, u: float, between: float) -> Tensor:
-        """By how much a result moves if every input and every step is moved by a roundoff, and between equal runs."""
+        """By how much a result moves if every input and every step is moved by a roundoff, and between equal runs: `STANDARD`
+        times the root mean square of its movements in all samples, and no more than the largest. Samples that are not taken
+        count as 0, so that a budget by fewer lies inside the whole one, whatever result asked for them."""
         assert self._truths is not None
         squares = self._by().squares.get(name, torch.zeros(self._truths[name].shape, dtype=torch.float64))
         moved = squares.div(self._usable(name)).sqrt_().mul_(STANDARD)

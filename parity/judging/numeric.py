@@ -21,7 +21,7 @@ from parity.judging.by_reference import judged_by_reference
 from parity.judging.exact import exactly, of_zeros
 from parity.judging.excuses import Excuses, excuses
 from parity.judging.limits import Limits
-from parity.judging.measures import WIDENING_LIMIT, allowed_ratio, facts_of, measure, parts, same_bits, same_values
+from parity.judging.measures import allowed_ratio, facts_of, measure, parts, same_bits, same_values
 from parity.judging.promises import on_the_branch_of, one_kernel, paired, residue
 from parity.judging.rounded_result import RoundedResult, agreed, is_outside, shared_error_of
 from parity.judging.rule import DRIFT_LIMIT
@@ -29,6 +29,7 @@ from parity.judging.screens import screened
 from parity.judging.shared_error import SharedError
 from parity.oracle.oracle import SAMPLES
 from parity.oracle.sensitivity import PERTURBATIONS
+from parity.oracle.yardstick import COARSER_SINGLE, OWN_ROUNDING, WIDENING_LIMIT
 
 KINK = "roundings of that size taken together"
 CLOSE = 4.0  # up to this ratio an error outside a sampled budget is measured again with more samples ...
@@ -267,7 +268,7 @@ def _on_another_branch(assessed: Assessment) -> Assessment:
         return assessed
     d, c = t.device_parts, parts(t.reference)
     with np.errstate(invalid="ignore"):
-        near = t.tol.scale * 2.0 * t.f.unit_roundoff * np.abs(c)
+        near = t.tol.scale * OWN_ROUNDING * t.f.unit_roundoff * np.abs(c)
         there = (np.abs(c - t.truth_parts) > WIDENING_LIMIT * total) & (np.abs(d - c) <= near)
     if not there.any():
         return assessed
@@ -367,7 +368,7 @@ def _shared(assessed: Assessment) -> Verdict | None:
     ratio = here.ratio / allowed_ratio(None if own is None else own.ratio)
     if ratio <= 1.0:
         return None
-    status = Status.DRIFT if ratio <= DRIFT_LIMIT.get(t.f.name, 4096.0) else Status.WRONG
+    status = Status.DRIFT if ratio <= DRIFT_LIMIT.get(t.f.name, COARSER_SINGLE) else Status.WRONG
     return Verdict(status, here.text(ratio), replace(assessed.measure, share=ratio, problem="shared"), t.tol)
 
 

@@ -23,17 +23,13 @@ import numpy.typing as npt
 from parity.core.dtypes import DtypeFacts
 from parity.judging.budget import Array, Budget, one_of_each, ulp_of
 from parity.oracle.sensitivity import Changes
+from parity.oracle.yardstick import ALIGNED_HALF, ALIGNED_SINGLE, CHANCE, ONE_SIDED, SPREAD_HALF, SPREAD_SINGLE
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
 FEWEST = 16  # different elements: with fewer, the mean averages nothing out
 SQUARED = 1e150  # the largest number whose square is none too large
-CHANCE = 8.0  # allowed standard deviations of a common factor, from the samples
-ALIGNED_FLOAT32 = 8.0  # times the sum of all changes: allowed bias of a kernel that computes in float32
-ALIGNED_HALF = 1.0  # the same for kernels that round to a half type on the way, to nearest
 MEANT = 0.5  # no limit if rounding alone may change the factor by this much
-SPREAD_FLOAT32, SPREAD_HALF = 16.0, 3.0  # allowed root mean square of errors, over that of the changes
-ONE_SIDED = 64.0  # u: allowed bias of the last kernel's arithmetic (twice the rule's scale of 16 times 2 u)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +99,8 @@ def shared_error(
     chance = max(float(np.mean((moved @ r) ** 2)), float(np.sum(np.mean(moved**2, 0) * r**2))) / weight**2
     chance += float(np.sum((final * r) ** 2)) / weight**2 / 12.0
     aligned = float(np.mean(np.abs(moved * r).sum(1))) / weight
-    spread = SPREAD_HALF if halves else SPREAD_FLOAT32
-    sided = spread if constant else ALIGNED_HALF if halves else ALIGNED_FLOAT32
+    spread = SPREAD_HALF if halves else SPREAD_SINGLE
+    sided = spread if constant else ALIGNED_HALF if halves else ALIGNED_SINGLE
     factor_limit: float = CHANCE * chance**0.5 + sided * aligned + one_sided
     mean = float(np.mean(moved**2))
     spread_limit = spread * mean**0.5 + 2.0 * float(np.mean(final**2) / 12.0) ** 0.5
