@@ -113,6 +113,17 @@ AGAIN_HALF = _factor("second derivatives of half types", 4.0, "times the scale",
 FLUSHED = _factor("flushed", 4.0, "of the smallest numbers", "a few partial results may be flushed, or off by a few of them")
 WIDENING_LIMIT = _factor("widest", 8.0, "times the budget", "chosen: the most that the reference's own error widens a budget")
 WIDENED = _factor("widened", 4.0, "times the reference's own error", "chosen: two errors of one size differ by less")
+CLOSE = _factor("close", 4.0, "budgets of few samples", "chosen: up to this more samples may cover an error")
+FAR = _factor("far", SCALE, "budgets of few samples", "chosen: from this on no more samples cover an error, nearly always")
+UNMOVED = _factor("unmoved", 1e8, "budgets", "no wrong number of usual size is so far off: no sample moved it, as at a kink")
+CHANCE_OUTSIDE = _factor(
+    "turned steps",
+    50_000,
+    "elements, one of which a turned step may put outside",
+    "measured in bfloat16: resnet18 on the honest device has 8 of 1.2 million and 5 of 295,000 outside, neighbours together",
+)
+CHANCE_SHARE = _factor("turned element", 1.5, "times its budget, or the usual one", "chosen: what such elements are off by")
+CHANCE_BUDGETS = _factor("usual budget", 0.9, "as a quantile of all budgets", "chosen: of the usual budget of such elements")
 AGAINST_REFERENCE = _factor("against the reference", SCALE, "times a rounding", "`SCALE`: both sides have errors, which add up")
 DESTINATION = _factor("destination", 2.0 * SCALE, "times 2 u", "twice `SCALE`: of the reference and of the device")
 COARSER_SINGLE = _factor(

@@ -34,6 +34,7 @@ def test_every_factor_is_used() -> None:
     for path in Path(parity.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())) if "yardstick" in path.read_text() else ():
             used |= {a.name for a in node.names} if isinstance(node, ast.ImportFrom) else set()
+            used |= {node.attr} if isinstance(node, ast.Attribute) else set()
             used |= {node.id} if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) else set()
     assert set(assigned()) <= used
 
