@@ -66,7 +66,8 @@ class Direct:
         number = args[1] if name in ATEN_SCALES and len(args) == 2 and not kwargs else None
         if name in ATEN_MOVES or (isinstance(number, (int, float)) and number in (1, -1)):
             return before
-        exact = before == GIVEN and not kwargs and all(_holds(dtype, x) for x in args)
+        factor = kwargs.get("alpha", 1) if set(kwargs) <= {"alpha"} else None  # of a sum: doubling rounds nothing
+        exact = before == GIVEN and factor in (1, -1, 2, -2) and all(_holds(dtype, x) for x in args)
         return name if exact and row_of(name) is not None else None
 
     def _of(self, t: Tensor) -> str | None:

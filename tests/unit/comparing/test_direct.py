@@ -23,6 +23,7 @@ DIRECT: dict[str, tuple[Callable[..., Any], str]] = {
     "bare": (torch.exp, "exp"),
     "moved": (lambda x: (x * 1.0).t().clone().exp().t().contiguous(), "exp"),
     "a number": (lambda x: 1 - x, "rsub"),
+    "a double": (lambda x: torch.add(x, x.flip(0), alpha=2), "add"),
     "two operands": (lambda x: x / x.flip(0), "div"),
     "one of two": (lambda x: {"a": x.sin(), "b": x.exp().sum()}, "sin"),
 }
