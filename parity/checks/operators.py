@@ -17,11 +17,9 @@ from torch.utils._pytree import tree_leaves, tree_map
 from parity.checks.equivalents import on_the_cpu
 from parity.core.dtypes import FACTS
 from parity.devices.base import Device
+from parity.oracle.yardstick import CPU_ERRORS, OWN_ULP, SUM_ULP
 
 LARGEST = 1 << 22  # most bytes of the storages of a call's operands; larger calls are not run again
-OWN_ROUNDINGS = 2.0  # unit roundoffs of an element that a single operator may be off by
-SUM_ROUNDINGS = 0.5  # and of the largest element, which sums and products add
-CPU_ERRORS = 4.0  # times the error of the CPU's own result
 # Operators that compute nothing, or nothing that can be expected to be equal.
 ATEN_NOT_UNIQUE = (
     "_linalg_svd",
@@ -313,7 +311,7 @@ def _differ(got: Tensor, cpu: Tensor) -> bool:
 def error_ratio(got: Tensor, cpu: Tensor, truth: Tensor | None = None) -> float:
     """By how many times what the roundings of one operator explain `got` is off; at most 1 is no difference.
 
-    An element may be off by `OWN_ROUNDINGS` unit roundoffs of itself, `SUM_ROUNDINGS` of the largest element, and `CPU_ERRORS`
+    An element may be off by `OWN_ULP` ULP of itself, `SUM_ULP` of the largest element, and `CPU_ERRORS`
     times the error of the CPU's result. That is coarser than the judge, which has found a difference already.
     """
     if got.shape != cpu.shape:
@@ -330,7 +328,7 @@ def error_ratio(got: Tensor, cpu: Tensor, truth: Tensor | None = None) -> float:
         return math.inf
     info = torch.finfo(cpu.dtype)
     size = torch.where(t.isfinite(), t.abs(), 0.0)
-    allowed = info.eps * (OWN_ROUNDINGS * size + SUM_ROUNDINGS * size.max()) + info.tiny
+    allowed = info.eps * (OWN_ULP * size + SUM_ULP * size.max()) + info.tiny
     allowed = allowed + CPU_ERRORS * torch.where(same, 0.0, (c - t).abs()).nan_to_num(0.0, 0.0, 0.0)
     off = torch.where(same, 0.0, (d - t).abs()).nan_to_num(0.0, 0.0, 0.0)
     return float((off / allowed).max())

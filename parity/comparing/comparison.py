@@ -163,7 +163,8 @@ class Comparison:
             many = "" if total == 1 else f"{len(agreed)} of {total} tensors agree; "
             ok = "" if findings else "OK  "
             lines.append(f"{ok}{self.subject}: {many}{'; '.join(_agreement(agreed, self.differences, bool(many)))}")
-        lines += [f"  {n}: {detectable_error(known)}" for n, known in self.limits.items()]
+        rows = {n: f" ({v.tolerance.origin})" for n, v in agreed if v.tolerance is not None}
+        lines += [f"  {n}: {detectable_error(known)}{rows.get(n, '')}" for n, known in self.limits.items()]
         lines += [f"note: {n}" for n in self.notes]
         return "\n".join([*lines, f"next: {self.next}"] if self.next else lines)
 

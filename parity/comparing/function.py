@@ -26,7 +26,7 @@ from parity.comparing.comparison import PACKAGE, Comparison, Notes, warn
 from parity.comparing.difference import differences
 from parity.comparing.kinks import at_kinks
 from parity.comparing.meter import Meter
-from parity.comparing.quick import FULL, QUICK, by_rounding
+from parity.comparing.quick import QUICK, by_rounding
 from parity.comparing.request import Request
 from parity.comparing.screens import by_movement
 from parity.comparing.subject import (
@@ -167,7 +167,7 @@ def _judged(q: Request, s: Subject, device: Device, notes: Notes, seen: Seen | N
         here, theirs = _along_its_choices(here, device, q.backward, theirs, watch, notes)
         s = here.subject
     cast = watch.cast if watch is not None else None
-    truth = FunctionTruth(s, q.backward, here.cotangents, here.ours, cast, meter, q.detail or q.effort == FULL)
+    truth = FunctionTruth(s, q.backward, here.cotangents, here.ours, cast, meter, q.closely)
     if watch is not None:
         _placed_there(title, device, watch, theirs.outside, here.run, notes)
     idle = _untouched(s, theirs.results, here.ours)
@@ -179,13 +179,13 @@ def _judged(q: Request, s: Subject, device: Device, notes: Notes, seen: Seen | N
         results, ours = in_one_dtype(results, ours, device.name, notes)
         sides = replace(sides, ours=ours, theirs=results)
     limits: dict[str, Limits] | None = {} if q.detail else None
-    judgements = _by_tensor(q, sides, limits, meter, notes)
+    bench = Bench(ROW, tables_of(device.name), truth, None, q.closely, limits, q.closely)
+    judgements = _by_tensor(q, sides, bench, meter, notes)
     if not judged(judgements, ours):
         raise NothingCompared(f"{title}: {_nothing(here.run)}; return what is to be compared")
     if truth.refused:
         notes.say(f"judged against the reference: it does not run in float64 ({truth.refused})")
     if cotangents := here.cotangents:
-        bench = Bench(ROW, tables_of(device.name), truth, None, False)
         jumped = at_kinks(judgements, bench, s, device, cotangents, (results, ours))
         judgements = tuple((n, jumped.verdicts.get(n, v)) for n, v in judgements)
         ours |= jumped.ours
@@ -244,14 +244,12 @@ def _fell_back(q: Request, fallbacks: Sequence[str], notes: Notes) -> Verdicts:
     return ()
 
 
-def _by_tensor(q: Request, sides: Sides, limits: dict[str, Limits] | None, meter: Meter, notes: Notes) -> Verdicts:
+def _by_tensor(q: Request, sides: Sides, bench: Bench, meter: Meter, notes: Notes) -> Verdicts:
     """A verdict for each result."""
     passed: Mapping[str, Verdict] = {}
-    if not q.detail and q.effort != FULL:
+    if not q.closely:
         by = by_rounding if q.effort == QUICK else by_movement
         passed = by(sides.subject, q.backward, sides.cotangents, sides.theirs, sides.ours, meter)
-    closely = q.detail or q.effort == FULL
-    bench = Bench(ROW, tables_of(sides.device.name), sides.truth, None, closely, limits, closely)
     return verdicts(bench, sides.theirs, sides.ours, notes, q.atol, passed)
 
 

@@ -211,8 +211,8 @@ NOTHING = AtKinks({}, {}, ())
 def at_kinks(
     judgements: Verdicts, bench: Bench, s: Subject, device: Device, cotangents: Sequence[Tensor], sides: Sequence[Given]
 ) -> AtKinks:
-    """What becomes of gradients that are far from the CPU's where arguments lie at kinks. sides: the results of the device and
-    of the CPU."""
+    """What becomes of gradients that are far from the CPU's where arguments lie at kinks. bench: that of the judgements;
+    sides: the results of the device and of the CPU."""
     theirs, ours = sides
     names = [n for n, v in judgements if n.startswith("grad[") and is_far(v, theirs.get(n), ours.get(n))]
     got = ex.attempt(lambda: _turned(s, device, bench), "run") if names else None
@@ -224,7 +224,7 @@ def at_kinks(
         masks = {k: there[k].elsewhere(other[k]) for k in turned}
         return {k: (m, there[k].values) for k, m in masks.items() if m is not None}
 
-    along = _Along(s, True, cotangents, {})
+    along = _Along(s, True, cotangents, {}, most=bench.whole)
     along.chosen = chosen(wide)
 
     def run() -> dict[str, Tensor]:
@@ -274,7 +274,7 @@ def _turned(
     there = {k: a for k, a in mode.seen.items() if k in here.seen}
     if not any(there[k].elsewhere(here.seen[k]) is not None for k in there):
         return None
-    truth = _Arguments(s, True, (), _named(here.seen))
+    truth = _Arguments(s, True, (), _named(here.seen), most=bench.whole)
     found = []
     for key, a in there.items():
         names = [n for n in _named({key: a}) if truth.truth(n) is not None]
@@ -283,7 +283,7 @@ def _turned(
             continue
         if a.elsewhere(here.seen[key]) is None and a.elsewhere(wide[key]) is None:
             continue
-        judged = verdicts(replace(bench, oracle=truth), _named({key: a}), _named({key: here.seen[key]}), Notes())
+        judged = verdicts(replace(bench, oracle=truth, limits=None), _named({key: a}), _named({key: here.seen[key]}), Notes())
         if all(v.status is Status.AGREE for _, v in judged):
             found.append(key)
     return found, here.seen, there, truth.seen or {}

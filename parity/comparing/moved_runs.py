@@ -17,6 +17,7 @@ from parity.core.dtypes import FACTS, HALF
 from parity.core.observer import Operators
 from parity.oracle.kernels import EXACT_KERNELS
 from parity.oracle.roundoffs import perturb
+from parity.oracle.yardstick import MOVED_SUM, STEP
 
 # Operators whose results are sums of products of two operands, or of the elements of one.
 ATEN_SUMS = (
@@ -28,8 +29,6 @@ ATEN_SUMS = (
 # And those that sum besides.
 ATEN_CHAINS = frozenset((*ATEN_SUMS, "mean", *(f"native_{n}_norm_backward" for n in ("batch", "group", "layer"))))
 
-STEP = 2.0  # roundoffs by which the result of a kernel moves: it stands for the roundings inside the kernel, too
-CHAIN = 0.3  # roundoffs of its result, times sqrt(n), that a chain of n additions is off by in the mean square, about
 Key = TypeVar("Key", str, int)  # of a result
 
 
@@ -56,7 +55,7 @@ class Moved(Operators):
                 self._key += 1
                 u = STEP * f.unit_roundoff
                 if self._chains and name in ATEN_CHAINS:
-                    u = max(u, CHAIN * math.sqrt(_terms((args, kwargs), t)) * FACTS["float32"].unit_roundoff)
+                    u = max(u, MOVED_SUM * math.sqrt(_terms((args, kwargs), t)) * FACTS["float32"].unit_roundoff)
                 perturb(t, u, self._key, t)
         return out
 

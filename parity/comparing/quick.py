@@ -17,17 +17,16 @@ from torch import Tensor
 
 from parity.comparing.comparison import MOVED_RUNS
 from parity.comparing.meter import Meter
-from parity.comparing.moved_runs import STEP, Moved, comparable, explained, moved_results
+from parity.comparing.moved_runs import Moved, comparable, explained, moved_results
 from parity.comparing.subject import Subject, word
 from parity.core.dtypes import FACTS
 from parity.core.errors import UsageError
 from parity.core.results import Measure, Raised, Status, Verdict
 from parity.execution import execute as ex
+from parity.oracle.yardstick import STEP, WHOLE, tolerance_by
 
 QUICK, DEFAULT, FULL = EFFORTS = ("quick", "default", "full")
 RUNS = 2  # moved runs at most; the farther one counts
-# `sim:honest` is at most 4.7 times as far off, in seven networks of torchvision and torch.
-FACTOR = 5.0
 
 
 def effort_of(word_: object) -> str:
@@ -54,13 +53,14 @@ def by_rounding(
             Status.AGREE,
             "as far from the CPU's result as rounding moves it",
             Measure(n, share=off, screen=MOVED_RUNS, total=ours[n].numel()),
+            tolerance_by("moved runs"),
         )
         for n, off in explained(pairs, RUNS, run, _off).items()
     }
 
 
 def _off(device: Tensor, cpu: Tensor, moved: Sequence[Tensor]) -> float:
-    """How far the device is from the CPU, in units of `FACTOR` times the moved runs: the larger one of the norms' ratio and of
+    """How far the device is from the CPU, in units of `WHOLE` times the moved runs: the larger one of the norms' ratio and of
     the largest elements'. Infinite where only one side is finite, or where the others differ."""
     if not moved or any(m.shape != cpu.shape for m in moved):
         return math.inf
@@ -75,11 +75,11 @@ def _off(device: Tensor, cpu: Tensor, moved: Sequence[Tensor]) -> float:
     wide = torch.float64 if c.dtype == torch.float64 or c.numel() < 1 << 16 else torch.float32
     x, c, *others = (t.to(wide) for t in (x, c, *others))
     # A buffer that a kernel writes is moved by nobody: half a step of its own is granted to all.
-    u = STEP / FACTOR * FACTS[word(cpu.dtype.to_real())].unit_roundoff
+    u = STEP / WHOLE * FACTS[word(cpu.dtype.to_real())].unit_roundoff
     largest, norm = u * float(c.abs().max()), u * float(c.norm())
     for o in others:
         d = (o - c).nan_to_num_(0.0, 0.0, 0.0)
         largest, norm = max(largest, float(d.abs().max())), max(norm, float(d.norm()))
     d = x - c
     far = (float(d.abs().max()), largest), (float(d.norm()), norm)
-    return max(math.inf if not e <= math.inf or (e and not by) else e / (FACTOR * by) if by else 0.0 for e, by in far)
+    return max(math.inf if not e <= math.inf or (e and not by) else e / (WHOLE * by) if by else 0.0 for e, by in far)

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from parity.comparing.quick import DEFAULT, effort_of
+from parity.comparing.quick import DEFAULT, FULL, effort_of
 from parity.comparing.subject import Subject, Wrap, original, subject
 from parity.core.errors import UsageError
 from parity.core.results import Status
@@ -35,6 +35,11 @@ class Request:
     effort: str = DEFAULT
     wrap: Wrap | None = None
     alone: bool = True
+
+    @property
+    def closely(self) -> bool:
+        """Whether the truth decides on every result, with all samples of its sensitivity."""
+        return self.detail or self.effort == FULL
 
     def check(self) -> None:
         """Raise UsageError for a word or a number that cannot be meant so."""

@@ -19,10 +19,7 @@ from parity.core.dtypes import FACTS, HALF, DtypeFacts
 from parity.oracle.rounding import Rounding
 from parity.oracle.sensitivity import least_of
 from parity.oracle.step_dtypes import Steps, in_double
-
-# Rounding to nearest moves a number by 0.41 unit roundoffs in the mean square; `rounded` moves it by 0.77. In float32 that is
-# left, for kernels that round more than once.
-HALF_STEP = 0.55
+from parity.oracle.yardstick import HALF_STEP
 
 
 @contextlib.contextmanager

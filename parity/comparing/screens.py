@@ -17,25 +17,21 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from parity.checks.operators import OWN_ROUNDINGS, SUM_ROUNDINGS, OperatorCall, StridedOperand, run_on
+from parity.checks.operators import OperatorCall, StridedOperand, run_on
 from parity.comparing.meter import Meter
-from parity.comparing.moved_runs import ATEN_SUMS, STEP, Moved, comparable, explained, moved_results
+from parity.comparing.moved_runs import ATEN_SUMS, Moved, comparable, explained, moved_results
 from parity.comparing.subject import Subject, word
 from parity.core.dtypes import FACTS, HALF
 from parity.core.results import Measure, Raised, Status, Verdict
 from parity.execution import execute as ex
 from parity.oracle.roundoffs import perturbed
+from parity.oracle.yardstick import LEAN, NEAR_MOVEMENT, OPERATOR_SUM, OWN_MOVEMENT, OWN_ULP, STEP, SUM_ULP, tolerance_by
 
 FEW = 16  # elements from which on a common factor of all errors shows
-FACTOR = 6.0  # standard deviations of the common factor that independent roundings have
-CHAIN = 4.0  # the scale that the tolerance tables have for sums of products
 RUNS = 2  # with everything moved by a roundoff or two
 MOST = 4  # of a whole function, for elements that happen to move little in both
 LARGE = 1 << 18  # elements of a function's operands and results from which on moved runs come before the truth
 MOVEMENT = "movement"  # the screen of what they explain
-# The tables allow 16 times the largest of two or more movements by one roundoff. Here movements are by `STEP` = 2 roundoffs: 8
-# times an element's own, and 12 times the usual one of its neighbours, which is 8 standard deviations.
-OWN_MOVEMENT, NEAR_MOVEMENT = 8.0, 12.0
 CACHED = 1 << 16  # elements that are compared at a time
 NEIGHBOURS = 16  # elements that are neighbours at least, along the last dimensions
 NUMBERED = ("alpha", "beta")  # factors of the sum, which are not squared
@@ -61,7 +57,7 @@ def _is_near(got: Tensor, cpu: Tensor, ratio: float = 1.0, more: Tensor | None =
 
 
 def _allowed(
-    got: Tensor, cpu: Tensor, ratio: float = 1.0, more: Tensor | None = None, sums: float = SUM_ROUNDINGS
+    got: Tensor, cpu: Tensor, ratio: float = 1.0, more: Tensor | None = None, sums: float = SUM_ULP
 ) -> tuple[Tensor, Tensor]:
     """The errors of all elements, and what is allowed: `ratio` times the roundings of one operator, and `more`, a bound of each
     element's real and imaginary part. sums: roundings of the largest element, which sums may lose in any other. An error is
@@ -77,7 +73,7 @@ def _allowed(
         d, c = torch.where(finite, d, torch.where(same, 0.0, torch.inf)), torch.where(finite, c, 0.0)
         size = c.abs()
         top = size.max()
-    allowed = size.mul_(ratio * info.eps * OWN_ROUNDINGS).add_(ratio * info.eps * sums * top + ratio * info.tiny)
+    allowed = size.mul_(ratio * info.eps * OWN_ULP).add_(ratio * info.eps * sums * top + ratio * info.tiny)
     allowed = allowed if more is None else allowed.add_(more)
     return d.sub(c).abs_(), allowed
 
@@ -94,7 +90,7 @@ def _leans(got: Tensor, cpu: Tensor) -> bool:
     common = abs(float(((d - c) * c).sum())) / size
     eps = torch.finfo(cpu.dtype).eps
     alone = eps * float(c.pow(4).sum()) ** 0.5 / size
-    return bool(common > FACTOR * max(alone, eps / d.numel() ** 0.5))
+    return bool(common > LEAN * max(alone, eps / d.numel() ** 0.5))
 
 
 class Sums:
@@ -107,7 +103,7 @@ class Sums:
         """Which of the results of a call they do not explain, by their places in `pairs`: (number of the result, the device's,
         the CPU's).
 
-        An element may be off by CHAIN sqrt(n) u max(|sum|, 2 sqrt(sum of squares)) besides the rounding of a result. The
+        An element may be off by OPERATOR_SUM sqrt(n) u max(|sum|, 2 sqrt(sum of squares)) besides the rounding of a result. The
         tables' bound for sums of products has the sum of magnitudes there (Higham and Mary, SIAM J. Sci. Comput. 41 (2019)
         A2815), which is sqrt(n) times as large for terms of both signs: their partial sums stay below twice the root of the
         sum of squares, nearly always.
@@ -129,7 +125,7 @@ class Sums:
         u = min(FACTS["float32"].unit_roundoff, FACTS[word(cpu.dtype.to_real())].unit_roundoff)
         partial = 2.0 * squares[number].to(torch.float64).sqrt()
         size = torch.maximum(cpu.abs().to(torch.float64), partial)
-        more = CHAIN * math.sqrt(terms[number]) * u * (size.unsqueeze(-1) if cpu.is_complex() else size)
+        more = OPERATOR_SUM * math.sqrt(terms[number]) * u * (size.unsqueeze(-1) if cpu.is_complex() else size)
         return _is_near(got, cpu, more=more.nan_to_num(0.0, 0.0, 0.0)) and not (word(cpu.dtype) in HALF and _leans(got, cpu))
 
     def _counted(self, call: OperatorCall) -> list[float]:
@@ -210,6 +206,7 @@ def by_movement(
             Status.AGREE,
             "no farther from the CPU's result than roundings move it",
             Measure(n, share=off, screen=MOVEMENT, total=ours[n].numel()),
+            tolerance_by("own movement"),
         )
         for n, off in explained(pairs, MOST, run, moves_by_place).items()
     }

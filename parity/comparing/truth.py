@@ -13,13 +13,15 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
+from parity.catalog.row import Row
+from parity.comparing.direct import Direct
 from parity.comparing.draws import streams
 from parity.comparing.meter import Meter
 from parity.comparing.subject import SEED, Put, Subject, forward, gradients, tracked_outputs, word
 from parity.core.dtypes import FACTS, HALF, DtypeFacts
+from parity.core.observer import Operators
 from parity.core.results import Raised
 from parity.execution import execute as ex
-from parity.judging.promises import BETWEEN_KERNELS
 from parity.oracle.float64 import widen
 from parity.oracle.limited_range import Limited, Range, range_of
 from parity.oracle.oracle import SAMPLES
@@ -28,14 +30,9 @@ from parity.oracle.rounding import Rounding
 from parity.oracle.roundoffs import extremes, perturbed
 from parity.oracle.sensitivity import Changes, changes_of, kept_of, least_of
 from parity.oracle.step_dtypes import Recorded, Steps, finfo_recorded, finfo_replayed, in_double, with_autocast
+from parity.oracle.yardstick import BETWEEN_KERNELS, COARSE, STANDARD
 
-# If a function cannot run in float64, its inputs are moved by this many roundoffs: well above its own rounding.
-COARSE = 8.0
 ALL = SAMPLES[-1]
-# A budget is by the root mean square of a result's movements in all samples, times this: two standard deviations, which 95 of
-# 100 normal errors stay below; and by no more than the largest movement. Samples that are not taken count as 0, so that a
-# budget by fewer lies inside the whole one, whatever result asked for them.
-STANDARD = 2.0
 FEW_KERNELS, FEW_ELEMENTS = 64, 1 << 18  # of a function, all of whose samples are taken for any result that is outside
 HINT = '; effort="quick" takes less'
 
@@ -94,12 +91,16 @@ class FunctionTruth(Oracle):
         """What a run in the function's own dtypes shows that a run in float64 has to know."""
         streams_: list[Tensor | None] = [None]
 
-        def run() -> None:
-            streams_.append(self._run(torch.clone, self._fed)[1])
+        direct, rows = Direct(), dict[str, Row]()
 
-        with Recorded() as ran, finfo_recorded() as limits:
+        def run() -> None:
+            results, stream = self._run(direct.given, self._fed)
+            streams_.append(stream)
+            rows.update(direct.rows(results))
+
+        with Recorded() as ran, Operators(direct.observe), finfo_recorded() as limits:
             ex.attempt(run, "run")
-        return _Own(with_autocast(ran.dtypes, self._cast), tuple(limits), streams_[-1])
+        return _Own(with_autocast(ran.dtypes, self._cast), tuple(limits), streams_[-1], {} if self._cast else rows)
 
     @property
     def chains(self) -> bool:
@@ -133,8 +134,14 @@ class FunctionTruth(Oracle):
             self._truths = got
         return self._truths.get(name)
 
+    def row(self, name: str) -> Row | None:
+        """The row of the operator that gave this result of what the function was given; None without a truth in float64."""
+        return None if self.refused else self._own.rows.get(name)
+
     def sensitivity(self, name: str, u: float, between: float) -> Tensor:
-        """By how much a result moves if every input and every step is moved by a roundoff, and between equal runs."""
+        """By how much a result moves if every input and every step is moved by a roundoff, and between equal runs: `STANDARD`
+        times the root mean square of its movements in all samples, and no more than the largest. Samples that are not taken
+        count as 0, so that a budget by fewer lies inside the whole one, whatever result asked for them."""
         assert self._truths is not None
         squares = self._by().squares.get(name, torch.zeros(self._truths[name].shape, dtype=torch.float64))
         moved = squares.div(self._usable(name)).sqrt_().mul_(STANDARD)
@@ -252,11 +259,12 @@ def _roundoff(dtype: torch.dtype) -> float:
 @dataclass(frozen=True, slots=True)
 class _Own:
     """A run in a function's own dtypes. dtypes: those in which the operators ran; limits: those it asked `torch.finfo` for;
-    stream: where it left the CPU's random numbers, None if it draws none."""
+    stream: where it left the CPU's random numbers, None if it draws none; rows: see `FunctionTruth.row`."""
 
     dtypes: Mapping[str, list[str]]
     limits: tuple[torch.dtype, ...]
     stream: Tensor | None
+    rows: Mapping[str, Row]
 
 
 @dataclass(slots=True)

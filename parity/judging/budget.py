@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from parity.core.dtypes import DtypeFacts
 from parity.core.results import Tolerance
+from parity.oracle.yardstick import OWN_ROUNDING, SUM_LOSS
 
 Array = npt.NDArray[np.float64]
 
@@ -146,19 +147,19 @@ def of_sum(
     )
     nu = np.minimum(n * u, 0.5)
     # A sum in one long chain is off by about sqrt(n) / 4 roundings of S where all terms have one sign, a blocked one by less.
-    one = np.maximum(1.0, np.sqrt(n) / 4.0) * u * s + between_kernels + f.unit_roundoff * size + floor
+    one = np.maximum(1.0, SUM_LOSS * np.sqrt(n)) * u * s + between_kernels + f.unit_roundoff * size + floor
     certain = nu / (1.0 - nu) * s + between_kernels + rounding + floor
     return Budget(total, terms, certain, one, 1.0, rounding=rounding, between_kernels=between_kernels)
 
 
 def of_perturbation(truth: Array, sensitivity: Array | None, f: DtypeFacts, u: float, tol: Tolerance, floor: float) -> Budget:
-    """scale * (sensitivity + 2 u |truth|) + output_ulp * ULP + floor. sensitivity: None for 0 everywhere.
+    """scale * (sensitivity + OWN_ROUNDING u |truth|) + output_ulp * ULP + floor. sensitivity: None for 0 everywhere.
 
     No element borrows from its neighbours: if a sampled sensitivity is 0 by chance, more samples are taken.
     """
     size = _finite(truth)
     rounding = tol.output_ulp * ulp_of(size, f, True)
-    own = f"{tol.scale:g} times 2 u |truth|", tol.scale * 2.0 * u * size
+    own = f"{tol.scale:g} times {OWN_ROUNDING:g} u |truth|", tol.scale * OWN_ROUNDING * u * size
     rest = ("rounding of the result", rounding), ("floor", float(floor))
     if sensitivity is None:
         return Budget(*_summed(own, *rest), absolute=floor, rounding=rounding)

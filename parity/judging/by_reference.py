@@ -14,8 +14,8 @@ from parity.judging.measures import measure, parts
 from parity.judging.promises import modulus, paired
 from parity.judging.rounded_result import RoundedResult, agreed, is_outside
 from parity.oracle.sensitivity import PERTURBATIONS
+from parity.oracle.yardstick import AGAINST_REFERENCE
 
-SCALE = 16.0  # both sides have errors, which add up
 ALONE = "judged against the reference, without a truth in float64"
 
 
@@ -54,7 +54,7 @@ def _budget(t: RoundedResult) -> Budget:
     size, moved, u = modulus(t.truth), None, t.f.unit_roundoff
     if (meant := t.bench.oracle.truth(t.truth_name)) is not None and meant.shape == t.truth.shape:
         moved = paired(t.bench.oracle.sensitivity(t.truth_name, u, u), t.truth)
-    wider = replace(t.tol, scale=max(t.tol.scale, SCALE))
+    wider = replace(t.tol, scale=max(t.tol.scale, AGAINST_REFERENCE))
     return of_perturbation(size, moved, t.f, u, wider, t.f.smallest)
 
 

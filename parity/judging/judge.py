@@ -20,8 +20,8 @@ from parity.judging.measures import bit_equal, facts_of, same_bits, same_bytes, 
 from parity.judging.numeric import by_oracle
 from parity.judging.relations import RELATIONS, Bound, Problem, Relation, Unjudged
 from parity.judging.rules import rule_of, rule_of_pass
+from parity.oracle.yardstick import DESTINATION
 
-ROUNDINGS = 32.0  # allowed error of a destination that the reference misses too, in units of 2 u
 FORM = "only the form is promised"
 
 
@@ -188,7 +188,7 @@ def _nearly(device: Tensor, reference: Tensor) -> bool:
     if not (device.is_floating_point() or device.is_complex()):
         return same_values(device, reference)
     f = torch.finfo(device.dtype)
-    return torch.allclose(device, reference, ROUNDINGS * f.eps, ROUNDINGS * f.smallest_normal * f.eps, equal_nan=True)
+    return torch.allclose(device, reference, DESTINATION * f.eps, DESTINATION * f.smallest_normal * f.eps, equal_nan=True)
 
 
 def _tensor(bench: Bench, name: str, device: Tensor, reference: Tensor | None, truth_name: str, pass_: str) -> Verdict:

@@ -35,6 +35,17 @@ class Limits:
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.where(self.size > 0.0, self.reported_above / self.size, np.inf)
 
+    def sharper(self, other: Limits) -> Limits:
+        """The smaller of two limits of one result, which were found in two ways."""
+        return Limits(
+            self.size,
+            np.minimum(self.reported_above, other.reported_above),
+            self.excused & other.excused,
+            self.shown & other.shown,
+            self.loose & other.loose,
+            min(self.factor, other.factor),
+        )
+
 
 def detectable_error(known: Limits) -> str:
     """How large an error of a tensor would be reported, in words: of any element (95 % quantile), of the median one, of all

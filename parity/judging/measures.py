@@ -16,6 +16,7 @@ from parity.core.results import Measure
 from parity.judging.budget import Array, Budget, is_finite, one_of_each, ulp_of
 from parity.judging.drawing import drawn, drawn_exact
 from parity.judging.outliers import among_alike, among_error_ratios, among_sums
+from parity.oracle.yardstick import WIDENED, WIDENING_LIMIT
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
 # Tensors of these dtypes are never lazily negated or conjugated.
@@ -23,7 +24,6 @@ WHOLE = frozenset((torch.int64, torch.int32, torch.int16, torch.int8, torch.uint
 BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 # With fewer errors no spread is computed.
 SPREAD_ELEMENTS = 32
-WIDENING_LIMIT = 8.0
 FIRST = 256  # elements that are compared before all others: other roundings differ there already
 
 
@@ -433,4 +433,4 @@ def spread_of(x: Array, truth: Array, b: Budget, counted: Mask) -> float | None:
 
 def allowed_ratio(reference_share: float | None) -> float:
     """The allowed error ratio if the reference is outside its budget itself: four times the reference's ratio, at most 8."""
-    return 1.0 if reference_share is None or reference_share <= 1.0 else min(WIDENING_LIMIT, 4.0 * reference_share)
+    return 1.0 if reference_share is None or reference_share <= 1.0 else min(WIDENING_LIMIT, WIDENED * reference_share)

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from parity.core.dtypes import HALF
 from parity.core.results import Measure, Status, Verdict, left_unjudged
 from parity.judging.bench import Bench
 from parity.judging.bias import in_range, systematic_bias
@@ -21,28 +22,23 @@ from parity.judging.by_reference import judged_by_reference
 from parity.judging.exact import exactly, of_zeros
 from parity.judging.excuses import Excuses, excuses
 from parity.judging.limits import Limits
-from parity.judging.measures import WIDENING_LIMIT, allowed_ratio, facts_of, measure, parts, same_bits, same_values
+from parity.judging.measures import allowed_ratio, facts_of, measure, parts, same_bits, same_values
 from parity.judging.promises import on_the_branch_of, one_kernel, paired, residue
 from parity.judging.rounded_result import RoundedResult, agreed, is_outside, shared_error_of
 from parity.judging.rule import DRIFT_LIMIT
 from parity.judging.screens import screened
 from parity.judging.shared_error import SharedError
+from parity.oracle import yardstick
 from parity.oracle.oracle import SAMPLES
 from parity.oracle.sensitivity import PERTURBATIONS
+from parity.oracle.yardstick import WIDENING_LIMIT
 
 KINK = "roundings of that size taken together"
-CLOSE = 4.0  # up to this ratio an error outside a sampled budget is measured again with more samples ...
-# ... or where at most one in so many elements is outside, or a single one: roundings of two equal numbers, of which the result
-# is the difference, undo each other in half of the samples, and so in all of the first ones once in so many elements.
+# Measured again with more samples are errors up to `CLOSE` budgets, or where at most one in so many elements is outside, or a
+# single one: roundings of two equal numbers, of which the result is the difference, undo each other in half of the samples.
 FEW = 2**PERTURBATIONS
-# ... or so far outside as no wrong number of usual size is: no sample moved it, as where all of them fall on one side of a kink
-UNMOVED = 1e8
-FAR = 16.0  # from this ratio on a result is outside whatever more samples say, nearly always
 EQUALS = "equals the reference, which is {ratio:.3g} budgets from the truth itself"
 FOLLOWS = "as far from the truth as the reference, with which they agree"
-# See `_by_chance`: one in so many elements, by so many budgets, of its own or of this quantile of all. In bfloat16, resnet18 on
-# the honest device has 8 of 1.2 million and 5 of 295,000 outside: a turned step moves some neighbours together.
-CHANCE_OUTSIDE, CHANCE_SHARE, CHANCE_BUDGETS = 50_000, 1.5, 0.9
 TAIL = "outside, but so few of so many, and so little, that roundings which turn a step explain them"
 CANCELLED = "the truth is what float64 leaves of numbers that cancel"
 
@@ -51,13 +47,12 @@ def by_oracle(
     bench: Bench, name: str, device: Tensor, reference: Tensor | None, truth_name: str, pass_: str, exact: bool
 ) -> Verdict:
     """The verdict on one tensor by its truth, or by the reference where it has none."""
-    row = bench.row
-    truth = None if row.judged.oracle == "exact" and reference is not None else bench.oracle.truth(truth_name)
+    truth = None if bench.row.judged.oracle == "exact" and reference is not None else bench.oracle.truth(truth_name)
     if truth is None and reference is None:
         return Verdict(Status.VOID, "neither the reference nor the oracle could run it")
     # An integer truth of a rounded result was converted before it was summed.
     whole = truth is not None and not (exact or truth.is_floating_point() or truth.is_complex())
-    f = facts_of(device)
+    f, row = facts_of(device), bench.row
     tol = bench.tables.find(row.name, row.rule, f.name, pass_, row.judged.ulp)
     if truth is None or truth.shape != device.shape or truth.is_complex() != device.is_complex() or whole:
         known = device if reference is None else reference
@@ -71,11 +66,27 @@ def by_oracle(
         device = on_the_branch_of(truth, device)
         reference = None if reference is None else on_the_branch_of(truth, reference)
     t = RoundedResult(bench, name, device, reference, truth, truth_name, pass_, f, tol)
-    verdict = _by_truth(t)
+    verdict = _by_row(t)
     zeros = verdict.status is Status.AGREE and reference is not None and pass_ == "forward" and not t.truth_parts.all()
     if zeros and reference is not None and not _flushed(t):
         return of_zeros(bench, name, device, reference, truth) or verdict
     return verdict
+
+
+def _by_row(t: RoundedResult) -> Verdict:
+    """By the row of the one operator that gave it, if that has an ULP bound; in half types by what elements share, too."""
+    row, limits = t.bench.oracle.row(t.truth_name), t.bench.limits
+    tol = t.tol if row is None else t.bench.tables.find(row.name, row.rule, t.f.name, t.pass_, row.judged.ulp)
+    if row is None or tol.ulp is None:
+        return _by_truth(t)
+    verdict = _by_truth(replace(t, bench=replace(t.bench, row=row), tol=tol))
+    if verdict.status.is_finding or t.f.name not in HALF:
+        return verdict
+    first = None if limits is None else limits.pop(t.name, None)
+    composed = _by_truth(t)
+    if limits is not None and first is not None and t.name in limits:
+        limits[t.name] = first.sharper(limits[t.name])
+    return composed if composed.status.is_finding else verdict
 
 
 def _by_truth(t: RoundedResult) -> Verdict:
@@ -190,9 +201,9 @@ def _takes_more_samples(assessed: Assessment) -> bool:
     sampled, ratio = assessed.scale.budget.scale is None and t.tol.ulp is None, m.share or 0.0
     # Of many elements a few have small movements in all of some samples, however much they can move.
     few = 0 < FEW * m.mismatched <= max(m.total, FEW)
-    more = 1.0 < ratio < CLOSE or few or ratio > UNMOVED or m.problem == "alone"
+    more = 1.0 < ratio < yardstick.CLOSE or few or ratio > yardstick.UNMOVED or m.problem == "alone"
     most = SAMPLES[-1] if more else PERTURBATIONS
-    return sampled and is_outside(m) and t.bench.oracle.take_more_samples(most, far=not more and ratio > FAR)
+    return sampled and is_outside(m) and t.bench.oracle.take_more_samples(most, far=not more and ratio > yardstick.FAR)
 
 
 def _escalated(assessed: Assessment) -> Assessment:
@@ -267,7 +278,7 @@ def _on_another_branch(assessed: Assessment) -> Assessment:
         return assessed
     d, c = t.device_parts, parts(t.reference)
     with np.errstate(invalid="ignore"):
-        near = t.tol.scale * 2.0 * t.f.unit_roundoff * np.abs(c)
+        near = t.tol.scale * yardstick.OWN_ROUNDING * t.f.unit_roundoff * np.abs(c)
         there = (np.abs(c - t.truth_parts) > WIDENING_LIMIT * total) & (np.abs(d - c) <= near)
     if not there.any():
         return assessed
@@ -311,13 +322,13 @@ def _by_chance(assessed: Assessment) -> bool:
     """Whether as few elements of a function's result are outside, and by no more than the budgets of others, as roundings put
     there that no sample had: in half types a rounding may turn a ReLU of any layer, and with it all that hangs on it."""
     t, m = assessed.t, assessed.measure
-    few = 0 < m.mismatched * CHANCE_OUTSIDE <= m.total and m.problem in ("value", "alone")
+    few = 0 < m.mismatched * yardstick.CHANCE_OUTSIDE <= m.total and m.problem in ("value", "alone")
     if not few or not t.bench.oracle.rounds_to_half:
         return False
     total = assessed.scale.budget.total
     error = np.abs(np.nan_to_num(t.device_parts - t.truth_parts, nan=np.inf))
-    usual = np.quantile(total[np.isfinite(total)], CHANCE_BUDGETS)
-    return bool((error <= CHANCE_SHARE * np.maximum(total, usual)).all())
+    usual = np.quantile(total[np.isfinite(total)], yardstick.CHANCE_BUDGETS)
+    return bool((error <= yardstick.CHANCE_SHARE * np.maximum(total, usual)).all())
 
 
 def _residue(assessed: Assessment) -> Measure | None:
@@ -367,7 +378,7 @@ def _shared(assessed: Assessment) -> Verdict | None:
     ratio = here.ratio / allowed_ratio(None if own is None else own.ratio)
     if ratio <= 1.0:
         return None
-    status = Status.DRIFT if ratio <= DRIFT_LIMIT.get(t.f.name, 4096.0) else Status.WRONG
+    status = Status.DRIFT if ratio <= DRIFT_LIMIT.get(t.f.name, yardstick.COARSER_SINGLE) else Status.WRONG
     return Verdict(status, here.text(ratio), replace(assessed.measure, share=ratio, problem="shared"), t.tol)
 
 

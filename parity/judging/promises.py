@@ -18,10 +18,8 @@ from parity.judging.budget import Array, Budget
 from parity.judging.measures import mismatch, parts
 from parity.oracle.protocol import Oracle
 from parity.oracle.roundoffs import extremes
+from parity.oracle.yardstick import FLUSHED
 
-# Rules multiply sensitivities by 16, which is for roundings that add up inside a kernel; a number passed between kernels is
-# rounded once, so four roundings are plenty.
-BETWEEN_KERNELS = 8.0
 RESIDUE = 2.0**-48  # of the largest magnitude on the way: float64's rounding error where numbers cancel
 PARTIAL = 8.0  # partial sums and parts of complex products may be this much larger than the result
 
@@ -86,7 +84,7 @@ def lost_between(row: Row, f: DtypeFacts, oracle: Oracle, name: str, flushes: bo
     if math.prod(min(1.0, extremes(x)[0]) for x in factors) >= f.tiny / f.unit_roundoff:
         return lost
     for x in oracle.gain_per_operand(name):
-        one = 4.0 * (f.tiny if flushes else f.smallest) * np.nan_to_num(parts(x), nan=0.0, posinf=0.0)
+        one = FLUSHED * (f.tiny if flushes else f.smallest) * np.nan_to_num(parts(x), nan=0.0, posinf=0.0)
         both = np.repeat(one[..., None], 2, -1) if f.kind == "complex" else one
         lost += both if both.shape == like.shape else 0.0
     return lost

@@ -19,14 +19,12 @@ from parity.core.results import Measure, Status, Tolerance, Verdict, times_the_b
 from parity.judging.bench import Bench
 from parity.judging.budget import Array, Budget, of_function, of_perturbation
 from parity.judging.measures import allowed_ratio
-from parity.judging.promises import BETWEEN_KERNELS, LEAKAGE, leakage, modulus, paired
+from parity.judging.promises import LEAKAGE, leakage, modulus, paired
+from parity.oracle.yardstick import AGAIN, AGAIN_HALF, BETWEEN_KERNELS, COARSER_HALF, COARSER_SINGLE, FLUSHED
 from parity.tolerance import Tables
 
-AGAIN, AGAIN_HALF = 2.0, 4.0  # factors for second derivatives: devices differ in formulas, too
-FLUSHED = 4.0  # a few partial results may be flushed, or off by a few of the smallest numbers
-# Arithmetic in the next coarser format explains an error of up to this many budgets: bfloat16's roundoff in a float32 op
-# (2**-8 / 2**-24, over the scale of 16), six lost bits in a half type. Beyond it no rounding explains the error.
-DRIFT_LIMIT = {"float32": 4096.0, "complex64": 4096.0, "float16": 64.0, "bfloat16": 64.0}
+# Arithmetic in the next coarser format explains an error of up to this many budgets. Beyond it no rounding explains the error.
+DRIFT_LIMIT = {"float32": COARSER_SINGLE, "complex64": COARSER_SINGLE, "float16": COARSER_HALF, "bfloat16": COARSER_HALF}
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +161,7 @@ class Rule:
             return Verdict(Status.WRONG, f"{m.device} where the truth is {m.truth}", m, tol)
         if m.spread is not None and m.spread == ratio and not m.certain:
             return over_budget(Status.DRIFT, m, tol, " of the root mean square error: precision is lost everywhere")
-        return self.outside(m, tol, DRIFT_LIMIT.get(dtype, 4096.0) * allowed)
+        return self.outside(m, tol, DRIFT_LIMIT.get(dtype, COARSER_SINGLE) * allowed)
 
     def outside(self, m: Measure, tol: Tolerance, limit: float) -> Verdict:
         """The finding for an element outside its budget. limit: ratio up to which arithmetic in the next coarser format

@@ -20,7 +20,8 @@ from parity.core.errors import UsageError
 from parity.core.results import Measure, Status, Tolerance, Verdict
 from parity.judging.budget import Array, Budget, of_sum
 from parity.judging.promises import lost_between, one_sided, paired, terms_of_gauss
-from parity.judging.rule import FLUSHED, BudgetRequest, Rule, over_budget
+from parity.judging.rule import BudgetRequest, Rule, over_budget
+from parity.oracle.yardstick import FLUSHED
 from parity.tolerance import Tables
 
 __all__ = ["RULES", "Rule", "add", "rule_of", "rule_of_pass"]

@@ -9,7 +9,8 @@ budgets b as units, so that badly known elements count little. With errors e = d
 
 The limits come from the same two numbers in the samples of the sensitivity, whose changes z_k are simulated roundings
 (including what elements share in them), and from the rounding of the result itself (variance ULP^2 / 12). Beyond chance,
-functions may be biased to one side: up to the sum of all changes, if they were aligned.
+functions may be biased to one side: up to the sum of all changes, if they were aligned. Elements that move together in all of
+many samples share the rounding that moves them (a mean that is subtracted from each): their changes add up with their signs.
 """
 
 from __future__ import annotations
@@ -23,17 +24,14 @@ import numpy.typing as npt
 from parity.core.dtypes import DtypeFacts
 from parity.judging.budget import Array, Budget, one_of_each, ulp_of
 from parity.oracle.sensitivity import Changes
+from parity.oracle.yardstick import ALIGNED_HALF, ALIGNED_SINGLE, CHANCE, ONE_SIDED, SPREAD_HALF, SPREAD_SINGLE
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
 FEWEST = 16  # different elements: with fewer, the mean averages nothing out
 SQUARED = 1e150  # the largest number whose square is none too large
-CHANCE = 8.0  # allowed standard deviations of a common factor, from the samples
-ALIGNED_FLOAT32 = 8.0  # times the sum of all changes: allowed bias of a kernel that computes in float32
-ALIGNED_HALF = 1.0  # the same for kernels that round to a half type on the way, to nearest
+TOGETHER = 8  # samples in which elements that move alike do so by one rounding: others do in one of 128 pairs, of 20 in none
 MEANT = 0.5  # no limit if rounding alone may change the factor by this much
-SPREAD_FLOAT32, SPREAD_HALF = 16.0, 3.0  # allowed root mean square of errors, over that of the changes
-ONE_SIDED = 64.0  # u: allowed bias of the last kernel's arithmetic (twice the rule's scale of 16 times 2 u)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +67,19 @@ def _rounded(truth: npt.NDArray[Any], f: DtypeFacts) -> npt.NDArray[Any]:
     return np.asarray(np.round(truth / ulp) * ulp)
 
 
+def _aligned(moved: Array, r: Array) -> float:
+    """What the changes of a sample add to the factor, in the mean, if all that do not move together went to one side. moved:
+    sample by sample; r: what a change of 1 adds."""
+    taken = moved[np.any(moved != 0.0, axis=1)]
+    changes = taken * r
+    if len(taken) >= TOGETHER:
+        signs = np.sign(taken)
+        signs *= np.where(signs[0] < 0.0, -1.0, 1.0)  # up and down are one way to move
+        _, group = np.unique(3 ** np.arange(len(taken)) @ (signs + 1.0).astype(np.int64), return_inverse=True)
+        changes = np.stack([np.bincount(group, one) for one in changes])
+    return float(np.abs(changes).sum()) / len(moved)
+
+
 def shared_error(
     device: Array,
     truth: Array,
@@ -102,9 +113,9 @@ def shared_error(
     one_sided = 2.0 * u if halves else ONE_SIDED * u
     chance = max(float(np.mean((moved @ r) ** 2)), float(np.sum(np.mean(moved**2, 0) * r**2))) / weight**2
     chance += float(np.sum((final * r) ** 2)) / weight**2 / 12.0
-    aligned = float(np.mean(np.abs(moved * r).sum(1))) / weight
-    spread = SPREAD_HALF if halves else SPREAD_FLOAT32
-    sided = spread if constant else ALIGNED_HALF if halves else ALIGNED_FLOAT32
+    aligned = _aligned(moved, r) / weight
+    spread = SPREAD_HALF if halves else SPREAD_SINGLE
+    sided = spread if constant else ALIGNED_HALF if halves else ALIGNED_SINGLE
     factor_limit: float = CHANCE * chance**0.5 + sided * aligned + one_sided
     mean = float(np.mean(moved**2))
     spread_limit = spread * mean**0.5 + 2.0 * float(np.mean(final**2) / 12.0) ** 0.5

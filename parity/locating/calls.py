@@ -35,11 +35,11 @@ from parity.execution import execute as ex
 from parity.locating.located import PASSES, Divergence, plural
 from parity.locating.noted import Noted, pass_now
 from parity.locating.values import key_of
+from parity.oracle.yardstick import EASED
 
 LARGEST = 2 << 30  # most bytes of the storages of a call's operands; larger calls are left out, and counted
 MOST = 200  # diverging operators after which the search ends
 LONGEST = 200  # characters of an exception's message
-EASED = 1.5  # an operator with the same shapes may be so many times farther off than one that the judge took for agreement
 # Words of operators and functions that choose among elements: which of equal ones is free, and so is where a gradient goes.
 ATEN_CHOOSING = ("max_pool", "topk", "sort", "max", "min", "median", "mode", "kthvalue", "unique")
 ATEN_KEEPING = ("norm",)  # words of operators that return statistics for their gradients behind their result

@@ -15,12 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from parity.checks.operators import OWN_ROUNDINGS, SUM_ROUNDINGS
 from parity.comparing.subject import word
+from parity.oracle.yardstick import OWN_ULP, SKETCH, SUM_ULP
 
 SAMPLES = 256  # elements of a storage that a sketch keeps
 BLOCKS = 64  # sums that a sketch keeps
-SIGMAS = 6.0  # standard deviations that a sum of independent roundings is allowed
 DIGEST = 16  # bytes
 GOLDEN = 0.6180339887498949  # its multiples fall evenly into every interval
 
@@ -65,9 +64,9 @@ def sums_agree(theirs: Tensor, ours: Tensor, flat: Tensor, calls: int) -> bool:
     parts = torch.where(parts.isfinite(), parts, 0.0)
     length = max(1, -(-parts.numel() // BLOCKS))
     most = float(parts.abs().max()) if parts.numel() else 0.0
-    each = OWN_ROUNDINGS * parts.abs() + SUM_ROUNDINGS * most
+    each = OWN_ULP * parts.abs() + SUM_ULP * most
     padded = torch.nn.functional.pad(each, (0, BLOCKS * length - len(each)))
-    allowed = calls * SIGMAS * torch.finfo(flat.dtype).eps * padded.view(BLOCKS, length).norm(dim=1)
+    allowed = calls * SKETCH * torch.finfo(flat.dtype).eps * padded.view(BLOCKS, length).norm(dim=1)
     return bool(((theirs - ours).abs() <= allowed + torch.finfo(flat.dtype).tiny).all())
 
 

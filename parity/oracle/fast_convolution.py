@@ -15,8 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-HALF_SHARE = 1 / 128  # of a half type's roundoff, before the rules' scale
-
 
 def is_fast(weight: Tensor, stride: Any, dilation: Any) -> bool:
     """Whether a fast algorithm may compute this convolution."""

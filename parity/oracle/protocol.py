@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor
 
+from parity.catalog.row import Row
 from parity.oracle.limited_range import Range
 from parity.oracle.nonfinite_reach import Reach
 from parity.oracle.sensitivity import Changes
@@ -44,6 +45,10 @@ class Oracle(ABC):
     @abstractmethod
     def limited(self, name: str, inside: Range, between: Range) -> Tensor | None:
         """The result with every intermediate number limited to these ranges; None if nothing leaves them or the call fails."""
+
+    def row(self, name: str) -> Row | None:
+        """The row of the one operator whose result this is, in place of the case's own row; None if there is none."""
+        return None
 
     def differentiate(self, cotangents: Sequence[Tensor]) -> None:
         """Compute gradients too, with these cotangents (CPU tensors of the shapes of the outputs)."""

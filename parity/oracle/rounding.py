@@ -17,6 +17,7 @@ from parity.oracle.decompositions import stored
 from parity.oracle.kernels import ARITHMETIC, EXACT_KERNELS, MODE_DEPENDENT, PRODUCTS, TURNS, Kernel, kernel_of, picks
 from parity.oracle.roundoffs import DOUBLE, FEW, by_modulus, extremes, off_by, rounded, rounded_and_largest, rounded_at_least
 from parity.oracle.summation import CHAIN, CHAINS, FLOAT32_ROUNDOFF, LONG, OF_ONE, SIZES, chain_loss, float32_chain_loss, terms
+from parity.oracle.yardstick import FAST_CONVOLUTION, SUM_LOSS
 
 SCALED = ("mul", "div", "add", "sub")  # exact with some numbers
 
@@ -126,9 +127,9 @@ class Rounding(Operators):
                 return result
             if count >= LONG:
                 size = result if name in SIZES else func(*(a.abs() if _wide(a) else a for a in args), **kwargs)
-                lost = self._inside * count**0.5 / 4.0 * size.abs()
+                lost = SUM_LOSS * self._inside * count**0.5 * size.abs()
                 if name in CHAINS and self._inside == FLOAT32_ROUNDOFF and result.dtype is torch.float64:
-                    lost = torch.maximum(lost, float32_chain_loss(func, result, args) / 4.0)
+                    lost = torch.maximum(lost, SUM_LOSS * float32_chain_loss(func, result, args))
                 if (
                     name in ("sum", "mean")
                     and count <= CHAIN
@@ -137,10 +138,10 @@ class Rounding(Operators):
                 ):
                     dims = args[1] if len(args) > 1 and args[1] else range(args[0].dim())
                     biased = chain_loss(args[0], dims).view(result.shape) / (count if name == "mean" else 1.0)
-                    lost = torch.maximum(lost, biased / 4.0)
+                    lost = torch.maximum(lost, SUM_LOSS * biased)
                 if name == "convolution" and self._u > self._inside and fast.is_fast(args[1], args[3], args[5]):
                     tiles = fast.of_result(args[0], args[1], args[6], args[8])
-                    lost = torch.maximum(lost, fast.HALF_SHARE * self._u * tiles)
+                    lost = torch.maximum(lost, FAST_CONVOLUTION * self._u * tiles)
                 result = off_by(result, lost, self._key)
         if name == "convolution_backward" and not self.open:
             result = self._tiles_lost(result, args)
@@ -158,12 +159,13 @@ class Rounding(Operators):
         to_input, to_weight, to_bias = result
         if mask[0] and self._u > self._inside:
             tiles = fast.of_input_gradient(grad, weight, transposed, groups)
-            to_input = off_by(to_input, (fast.HALF_SHARE * self._u * tiles).expand_as(to_input), self._key)
+            to_input = off_by(to_input, (FAST_CONVOLUTION * self._u * tiles).expand_as(to_input), self._key)
         if mask[1]:
             count = grad.shape[0] * (x if transposed else grad)[0, 0].numel()
             tiles = fast.of_weight_gradient(x, grad, weight, transposed, groups)
             lost = (
-                max(self._inside * max(count, LONG) ** 0.5 / 4.0, fast.HALF_SHARE * (self._u > self._inside) * self._u) * tiles
+                max(SUM_LOSS * self._inside * max(count, LONG) ** 0.5, FAST_CONVOLUTION * (self._u > self._inside) * self._u)
+                * tiles
             )
             to_weight = off_by(to_weight, lost.expand_as(to_weight), self._key)
         return to_input, to_weight, to_bias

@@ -17,12 +17,10 @@ from parity.execution.inputs import Inputs, apply
 from parity.oracle.float64 import Float64Results, run
 from parity.oracle.rounding import Rounding
 from parity.oracle.roundoffs import DOUBLE, perturbed, rounded_at_least, shifted
+from parity.oracle.yardstick import LEAST_HALF, LEAST_SINGLE
 
 PERTURBATIONS = 4  # samples of a sensitivity
 KEPT = 1 << 15  # elements of a result whose changes are kept sample by sample
-# Rules multiply by 16: below the normal numbers a half-type function is off by one of the smallest numbers, a float32 function
-# by its bound of about four ULP.
-LEAST, LEAST_SINGLE = 16.0, 4.0
 # torch.nn.functional checks some operands by assertions; its decompositions divide by the number of elements.
 REFUSALS = (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError, AssertionError, ZeroDivisionError)
 
@@ -99,7 +97,7 @@ def changes_of(kept: Sequence[Tensor], elements: int) -> Changes:
 
 def least_of(f: DtypeFacts) -> float:
     """The smallest movement of a kernel's result, for numbers below the dtype's normal ones, divided by the rules' scale."""
-    return f.smallest / (LEAST if f.name in HALF else LEAST_SINGLE)
+    return f.smallest / (LEAST_HALF if f.name in HALF else LEAST_SINGLE)
 
 
 def in_double(t: Tensor) -> Tensor:

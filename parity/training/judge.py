@@ -11,25 +11,23 @@ import torch
 from torch import Tensor
 
 from parity.comparing.rounded_runs import ErrorHistory, RoundingDistance, off, student, unit_roundoff
+from parity.oracle.yardstick import GATE, HALF_LEANING, HIGHER, LEANING, MARGIN, place
 from parity.training.side import State, StepResult, widened
 
 FALSE_ALARMS = 1e-4  # of a whole training on a device whose roundings are at most `MARGIN` times the CPU's
-MARGIN = 4.0
-LEANING = 8.0  # typical common factors by which an honest device's roundings may lean to one side at every step
-HALF_LEANING = 0.25  # the same in half types, where the rounding of results, which is without bias, outweighs all else
-GATE = 10.0  # typical errors from which on a result is looked at again
-HIGHER = 1.5  # times as far off as what was looked at for nothing, the next has to be
 
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
     """How far off a result of a step is. mean: common factor of the difference to the CPU, over all steps so far; steady:
-    whether that is more than chance and an honest device's lean; suspicious: whether the result deserves a closer look."""
+    whether that is more than chance and an honest device's lean, which is smaller in half types; suspicious: whether the result
+    deserves a closer look."""
 
     off: RoundingDistance
     mean: float = 0.0
     steady: bool = False
     suspicious: bool = False
+    half: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +62,7 @@ class Judge:
             steady = key[0] == "gradient" and abs(mean) > (HALF_LEANING if half else LEANING) + chance
             gate = self._gates.get(key, GATE)
             loud = o.lost or o.ratio > gate or abs(o.lean) > gate
-            found[key] = Suspect(o, mean, steady, loud or steady)
+            found[key] = Suspect(o, mean, steady, loud or steady, half)
         return found
 
     def bounds(self, wanted: Mapping[tuple[str, str], Suspect], t: StepRuns) -> dict[tuple[str, str], tuple[float, float]]:
@@ -107,11 +105,12 @@ class Judge:
             leaning = f"all of it too {_side(o.lean)} by a common factor, {abs(o.lean):.3g}"
             steady = f"too {_side(was.mean)} by a common factor, step after step, {abs(was.mean):.3g}"
             if o.lost or o.ratio > max(MARGIN * limit, most):
-                sure[key] = o, f"{by} times what rounding explains"
+                sure[key] = o, f"{by} times what rounding explains ({place('margin')})"
             elif key[0] != "loss" and abs(o.lean) > max(MARGIN * limit, widest):
-                sure[key] = o, f"{leaning} times what rounding explains"
+                sure[key] = o, f"{leaning} times what rounding explains ({place('margin')})"
             elif was.steady:
-                sure[key] = o, f"{steady} times what rounding explains"
+                row = "leaning of half types" if was.half else "leaning"
+                sure[key] = o, f"{steady} times what rounding explains ({place(row)})"
             else:
                 self._dismiss(key, was)
         return sure

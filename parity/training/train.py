@@ -42,7 +42,8 @@ from parity.locating.noted import Noted
 from parity.locating.search import locate_run
 from parity.oracle.roundoffs import perturbed
 from parity.oracle.step_dtypes import Recorded, in_double
-from parity.training.judge import MARGIN, Judge, StepRuns
+from parity.oracle.yardstick import MARGIN, STEP
+from parity.training.judge import Judge, StepRuns
 from parity.training.side import Side, State, StepResult, widened
 from parity.training.trained import KINDS, Departure, Point, Training
 
@@ -327,9 +328,8 @@ class _Trainings:
                 "variables of make, or in its own object's attributes"
             )
         runs = alike
-        half = any(d in HALF for some in dtypes.values() for d in some)
         step = StepRuns(before, cpu, theirs, truth, runs, self.u)
-        suspects = self.judge.step(step, half)
+        suspects = self.judge.step(step, half=any(d in HALF for some in dtypes.values() for d in some))
         worst = max((s.off.ratio for s in suspects.values()), default=0.0)
         wanted = {k: s for k, s in suspects.items() if s.suspicious and k[0] not in self.departures}
         if wanted:
@@ -389,7 +389,7 @@ class _Trainings:
 
 def _moved(t: Tensor, u: float, key: int) -> Tensor:
     """A tensor moved by about a rounding, in its own dtype: by two roundoffs, since one would be rounded back half the time."""
-    return perturbed(t.to(torch.float64), 2.0 * u, key).to(t.dtype) if t.is_floating_point() else t
+    return perturbed(t.to(torch.float64), STEP * u, key).to(t.dtype) if t.is_floating_point() else t
 
 
 def _distance(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:

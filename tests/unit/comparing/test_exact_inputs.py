@@ -123,3 +123,23 @@ def test_the_budget_does_not_depend_on_what_the_device_gave() -> None:
         assert measure.index == (0,)
         budgets.add(f"{abs(float(measure.device) - float(measure.truth)) / measure.share:.5g}")
     assert len(budgets) == 1, budgets
+
+
+def lowered(call: Call) -> Tensor:
+    """A mean of large numbers that is cut off in place of rounded."""
+    x, *rest = call.args
+    whole: Tensor = torch.mean(x.float(), *rest)
+    return (whole.contiguous().view(torch.int32) & -(1 << 16)).view(torch.float32).bfloat16()
+
+
+def test_a_factor_of_a_gradient_that_takes_a_mean_from_each_element_is_found() -> None:
+    """The mean of numbers around 100 is rounded by a fifth of what is left of them, up or down for a whole row, which is no
+    common factor: 16 % went unreported. A device that rounds all means down is no finding."""
+    f, make, _ = SHARP["var"]
+    torch.manual_seed(1)
+    x = make()[0].bfloat16().requires_grad_()
+    cut = Fault("cut", ("mean",), lowered, level="kernel")
+    assert compared(Request(f, (x,), device=resolve("sim", (cut,)))).comparison.agrees
+    off = Fault("off", ("mul",), lambda c: c.run() * 1.05 if c.args[0].dim() > 1 else c.run(), level="kernel")
+    found = compared(Request(f, (x,), device=resolve("sim", (off,)))).comparison
+    assert [n for n, _ in found.findings] == ["grad[x]"]

@@ -70,6 +70,18 @@ def test_a_gradient_that_rounding_turned_agrees_and_says_so(name: str) -> None:
     assert where.startswith("tests/unit/comparing/test_kinks.py:"), where
 
 
+@pytest.mark.parametrize(("how", "screen"), [({}, "bit-equal"), ({"effort": "full"}, ""), ({"detail": True}, "")])
+def test_a_turned_gradient_is_judged_as_closely_as_the_others(how: dict[str, Any], screen: str) -> None:
+    """The screens that the caller's effort leaves out are left out along the device's choice too, and limits are given."""
+    fn, _ = CASES["hardtanh"]
+    made = assert_parity(fn, X, device=device(), **how)
+    name, verdict = made.verdicts[-1]
+    assert name.startswith("grad[")
+    assert verdict.measure is not None
+    assert verdict.measure.screen == screen
+    assert (name in made.limits) == ("detail" in how)
+
+
 def test_a_wrong_gradient_at_a_turned_argument_is_a_finding() -> None:
     """Along the device's own choice, it is a percent too large; no word of a kink excuses it."""
     off = Fault("off", ("sgn",), lambda c: c.run() * 1.01, level="kernel")

@@ -47,6 +47,27 @@ def test_a_factor_is_told_though_no_element_is_outside(factor: float) -> None:
     assert found.text(found.ratio).startswith(f"all elements are off by a common factor of {factor:g}")
 
 
+@pytest.mark.parametrize("samples", [4, 20])
+def test_a_rounding_that_elements_share_moves_them_as_it_does(samples: int) -> None:
+    """One that is taken from all elements of a row moves large and small ones alike, which is no common factor; a few samples
+    do not show which elements move together."""
+    rows = TRUTH.reshape(20, 100) - TRUTH.reshape(20, 100).mean(1, keepdims=True)
+    shared = np.broadcast_to(0.01 * RNG.choice((-1.0, 1.0), size=(samples, 20, 1)), (samples, 20, 100))
+    truth = rows.reshape(-1)
+    b, every = Budget(np.full(truth.shape, 0.1), ()), np.ones(truth.shape, dtype=bool)
+
+    def of(device: np.ndarray) -> SharedError:
+        changes = Changes(torch.from_numpy(shared.reshape(samples, -1).copy()))
+        found = shared_error(device, truth, b, every, changes, F, FACTS["float32"].unit_roundoff, False)
+        assert found is not None
+        return found
+
+    healthy = of((rows + 8.0 * shared[0]).reshape(-1))
+    assert healthy.ratio <= 1.0
+    assert (healthy.factor_limit < 0.02) == (samples == 20)
+    assert (of(truth * 1.02).ratio > 1.0) == (samples == 20)
+
+
 def test_roundings_too_large_everywhere_are_told_by_their_spread() -> None:
     found = asked(TRUTH * (1.0 + RNG.choice((-8 * U, 8 * U), size=2000)))
     assert found is not None

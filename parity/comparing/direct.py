@@ -1,0 +1,91 @@
+"""Finds the results of a function that are those of one elementwise operator on what the function was given: the row of that
+operator bounds their errors in ULP, far more sharply than a composition can be judged."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from parity import catalog
+from parity.catalog.row import Row
+from parity.comparing.subject import is_dense
+from parity.core.case import OpClass
+from parity.oracle.kernels import kernel_of
+
+GIVEN = ""  # in place of the name of an operator
+# Operators whose results are elements of their operands.
+ATEN_MOVES = frozenset(["clone", "_to_copy", "flip", "roll", "repeat", "index_select", "gather", "cat", "stack", "neg"])
+ATEN_SCALES = ("mul", "div")
+
+
+@functools.cache
+def row_of(operator: str) -> Row | None:
+    """The row of an elementwise operator of aten, without "aten::"; None for any other."""
+    row = catalog.ROWS.get(operator)
+    return row if row is not None and row.rule is OpClass.ELEMENTWISE and row.call == f"torch.{operator}" else None
+
+
+class Direct:
+    """Follows a run: which tensors hold numbers that were given, and which the results of one operator on these. What is
+    written in place, cast or made inside is neither."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Tensor, str]] = {}  # by storage, which the tensor keeps from being another's
+
+    def given(self, t: Tensor) -> Tensor:
+        """A copy of an operand of the function."""
+        copy = t.clone()
+        if is_dense(copy):
+            self._known[_storage(copy)] = copy, GIVEN
+        return copy
+
+    def observe(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Call an operator, and note what its result is."""
+        result, kernel = func(*args, **kwargs), kernel_of(func)
+        if kernel.writes:
+            for t in tree_leaves(result):
+                if isinstance(t, Tensor) and is_dense(t):
+                    self._known.pop(_storage(t), None)
+        elif isinstance(result, Tensor) and result.is_floating_point() and is_dense(result) and not kernel.aliases:
+            made = self._made(kernel.name, args, kwargs, result.dtype)
+            self._known |= {} if made is None else {_storage(result): (result, made)}
+        return result
+
+    def _made(self, name: str, args: Any, kwargs: Any, dtype: torch.dtype) -> str | None:
+        """The operator behind a result, `GIVEN` for none; None if it is neither."""
+        leaves = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor) and x.is_floating_point()]
+        known = {self._of(x) if x.dtype == dtype else None for x in leaves}
+        if len(known) != 1 or None in known:
+            return None
+        (before,) = known
+        number = args[1] if name in ATEN_SCALES and len(args) == 2 and not kwargs else None
+        if name in ATEN_MOVES or (isinstance(number, (int, float)) and number in (1, -1)):
+            return before
+        factor = kwargs.get("alpha", 1) if set(kwargs) <= {"alpha"} else None  # of a sum: doubling rounds nothing
+        exact = before == GIVEN and factor in (1, -1, 2, -2) and all(_holds(dtype, x) for x in args)
+        return name if exact and row_of(name) is not None else None
+
+    def _of(self, t: Tensor) -> str | None:
+        return self._known[_storage(t)][1] if is_dense(t) and _storage(t) in self._known else None
+
+    def rows(self, results: Mapping[str, Tensor]) -> Iterator[tuple[str, Row]]:
+        """The rows of those results that one operator gave, by their names."""
+        for name, t in results.items():
+            if (operator := self._of(t)) and (row := row_of(operator)) is not None:
+                yield name, row
+
+
+def _storage(t: Tensor) -> int:
+    return int(t.untyped_storage()._cdata)
+
+
+def _holds(dtype: torch.dtype, x: object) -> bool:
+    """Whether a dtype holds an operand exactly."""
+    if isinstance(x, Tensor):
+        return x.dtype == dtype
+    return isinstance(x, (int, float)) and float(torch.tensor(x, dtype=torch.float64).to(dtype)) == x

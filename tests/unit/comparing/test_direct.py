@@ -1,0 +1,82 @@
+"""A result of one elementwise operator is judged by that operator's row, however it was moved; all others as compositions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from parity import ParityFailure, assert_parity
+from parity.devices import Call, Fault, resolve
+
+X = torch.linspace(-2.0, 2.0, 64).view(8, 8)
+
+
+def scaled(x: Tensor) -> Tensor:
+    return x.mul_(3.0).exp()
+
+
+DIRECT: dict[str, tuple[Callable[..., Any], str]] = {
+    "bare": (torch.exp, "exp"),
+    "moved": (lambda x: (x * 1.0).t().clone().exp().t().contiguous(), "exp"),
+    "a number": (lambda x: 1 - x, "rsub"),
+    "a double": (lambda x: torch.add(x, x.flip(0), alpha=2), "add"),
+    "two operands": (lambda x: x / x.flip(0), "div"),
+    "one of two": (lambda x: {"a": x.sin(), "b": x.exp().sum()}, "sin"),
+}
+COMPOSED: dict[str, Callable[..., Any]] = {
+    "two operators": lambda x: x.exp().sin(),
+    "a rounded number": lambda x: x + 0.1,
+    "a factor": lambda x: torch.add(x, x, alpha=3),
+    "a cast": lambda x: x.to(torch.float64).to(torch.float32).exp(),
+    "written in place": scaled,
+    "made inside": lambda x: x * torch.full_like(x, 3.0),
+    "no table": torch.sigmoid,
+}
+
+
+def first(fn: Callable[..., Any], x: Tensor = X) -> str:
+    """The row that judged the first result."""
+    verdict = assert_parity(fn, x.clone(), device="sim", backward=False, detail=True).verdicts[0][1]
+    assert verdict.tolerance is not None
+    return verdict.tolerance.origin
+
+
+@pytest.mark.parametrize("name", DIRECT)
+def test_a_result_of_one_operator_is_judged_by_its_row(name: str) -> None:
+    fn, row = DIRECT[name]
+    assert first(fn).startswith(f"tolerances/default.toml: ulp {row} float32;")
+
+
+@pytest.mark.parametrize("name", COMPOSED)
+def test_all_others_are_judged_as_compositions(name: str) -> None:
+    assert first(COMPOSED[name]) == "tolerances/default.toml: composite float32 forward"
+
+
+def off(by: float) -> Callable[[Call], Any]:
+    return lambda call: call.run() * (1.0 + by)
+
+
+@pytest.mark.parametrize(("dtype", "by"), [(torch.float32, 2e-6), (torch.bfloat16, 0.0)])
+def test_a_sine_of_large_numbers_is_held_to_its_ulp(dtype: torch.dtype, by: float) -> None:
+    """A device that loses digits of the argument is found, where a composition's rounding would explain it; one that rounds as
+    the table allows is not."""
+    x = (torch.arange(1.0, 65.0) * 20.0).to(dtype)
+    reduced = Fault("reduced", ("sin",), lambda c: torch.sin(c.args[0] * (1.0 + 2.0**-22)), level="kernel")
+    healthy = Fault("rounds", ("sin",), off(by / 8), level="kernel")
+    assert assert_parity(torch.sin, x, device=resolve("sim", (healthy,)), backward=False).agrees
+    worse = Fault("worse", ("sin",), lambda c: torch.sin(c.args[0].float() * (1.0 + 2.0**-10)).to(dtype), level="kernel")
+    with pytest.raises(ParityFailure, match="ulp sin"):
+        assert_parity(torch.sin, x, device=resolve("sim", (reduced if dtype is torch.float32 else worse,)), backward=False)
+
+
+def test_a_factor_that_half_types_share_is_still_found() -> None:
+    """It is below half an ULP of each element, which the row allows."""
+    x = torch.linspace(1.0, 2.0, 512).to(torch.bfloat16)
+    shares = Fault("shares", ("add",), lambda c: (c.run().float() * 1.003).to(torch.bfloat16), level="kernel")
+    with pytest.raises(ParityFailure):
+        assert_parity(lambda x: x + 0.5, x, device=resolve("sim", (shares,)), backward=False)
+    assert assert_parity(lambda x: x + 0.5, x, device="sim", backward=False).agrees
