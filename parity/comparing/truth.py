@@ -63,6 +63,7 @@ class FunctionTruth(Oracle):
         self._limits: dict[tuple[Range, Range], dict[str, Tensor]] = {}
         self._meter = meter or Meter(s.name)
         self.refused = ""
+        self._as_given = False  # whether inputs are not moved
 
     def _all(self, put: Put, fed: Sequence[Tensor]) -> dict[str, Tensor]:
         return self._run(put, fed)[0]
@@ -197,8 +198,9 @@ class FunctionTruth(Oracle):
             taken.count += 1
         return taken
 
-    def _take_one(self, taken: _Samples, k: int, times: float) -> None:
-        """Run the function with everything rounded, and keep by how much its results moved."""
+    def _take_one(self, taken: _Samples, k: int, times: float) -> bool:
+        """Run the function with everything rounded, and keep by how much its results moved; whether it ran. Where the first run
+        raises, the inputs stay as they are from then on: a model may check that it is given what it knows already."""
         assert self._truths is not None
         u, factor = FACTS["float32"].unit_roundoff, COARSE if self.refused else 1.0
         if FACTS[word(self._s.coarsest)].unit_roundoff < u or self.refused:
@@ -210,7 +212,8 @@ class FunctionTruth(Oracle):
             if not k and (t.is_floating_point() or t.is_complex()):
                 taken.largest = max(taken.largest, extremes(t)[1])
             with _disable_current_modes():  # what both sides are given is no result of a kernel
-                moved_input = perturbed(_fresh_wide(t), factor * u, next(count))
+                wide = _fresh_wide(t)
+                moved_input = wide if self._as_given else perturbed(wide, factor * u, next(count))
             return moved_input.to(t.dtype) if self.refused else given(moved_input, t.dtype)
 
         def given(wide: Tensor, dtype: torch.dtype) -> Tensor:
@@ -227,6 +230,10 @@ class FunctionTruth(Oracle):
         fed = [given(perturbed(widen(c, None), factor * u, 101 * k + 50), c.dtype) for c in self._fed]
         with mode:
             got = ex.attempt(functools.partial(run, put, fed), "run")
+        if isinstance(got, Raised) and not (k or self._as_given):
+            self._as_given = True
+            self._as_given = self._take_one(taken, k, times)
+            return self._as_given
         taken.largest = max(taken.largest, mode.largest)
         for n, t in {} if isinstance(got, Raised) else got.items():
             at = self._truths.get(n)
@@ -241,6 +248,7 @@ class FunctionTruth(Oracle):
                 taken.moved[n] = change if moved is None else torch.maximum(moved, change)
                 taken.squares[n] = change.square() + taken.squares.get(n, 0.0)
                 taken.changes.setdefault(n, []).append(kept_of(signed))
+        return not isinstance(got, Raised)
 
 
 def _roundoff(dtype: torch.dtype) -> float:

@@ -141,7 +141,8 @@ class Search:
 
     def _near(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
         with torch._C.DisableTorchFunction():  # its calls are parity's
-            return tuple(_plain(self.device.download(t.detach()) if not t.is_cpu else t.detach().clone()) for t in tensors)
+            plain = [ex.with_memory(t.detach()) for t in tensors]
+            return tuple(_plain(self.device.download(t) if not t.is_cpu else t.clone()) for t in plain)
 
     def not_on_cpu(self, call: OperatorCall) -> None:
         """Take note of an operator that the CPU does not run."""

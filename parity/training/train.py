@@ -18,7 +18,7 @@ import itertools
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -151,6 +151,7 @@ class _Trainings:
         self.notes: list[str] = [EAGER] if self.there.compiled else []
         self.draws, self.skipped = 0, 0
         self.trained = self.stepped = self.narrow = False
+        self.exact = False  # whether every run gets the batch as it is
         self.reported: tuple[int, State] | None = None
         self.began = began
 
@@ -200,10 +201,10 @@ class _Trainings:
         """Take a step everywhere; what the device raised, if it did."""
         before = self.there.state()
         ours = self._on_the_cpu(self.free, number, batch, timed=True)
-        moved = [
-            self._on_the_cpu(s, number, batch, change=functools.partial(_moved, u=self.u, key=31 * number + k))
-            for k, s in enumerate(self.moved)
-        ]
+        moved = []
+        for k, s in enumerate(self.moved):  # which go on from their own states; a check of the batch refuses the first
+            change = functools.partial(_moved, u=self.u, key=31 * number + k)
+            moved.append(self._extra(s, None if number else s.state(), number, batch, change))
         self.near.load(before)
         recorded = Recorded()
         cpu = self._on_the_cpu(self.near, number, batch, around=recorded)
@@ -227,10 +228,24 @@ class _Trainings:
         self.curve.append(self._point(number, ours, theirs, moved, ratio))
         return ""
 
-    def _on_the_cpu(
-        self, side: Side, number: int, batch: Any, timed: bool = False, change: Any = None, around: Any = None
-    ) -> StepResult:
+    def _extra(
+        self, side: Side, before: State | None, number: int, batch: Any, change: Any, around: Any = None
+    ) -> StepResult | Raised:
+        """A step with a batch that is moved by a rounding; with the batch as it is where the step raises otherwise: a model may
+        check that it gets the inputs that it knows. before: the state to begin with; around: makes what surrounds the step."""
+        change = None if self.exact else change
+        if before is not None:
+            side.load(before)
         given = side.batch(batch, change)
+        got: StepResult | Raised = ex.attempt(lambda: side.take(given, number, around and around()), "run")
+        if change is None or isinstance(got, StepResult):
+            return got
+        got = self._extra(side, before, number, batch, None, around)
+        self.exact = isinstance(got, StepResult)
+        return got
+
+    def _on_the_cpu(self, side: Side, number: int, batch: Any, timed: bool = False, around: Any = None) -> StepResult:
+        given = side.batch(batch)
         began = time.perf_counter()
         got, cause = attempted(lambda: side.take(given, number, around), "run")
         if isinstance(got, Raised):
@@ -268,9 +283,9 @@ class _Trainings:
         if not math.isfinite(float(cpu.loss)) and not any(n.endswith(note) for n in self.notes):
             self.notes.append(f"from step {number + 1} on the loss {note}")
 
-    def _wide(self, before: State, number: int, batch: Any, around: Any, change: Any = None) -> StepResult | Raised:
+    def _wide(self, before: State, number: int, batch: Any, around: Any) -> StepResult | Raised:
         self.wide.load(before)
-        given = self.wide.batch(batch, change)
+        given = self.wide.batch(batch)
         got: StepResult | Raised = ex.attempt(lambda: self.wide.take(given, number, around), "run")
         return got
 
@@ -282,19 +297,20 @@ class _Trainings:
         got = []
         for key in keys:
             if self.narrow:
-                got.append(self._shaken(before, number, batch, key, times))
-                continue
-            around = by_chance(dtypes, self.near.dtype, key, times)
-            change = functools.partial(perturbed, u=times * self.u, key=key)
-            one = self._wide(before, number, batch, around, change)
+                one = self._shaken(before, number, batch, key, times)
+            else:
+                around = functools.partial(by_chance, dtypes, self.near.dtype, key, times)
+                one = self._extra(
+                    self.wide, before, number, batch, functools.partial(perturbed, u=times * self.u, key=key), around
+                )
             got += [one] if isinstance(one, StepResult) else []
         return got
 
-    def _shaken(self, before: State, number: int, batch: Any, key: int, times: float) -> StepResult:
+    def _shaken(self, before: State, number: int, batch: Any, key: int, times: float) -> StepResult | Raised:
         u = times * self.u
         tensors = {n: _moved(t, u, 1000 * key + i) for i, (n, t) in enumerate(before.tensors.items())}
-        self.near.load(replace(before, tensors=tensors))
-        return self._on_the_cpu(self.near, number, batch, change=functools.partial(_moved, u=u, key=key))
+        start = replace(before, tensors=tensors)
+        return self._extra(self.near, start, number, batch, functools.partial(_moved, u=u, key=key))
 
     def _compared(
         self, number: int, batch: Any, before: State, cpu: StepResult, theirs: StepResult, dtypes: Mapping[str, list[str]]
@@ -361,10 +377,12 @@ class _Trainings:
         if self.departures and self.reported is None:
             self.reported = self.departures[next(iter(self.departures))].step - 1, before
 
-    def _point(self, number: int, ours: StepResult, theirs: StepResult, moved: list[StepResult], ratio: float) -> Point:
+    def _point(
+        self, number: int, ours: StepResult, theirs: StepResult, moved: Sequence[StepResult | Raised], ratio: float
+    ) -> Point:
         walked = _distance(ours.tensors, self.start.tensors)
         away = _distance(theirs.tensors, ours.tensors)
-        explained = max(_distance(m.tensors, ours.tensors) for m in moved)
+        explained = max((_distance(m.tensors, ours.tensors) for m in moved if isinstance(m, StepResult)), default=0.0)
         by = walked or 1.0
         return Point(number + 1, float(ours.loss), float(theirs.loss), away / by, explained / by, ratio)
 
