@@ -194,13 +194,15 @@ class FunctionTruth(Oracle):
         taken = self._effects.setdefault(times, _Samples())
         while taken.count < self._samples:
             with self._meter.run("a run in float64", self._samples - taken.count - 1, HINT):
-                self._take_one(taken, taken.count, times)
+                ran = self._take_one(taken, taken.count, times)
+                if not (ran or taken.count or self._as_given):  # a model may check that it is given what it knows already
+                    self._as_given = True
+                    self._as_given = self._take_one(taken, taken.count, times)
             taken.count += 1
         return taken
 
     def _take_one(self, taken: _Samples, k: int, times: float) -> bool:
-        """Run the function with everything rounded, and keep by how much its results moved; whether it ran. Where the first run
-        raises, the inputs stay as they are from then on: a model may check that it is given what it knows already."""
+        """Run the function with everything rounded, and keep by how much its results moved; whether it ran."""
         assert self._truths is not None
         u, factor = FACTS["float32"].unit_roundoff, COARSE if self.refused else 1.0
         if FACTS[word(self._s.coarsest)].unit_roundoff < u or self.refused:
@@ -212,8 +214,7 @@ class FunctionTruth(Oracle):
             if not k and (t.is_floating_point() or t.is_complex()):
                 taken.largest = max(taken.largest, extremes(t)[1])
             with _disable_current_modes():  # what both sides are given is no result of a kernel
-                wide = _fresh_wide(t)
-                moved_input = wide if self._as_given else perturbed(wide, factor * u, next(count))
+                moved_input = perturbed(_fresh_wide(t), 0.0 if self._as_given else factor * u, next(count))
             return moved_input.to(t.dtype) if self.refused else given(moved_input, t.dtype)
 
         def given(wide: Tensor, dtype: torch.dtype) -> Tensor:
@@ -230,10 +231,6 @@ class FunctionTruth(Oracle):
         fed = [given(perturbed(widen(c, None), factor * u, 101 * k + 50), c.dtype) for c in self._fed]
         with mode:
             got = ex.attempt(functools.partial(run, put, fed), "run")
-        if isinstance(got, Raised) and not (k or self._as_given):
-            self._as_given = True
-            self._as_given = self._take_one(taken, k, times)
-            return self._as_given
         taken.largest = max(taken.largest, mode.largest)
         for n, t in {} if isinstance(got, Raised) else got.items():
             at = self._truths.get(n)

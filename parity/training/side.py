@@ -23,6 +23,7 @@ from parity.comparing.draws import SharedRandom, streams
 from parity.comparing.function import raised_at
 from parity.comparing.subject import SEED, coarsest, is_compiled, parts_compiled, uncompiled
 from parity.core.errors import ParityError, UsageError
+from parity.core.results import Raised
 from parity.devices import Device
 from parity.execution import execute as ex
 
@@ -87,6 +88,7 @@ class Side:
         if wide:
             for m in self.modules:
                 m._apply(widened)  # type: ignore[no-untyped-call]  # as torch has it
+        self._as_given = False  # whether no batch is changed any more
         self._scales = [_exact(o) for o in self.others if wide and _is_scaler(o)]
 
     @property
@@ -284,6 +286,21 @@ class Side:
             return x.clone() if self.device is None else self.device.upload(x)
 
         return tree_map(placed, given)
+
+    def extra(
+        self, before: State | None, number: int, batch: Any, change: Put | None, around: Callable[[], Any] | None = None
+    ) -> StepResult | Raised:
+        """Take a step with a batch that is changed; with the batch as it is where the step raises otherwise, since a model may
+        check that it gets what it knows. before: the state to begin with; around: makes what is in force during the step."""
+        change = None if self._as_given else change
+        if before is not None:
+            self.load(before)
+        given = self.batch(batch, change)
+        got: StepResult | Raised = ex.attempt(lambda: self.take(given, number, around and around()), "run")
+        if change is not None and isinstance(got, Raised):
+            got = self.extra(before, number, batch, None, around)
+            self._as_given = isinstance(got, StepResult)
+        return got
 
     def take(self, batch: Any, number: int, around: contextlib.AbstractContextManager[Any] | None = None) -> StepResult:
         """Take a step with a batch that `batch` returned. number: of the step, for the seed; around: in force during the step.

@@ -151,7 +151,6 @@ class _Trainings:
         self.notes: list[str] = [EAGER] if self.there.compiled else []
         self.draws, self.skipped = 0, 0
         self.trained = self.stepped = self.narrow = False
-        self.exact = False  # whether every run gets the batch as it is
         self.reported: tuple[int, State] | None = None
         self.began = began
 
@@ -201,10 +200,10 @@ class _Trainings:
         """Take a step everywhere; what the device raised, if it did."""
         before = self.there.state()
         ours = self._on_the_cpu(self.free, number, batch, timed=True)
-        moved = []
-        for k, s in enumerate(self.moved):  # which go on from their own states; a check of the batch refuses the first
-            change = functools.partial(_moved, u=self.u, key=31 * number + k)
-            moved.append(self._extra(s, None if number else s.state(), number, batch, change))
+        moved = [  # which go on from their own states; a check of the batch refuses the first
+            s.extra(None if number else s.state(), number, batch, functools.partial(_moved, u=self.u, key=31 * number + k))
+            for k, s in enumerate(self.moved)
+        ]
         self.near.load(before)
         recorded = Recorded()
         cpu = self._on_the_cpu(self.near, number, batch, around=recorded)
@@ -227,22 +226,6 @@ class _Trainings:
         ratio = self._compared(number, batch, before, cpu, theirs, recorded.dtypes)
         self.curve.append(self._point(number, ours, theirs, moved, ratio))
         return ""
-
-    def _extra(
-        self, side: Side, before: State | None, number: int, batch: Any, change: Any, around: Any = None
-    ) -> StepResult | Raised:
-        """A step with a batch that is moved by a rounding; with the batch as it is where the step raises otherwise: a model may
-        check that it gets the inputs that it knows. before: the state to begin with; around: makes what surrounds the step."""
-        change = None if self.exact else change
-        if before is not None:
-            side.load(before)
-        given = side.batch(batch, change)
-        got: StepResult | Raised = ex.attempt(lambda: side.take(given, number, around and around()), "run")
-        if change is None or isinstance(got, StepResult):
-            return got
-        got = self._extra(side, before, number, batch, None, around)
-        self.exact = isinstance(got, StepResult)
-        return got
 
     def _on_the_cpu(self, side: Side, number: int, batch: Any, timed: bool = False, around: Any = None) -> StepResult:
         given = side.batch(batch)
@@ -300,9 +283,7 @@ class _Trainings:
                 one = self._shaken(before, number, batch, key, times)
             else:
                 around = functools.partial(by_chance, dtypes, self.near.dtype, key, times)
-                one = self._extra(
-                    self.wide, before, number, batch, functools.partial(perturbed, u=times * self.u, key=key), around
-                )
+                one = self.wide.extra(before, number, batch, functools.partial(perturbed, u=times * self.u, key=key), around)
             got += [one] if isinstance(one, StepResult) else []
         return got
 
@@ -310,7 +291,7 @@ class _Trainings:
         u = times * self.u
         tensors = {n: _moved(t, u, 1000 * key + i) for i, (n, t) in enumerate(before.tensors.items())}
         start = replace(before, tensors=tensors)
-        return self._extra(self.near, start, number, batch, functools.partial(_moved, u=u, key=key))
+        return self.near.extra(start, number, batch, functools.partial(_moved, u=u, key=key))
 
     def _compared(
         self, number: int, batch: Any, before: State, cpu: StepResult, theirs: StepResult, dtypes: Mapping[str, list[str]]
