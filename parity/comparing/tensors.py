@@ -24,7 +24,9 @@ PLAIN = (Tensor, nn.Parameter, nn.Buffer)
 
 def is_wrapper(t: Tensor) -> bool:
     """Whether it is of a subclass that has no memory of its own, but holds other tensors."""
-    return type(t) not in PLAIN and (is_traceable_wrapper_subclass(t) or not _has_memory(t))
+    if type(t) in PLAIN or nn.parameter.is_lazy(t):
+        return False
+    return is_traceable_wrapper_subclass(t) or not _has_memory(t)
 
 
 def _has_memory(t: Tensor) -> bool:

@@ -21,7 +21,8 @@ from torch.utils._pytree import tree_map
 
 from parity.comparing.draws import SharedRandom, streams
 from parity.comparing.function import raised_at
-from parity.comparing.subject import SEED, coarsest, is_compiled, parts_compiled, uncompiled
+from parity.comparing.subject import SEED, coarsest, is_compiled, own_tensors, parts_compiled, uncompiled
+from parity.comparing.tensors import is_wrapper, parts, rebuilt
 from parity.core.errors import ParityError, UsageError
 from parity.core.results import Raised
 from parity.devices import Device
@@ -163,8 +164,8 @@ class Side:
 
     def _tensors(self) -> Iterator[tuple[str, Tensor]]:
         for title, m in zip(self.titles, self.modules):
-            for n, t in (*m.named_parameters(), *m.named_buffers()):
-                yield (f"{title}.{n}" if title else n), t
+            for n, t in own_tensors(m):
+                yield from parts(f"{title}.{n}" if title else n, t)
 
     def _parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """The parameters of all models, one that several have once."""
@@ -375,6 +376,8 @@ def _is_plain(x: Any) -> bool:
 
 def widened(t: Tensor) -> Tensor:
     """In float64, or complex128, unless it holds integers."""
+    if is_wrapper(t):
+        return rebuilt(t, widened)
     return t.to(torch.complex128) if t.is_complex() else t.double() if t.is_floating_point() else t
 
 
