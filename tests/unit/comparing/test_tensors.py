@@ -59,7 +59,7 @@ class Scaled(torch.Tensor):
         self.q, self.s = q, s
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]  # as torch calls it
         if func is torch.ops.aten.detach.default:
             return cls(args[0].q, args[0].s)
         if func is torch.ops.aten._to_copy.default:
@@ -91,7 +91,7 @@ class Closed(torch.Tensor):
         return torch.Tensor._make_wrapper_subclass(cls, (3,), dtype=torch.float32)
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]  # as torch calls it
         return torch.ones(3)
 
 
@@ -122,7 +122,7 @@ class Linear(nn.Module):
         super().__init__()
         self.weight = weight if isinstance(weight, nn.Parameter) else nn.Parameter(weight, requires_grad=False)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         return nn.functional.linear(x, self.weight) * (2 if isinstance(self.weight, (Scaled, Weight)) else 3)
 
 
@@ -131,7 +131,7 @@ class Jagged(nn.Module):
         super().__init__()
         self.n, self.q = nn.LayerNorm(8), nn.Linear(8, 8)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         rows = torch.nested.nested_tensor_from_jagged(x, torch.tensor([0, 3, 8], device=x.device))
         return nn.functional.silu(self.q(self.n(rows))).to_padded_tensor(0.0)
 
@@ -144,11 +144,11 @@ class Metric(nn.Module):
         self.seen, self.w = torch.rand(3), nn.Linear(3, 3)
 
     def _apply(self, fn: Any, *args: Any, **kwargs: Any) -> Any:
-        super()._apply(fn, *args, **kwargs)
+        super()._apply(fn, *args, **kwargs)  # type: ignore[no-untyped-call]  # as torch has it
         self.seen = fn(self.seen)
         return self
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         return self.w(x) * self.seen
 
 
@@ -163,14 +163,14 @@ class Lightning(nn.Module):
         self.place = torch._C._nn._parse_to(*args, **kwargs)[0]
         return super().to(*args, **kwargs)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         return self.w(x) * torch.full((3,), 2.0, device=self.place)
 
 
 class Exact(Metric):
     """Takes its training inputs alone."""
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         if not torch.equal(x, self.seen):
             raise RuntimeError("You must train on the training inputs!")
         return (self.w(x) * 2.0).square()
@@ -181,7 +181,7 @@ class Hessian(nn.Module):
         super().__init__()
         self.w = nn.Linear(3, 3)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         return torch.func.hessian(lambda v: nn.functional.silu(self.w(v)).sum())(x)
 
 
@@ -301,7 +301,7 @@ class Adapted(nn.Module):
         super().__init__()
         self.w, self.a = Linear(scaled(Flat)), nn.Linear(4, 3)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         return self.w(x) + self.a(x)
 
 
@@ -315,7 +315,7 @@ def test_training_takes_wrapper_weights_and_a_check_of_the_batch(model: type[nn.
             m.seen = given[0].to(device)
         o = torch.optim.SGD([p for p in m.parameters() if p.requires_grad], 0.1)
 
-        def step(batch: Tensor) -> Tensor:
+        def step(batch: Tensor) -> Any:
             o.zero_grad()
             loss = m(batch).square().mean()
             loss.backward()
