@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from parity.checks.operators import ATEN_NOT_UNIQUE, LARGEST, CallResult, OperatorCall, Reader, compared
 from parity.core.observer import Functions, Operators, has_number, in_backward, lies_on, name_of, no_results
 from parity.devices.base import Device
+from parity.execution.execute import with_memory
 
 CLEAR = 8.0  # an operator that is so many times outside is blamed before a later one that is farther outside
 ATEN_UNWRITTEN = ("empty", "new_empty", "resize_", "set_", "_to_copy_uninitialized")
@@ -156,8 +157,8 @@ class Following(Operators):
         """What this very call left, so that a fault that does not come twice is seen."""
         read = Reader(self._device, self._largest)
         tree_map(read, (tuple(args), dict(kwargs)))
-        tensors = [t for t in tree_leaves(result) if isinstance(t, Tensor)]
-        results = tuple(self._device.download(t.detach()) if not t.is_cpu else t.detach().clone() for t in tensors)
+        tensors = [with_memory(t.detach()) for t in tree_leaves(result) if isinstance(t, Tensor)]
+        results = tuple(self._device.download(t) if not t.is_cpu else t.clone() for t in tensors)
         return CallResult(results, read.bases, tuple(t.stride() for t in tensors))
 
 

@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from parity.checks.equivalents import on_the_cpu
 from parity.core.dtypes import FACTS
 from parity.devices.base import Device
+from parity.execution.execute import with_memory
 from parity.oracle.yardstick import CPU_ERRORS, OWN_ULP, SUM_ULP
 
 LARGEST = 1 << 22  # most bytes of the storages of a call's operands; larger calls are not run again
@@ -179,8 +180,9 @@ class Reader:
         """The operand as `StridedOperand`; anything else as it is. Raises ValueError for what cannot be described."""
         if not isinstance(leaf, Tensor):
             return leaf
-        if leaf.layout is not torch.strided or leaf._is_zerotensor() or leaf.dtype not in KNOWN:
+        if leaf.layout is not torch.strided or leaf.dtype not in KNOWN:
             raise ValueError("no strided tensor of a known dtype")
+        leaf = with_memory(leaf)
         conj, neg = leaf.is_conj(), leaf.is_neg()
         plain = leaf.detach()
         plain = plain.conj() if conj else plain
@@ -250,7 +252,7 @@ def run_on(
             return t
         return t.clone() if t.is_cpu else device.download(t)
 
-    results = tuple(fetch(t.detach()).resolve_conj().resolve_neg() for t in tensors)
+    results = tuple(fetch(with_memory(t.detach())).resolve_conj().resolve_neg() for t in tensors)
     after = tuple(fetch(b) for b in copies.values()) if bases else ()
     return CallResult(results, after, tuple(t.stride() for t in tensors))
 

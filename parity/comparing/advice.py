@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import re
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from parity.comparing.captured import captured
@@ -45,7 +46,7 @@ def advice(s: Subject, message: str, made: str, where: str) -> str:
 
 def _left_behind(s: Subject, made: str) -> str:
     """Which tensors stayed on the CPU, and what to do about it."""
-    if s.module is not None and (names := [n for n, _ in loose(s.module)]):
+    if s.module is not None and (names := _unmoved(s.module)):
         return _unregistered(type(s.module).__name__, s.module, names[0])
     for name, value in captured(s.function):
         what = "pass model and optimizer as arguments" if isinstance(value, (nn.Module, Optimizer)) else "pass it in"
@@ -55,6 +56,18 @@ def _left_behind(s: Subject, made: str) -> str:
     if made:
         return _made_there(made)
     return "a tensor stayed on the CPU: pass it in, or make it on the device of the inputs"
+
+
+def _unmoved(module: nn.Module) -> list[str]:
+    """The names of a module's tensors that are no parameters and no buffers, and that no `_apply` of its own moves."""
+    twin, moved = copy.deepcopy(module), set[int]()
+
+    def seen(t: Tensor) -> Tensor:
+        moved.add(id(t))
+        return t
+
+    twin._apply(seen)  # type: ignore[no-untyped-call]  # as torch has it
+    return [n for n, t in loose(twin) if id(t) not in moved]
 
 
 def _made_there(made: str) -> str:

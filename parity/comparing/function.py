@@ -42,6 +42,7 @@ from parity.comparing.subject import (
     parts_compiled,
     tracked_outputs,
 )
+from parity.comparing.tensors import parts
 from parity.comparing.truth import FunctionTruth, seeded
 from parity.comparing.verdicts import ROW, Verdicts, bare, described, in_one_dtype, judged, settled, verdicts
 from parity.comparing.watch import PlacementWatch, command, other_way
@@ -596,7 +597,8 @@ def gives_numbers(s: Subject, run: ForwardRun) -> bool:
 def _untouched(s: Subject, theirs: Mapping[str, Tensor], ours: Mapping[str, Tensor]) -> set[str]:
     """Names of the inputs and buffers that neither side wrote. Their bits decide: batch_norm writes without a new version."""
     before = {f"after[{n}]": x for n, x in s.given}
-    before |= {f"buffer[{n}]": b for n, b in s.module.named_buffers()} if s.module is not None else {}
+    buffers = s.module.named_buffers() if s.module is not None else ()
+    before |= {f"buffer[{part}]": x for n, b in buffers for part, x in parts(n, b)}
     return {n for n, x in before.items() if n in ours and n in theirs and _kept(x, theirs[n]) and _kept(x, ours[n])}
 
 

@@ -5,6 +5,7 @@ A file holds functions without parameters. Each returns what is to be compared, 
     def bert():
         return make_bert().eval(), torch.randint(1000, (2, 16))
 
+or, as `torch.export` takes them, `(model, (inputs, ...), {"name": input})`.
 `parity run FILE.py` compares them in a job (`parity.engine.own`). Before each function is called, torch's seed is set to 0, so
 that two runs compare equal weights.
 """
@@ -34,15 +35,15 @@ from parity.devices.setup import add_folder_to_path, refuse_modes, run_setup
 from parity.store.run_file import encode
 
 MODEL = "a model and its inputs"
-Made = tuple[Callable[..., Any], tuple[Any, ...]]
+Made = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
 
 # ------------------------------------------------------------------------------------------------------ what a file holds
 
 
 def functions(place: str, returns: str = MODEL) -> dict[str, Callable[[], Made]]:
-    """The functions of a place, "models.py" or "models.py:bert", by their names in run files; each returns (function, inputs).
-    returns: what they return, in words.
+    """The functions of a place, "models.py" or "models.py:bert", by their names in run files; each returns (function, inputs,
+    inputs by name). returns: what they return, in words.
 
     Raises UsageError if the file does not run or holds no such function.
     """
@@ -77,9 +78,16 @@ def _maker(name: str, f: Callable[[], Any], returns: str) -> Callable[[], Made]:
         if not callable(parts[0]):
             wanted = "a model or a function, and its inputs after it" if returns == MODEL else returns
             raise UsageError(f"{name} returns {_spelt(got)}; return {wanted}")
-        return parts[0], tuple(parts[1:])
+        return parted(parts) if returns == MODEL else (parts[0], parts[1:], {})
 
     return made
+
+
+def parted(parts: tuple[Any, ...]) -> Made:
+    """What a function returned, as (function, inputs, inputs by name)."""
+    if len(parts) == 3 and type(parts[1]) is tuple and type(parts[2]) is dict and all(isinstance(k, str) for k in parts[2]):
+        return parts[0], parts[1], parts[2]
+    return parts[0], parts[1:], {}
 
 
 def _spelt(got: object) -> str:
@@ -140,12 +148,12 @@ def of_places(places: Sequence[str]) -> dict[str, Callable[[], Made]]:
 def _compared(name: str, make: Callable[[], Made], device: Any, fail_on: tuple[Status, ...]) -> Job:
     yield {BEGIN: {"name": name, "dtype": ""}}
     try:
-        fn, inputs = make()
+        fn, inputs, kwargs = make()
         if odd := state.unusual(state.RECORDING[:1]):
             raise UsageError(f"{name}: its file leaves {odd[0]} in force, where no gradient is compared; end that mode there")
-        yield {BEGIN: {"name": name, "dtype": subject(fn, inputs, {}).dtype}}
+        yield {BEGIN: {"name": name, "dtype": subject(fn, inputs, kwargs).dtype}}
         seen: list[Sides] = []
-        comparison = compared(Request(fn, inputs, {}, device, fail_on=fail_on), seen.append).comparison
+        comparison = compared(Request(fn, inputs, kwargs, device, fail_on=fail_on), seen.append).comparison
         item, records = rows(name, (comparison,))
         item = with_figures(item, seen[0]) if seen else item
     except ParityError as e:

@@ -19,6 +19,7 @@ from torch.utils._pytree import TreeSpec, keystr, tree_unflatten
 from parity.comparing.choices import Choices
 from parity.comparing.draws import SharedRandom, streams
 from parity.comparing.leaves import OWN, attributes, flattened, held, is_array, is_number, kind, leaves, loose
+from parity.comparing.tensors import as_parameter, dressed, is_wrapper, opened, parts, rebuilt, refused
 from parity.core import compiler
 from parity.core.dtypes import FACTS
 from parity.core.errors import UsageError
@@ -61,17 +62,17 @@ class Subject:
 
     @property
     def given(self) -> Iterator[tuple[str, Tensor]]:
-        """The tensors among the arguments, by name."""
+        """The tensors with memory among the arguments, by name; a wrapper's by those of its parts."""
         for name, x, inner in zip(self.names, self.leaves, self.held):
-            yield from ((name, x),) if isinstance(x, Tensor) else inner
+            for n, t in ((name, x),) if isinstance(x, Tensor) else inner:
+                yield from parts(n, t)
 
     @property
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Everything that goes to the device: the inputs, the parameters and the buffers, by name."""
         yield from self.given
-        if self.module is not None:
-            yield from self.module.named_parameters()
-            yield from self.module.named_buffers()
+        for n, t in own_tensors(self.module):
+            yield from parts(n, t)
 
     @property
     def moves(self) -> bool:
@@ -114,14 +115,24 @@ def subject(
         if not any(n == name or n.startswith((f"{name}[", f"{name}.")) for n in names):
             raise UsageError(f"keep_on_cpu names '{name}', which no input is called; allowed: {', '.join(names) or 'nothing'}")
     inner = tuple(() if isinstance(x, Tensor) else held(x, n) for n, x in zip(names, given))
-    tensors = [x for x in given if isinstance(x, Tensor)] + [t for named in inner for _, t in named]
+    whole = [(n, x) for n, x in zip(names, given) if isinstance(x, Tensor)]
+    whole += [*(named for some in inner for named in some), *own_tensors(module)]
     title = getattr(fn, "__name__", type(fn).__name__)
     if module is not None:
-        tensors += [*module.parameters(), *module.buffers()]
         title = type(module).__name__ + (f".{method}" if method else "")
+    for n, t in whole:
+        refused(n, title, t)
+    tensors = [t for n, x in whole for _, t in parts(n, x)]
     floor = coarsest(t.dtype for t in tensors if known(t))
     kept = frozenset(n for n in names if any(n == k or n.startswith((f"{k}[", f"{k}.")) for k in keep_on_cpu))
     return Subject(title, fn, module, method, given, names, inner, tree, kept, floor, _extents(tensors))
+
+
+def own_tensors(module: nn.Module | None) -> Iterator[tuple[str, Tensor]]:
+    """The parameters and the buffers of a module, by name."""
+    if module is not None:
+        yield from module.named_parameters()
+        yield from module.named_buffers()
 
 
 def is_compiled(fn: Callable[..., Any]) -> bool:
@@ -194,8 +205,8 @@ def known(t: Tensor) -> bool:
 
 
 def is_dense(t: Tensor) -> bool:
-    """Whether the tensor is strided over a storage."""
-    return t.layout is torch.strided and not t.is_nested
+    """Whether the tensor is strided over a storage of its own."""
+    return t.layout is torch.strided and not (t.is_nested or t._is_zerotensor() or is_wrapper(t))
 
 
 def _storage(t: Tensor) -> tuple[int, torch.dtype]:
@@ -217,12 +228,27 @@ class _Placer:
     def __init__(self, subject: Subject, put: Put) -> None:
         self._extents, self._put = subject.extents, put
         self._bases: dict[tuple[int, torch.dtype], Tensor] = {}
+        self._inner: dict[int, Tensor] = {}  # of wrappers: jagged tensors of one raggedness share their offsets
 
     def __call__(self, t: Tensor) -> Tensor:
-        """The copy of a tensor, detached."""
+        """The copy of a tensor, detached, of the same class."""
+        if is_wrapper(t):
+            return rebuilt(t, self._part)
+        return dressed(self._dense(t), t)
+
+    def _part(self, t: Tensor) -> Tensor:
+        if id(t) not in self._inner:
+            self._inner[id(t)] = self(t)
+        return self._inner[id(t)]
+
+    def moved(self, t: Tensor) -> Tensor:
+        """The copy of a tensor that is none of the subject's: what a module's own `_apply` takes along."""
+        return rebuilt(t, self.moved) if is_wrapper(t) else dressed(self._put(t.detach().cpu()), t)
+
+    def _dense(self, t: Tensor) -> Tensor:
         plain = t.detach()
         if not is_dense(plain) or not plain.numel():
-            return self._put(plain.cpu())
+            return self._put(ex.with_memory(plain).cpu())
         plain = plain.conj() if t.is_conj() else plain
         plain = torch._neg_view(plain) if t.is_neg() else plain
         key = _storage(t)
@@ -275,20 +301,21 @@ def forward(
                 continue
             memo[id(t)] = c = _placed(t, near if name in s.kept else place, backward)
             wanted += [(n, c)] if t.requires_grad and backward else []
-            watched += [(f"after[{n}]", c)] if is_dense(t) else []
+            watched += [(f"after[{part}]", x) for part, x in parts(n, c) if is_dense(x)]
         copies.append(memo[id(x)] if isinstance(x, Tensor) else copied(x, memo, name) if inner else x)
     function = s.function
     if s.module is not None:
         for name, p in s.module.named_parameters():
-            memo[id(p)] = q = nn.Parameter(_own(place(p), p), requires_grad=p.requires_grad)
+            memo[id(p)] = q = as_parameter(_own(place(p), p), p)
             if p.requires_grad and backward:
                 wanted.append((f"self.{name}" if name in s.names else name, q))
         for name, b in s.module.named_buffers():
             memo[id(b)] = c = _own(place(b), b)
-            if is_dense(b):
-                watched.append((f"buffer[{name}]", c))
+            watched += [(f"buffer[{part}]", x) for part, x in parts(name, c) if is_dense(x)]
+        placed = {id(t) for t in memo.values()}
         module = copied(s.module, memo, s.name)
         _place_scripted(module, s.module, memo)
+        _move(module, placed, place)
         function = getattr(module, s.method) if s.method else module
     function = function if wrap is None else wrap(function)
     args, kwargs = tree_unflatten(copies, s.tree)
@@ -309,6 +336,30 @@ def forward(
     return ForwardRun(*outputs, tuple((n, t.detach()) for n, t in watched), tuple(wanted), handed)
 
 
+def _move(module: nn.Module, placed: set[int], place: _Placer) -> None:
+    """Let the modules of a copy that have an `_apply` or `to` of their own take along what is no parameter and no buffer, as
+    when a user moves them. placed: ids of the tensors that lie there already."""
+    kept: list[Tensor] = []  # alive, so that no other tensor gets its id
+
+    def moved(t: Tensor) -> Tensor:
+        if id(t) in placed:
+            return t
+        kept.append(place.moved(t))
+        placed.add(id(kept[-1]))
+        return kept[-1]
+
+    for m in module.modules():
+        if not _is_torchs(type(m)._apply):
+            m._apply(moved)  # type: ignore[no-untyped-call]  # as torch has it
+    first = next((t for _, t in own_tensors(module)), None)
+    if first is not None and not first.is_cpu and not _is_torchs(type(module).to):
+        module.to(first.device)
+
+
+def _is_torchs(method: Any) -> bool:
+    return str(getattr(method, "__module__", "")).partition(".")[0] == "torch"
+
+
 def _place_scripted(twin: nn.Module, original: nn.Module, memo: Mapping[int, Any]) -> None:
     """Give a copy of a scripted or traced module its placed tensors: torch copies these modules without the memo."""
     if not isinstance(original, torch.jit.ScriptModule):
@@ -323,7 +374,7 @@ def _place_scripted(twin: nn.Module, original: nn.Module, memo: Mapping[int, Any
 def _placed(t: Tensor, place: Put, backward: bool) -> Tensor:
     """The copy of a tensor that may require a gradient."""
     if isinstance(t, nn.Parameter):
-        return nn.Parameter(place(t), requires_grad=t.requires_grad)
+        return as_parameter(place(t), t)
     return place(t).requires_grad_(t.requires_grad and backward)
 
 
@@ -355,6 +406,8 @@ def copied(x: Any, memo: dict[int, Any], name: str) -> Any:
 
 def _own(placed: Tensor, original: Tensor) -> Tensor:
     """A parameter or buffer with memory of its own if it is contiguous, so that it does not keep a larger storage alive."""
+    if type(placed) is not Tensor:
+        return placed
     alone = placed.untyped_storage().nbytes() == placed.numel() * placed.element_size()
     return placed if alone or not original.is_contiguous() else placed.clone()
 
@@ -370,7 +423,7 @@ def outputs_of(result: Any, coarsest: torch.dtype) -> tuple[Named, frozenset[str
     numbers: set[str] = set()
     for path, x in leaves(result, "out"):
         if isinstance(x, Tensor):
-            tensors.append((path, x if x.layout is torch.strided or x.is_nested else x.to_dense()))
+            tensors += opened(path, x)
             continue
         if not is_array(x) and not is_number(x):
             bare.append((path, kind(x)))
@@ -391,10 +444,10 @@ def gradients(run: ForwardRun, tracked: Sequence[str], cotangents: Sequence[Tens
     outputs = tuple((n, t) for n, t in run.outputs if n in tracked)
     fed = [c.to(t.dtype) for c, (_, t) in zip(cotangents, outputs)]
     live = Live(outputs, tuple(enumerate(t for _, t in run.leaves)))
-    names = {f"grad[{i}]": f"grad[{n}]" for i, (n, _) in enumerate(run.leaves)}
+    names = {f"grad[{i}]": n for i, (n, _) in enumerate(run.leaves)}
     with run.handed or nullcontext():  # checkpoints run their forward pass again
         grads = ex.backward(live, fed)
-    return tuple((names[n], g if g.layout is torch.strided else g.to_dense()) for n, g in grads)
+    return tuple((f"grad[{part}]", x) for n, g in grads for part, x in opened(names[n], g))
 
 
 def tracked_outputs(run: ForwardRun) -> tuple[str, ...]:

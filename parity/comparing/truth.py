@@ -60,6 +60,7 @@ class FunctionTruth(Oracle):
         self._limits: dict[tuple[Range, Range], dict[str, Tensor]] = {}
         self._meter = meter or Meter(s.name)
         self.refused = ""
+        self._as_given = False  # whether inputs are not moved
 
     def _all(self, put: Put, fed: Sequence[Tensor]) -> dict[str, Tensor]:
         return self._run(put, fed)[0]
@@ -200,12 +201,15 @@ class FunctionTruth(Oracle):
         taken = self._effects.setdefault(times, _Samples())
         while taken.count < self._samples:
             with self._meter.run("a run in float64", self._samples - taken.count - 1, HINT):
-                self._take_one(taken, taken.count, times)
+                ran = self._take_one(taken, taken.count, times)
+                if not (ran or taken.count or self._as_given):  # a model may check that it is given what it knows already
+                    self._as_given = True
+                    self._as_given = self._take_one(taken, taken.count, times)
             taken.count += 1
         return taken
 
-    def _take_one(self, taken: _Samples, k: int, times: float) -> None:
-        """Run the function with everything rounded, and keep by how much its results moved."""
+    def _take_one(self, taken: _Samples, k: int, times: float) -> bool:
+        """Run the function with everything rounded, and keep by how much its results moved; whether it ran."""
         assert self._truths is not None
         u, factor = FACTS["float32"].unit_roundoff, COARSE if self.refused else 1.0
         if FACTS[word(self._s.coarsest)].unit_roundoff < u or self.refused:
@@ -217,7 +221,7 @@ class FunctionTruth(Oracle):
             if not k and (t.is_floating_point() or t.is_complex()):
                 taken.largest = max(taken.largest, extremes(t)[1])
             with _disable_current_modes():  # what both sides are given is no result of a kernel
-                moved_input = perturbed(_fresh_wide(t), factor * u, next(count))
+                moved_input = perturbed(_fresh_wide(t), 0.0 if self._as_given else factor * u, next(count))
             return moved_input.to(t.dtype) if self.refused else given(moved_input, t.dtype)
 
         def given(wide: Tensor, dtype: torch.dtype) -> Tensor:
@@ -248,6 +252,7 @@ class FunctionTruth(Oracle):
                 taken.moved[n] = change if moved is None else torch.maximum(moved, change)
                 taken.squares[n] = change.square() + taken.squares.get(n, 0.0)
                 taken.changes.setdefault(n, []).append(kept_of(signed))
+        return not isinstance(got, Raised)
 
 
 def _roundoff(dtype: torch.dtype) -> float:

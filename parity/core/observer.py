@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_leaves
 from parity.core import compiler
 
 Observer = Callable[[Any, Any, Any], Any]
+TRACED = "torch._subclasses"  # where torch keeps the tensors of its compiler, which compute nothing
 NO_BACKWARD = -1  # torch's number of the current graph task outside of a backward pass
 _disable: Callable[..., Any] = getattr(torch, "_disable_dynamo")  # noqa: B009 -- torch does not export it
 
@@ -60,6 +61,8 @@ class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]  # as torch
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if types and any(map(_answers, types)):
+            return NotImplemented  # the subclass answers, and its own operators are seen
         if compiler.is_imported():
             return _never_compiled(self.observe, func, args, kwargs or {})
         return self.observe(func, args, kwargs or {})
@@ -72,6 +75,12 @@ class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]  # as torch
                 return run(*args, **kwargs)
         finally:
             self.open.pop()
+
+
+@functools.cache
+def _answers(kind: type[Tensor]) -> bool:
+    """Whether a subclass computes the operators of its tensors by others."""
+    return kind.__torch_dispatch__ is not Tensor.__torch_dispatch__ and not kind.__module__.startswith(TRACED)
 
 
 def _observed(observe: Observer, func: Any, args: Any, kwargs: Any) -> Any:

@@ -282,12 +282,12 @@ def backward(live: Live, cotangents: Sequence[Tensor]) -> Named:
     """Gradients of the leaves, named grad[operand number]; leaves that the outputs do not depend on are left out."""
     outs = [t for _, t in differentiable(live)]
     grads = gradients(outs, [leaf for _, leaf in live.leaves], cotangents)
-    return tuple([(f"grad[{i}]", _material(g)) for (i, _), g in zip(live.leaves, grads) if g is not None])
+    return tuple([(f"grad[{i}]", with_memory(g)) for (i, _), g in zip(live.leaves, grads) if g is not None])
 
 
-def _material(g: Tensor) -> Tensor:
-    """The gradient with memory: torch returns ZeroTensors without any for functions with derivative 0 (sign)."""
-    return g.new_zeros(g.shape) if g._is_zerotensor() else g
+def with_memory(t: Tensor) -> Tensor:
+    """The tensor; zeros in memory for a ZeroTensor, which has none: torch makes such where a derivative is 0 (sign)."""
+    return t.new_zeros(t.shape) if t._is_zerotensor() else t
 
 
 @dataclass(frozen=True, slots=True)

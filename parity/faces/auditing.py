@@ -40,6 +40,7 @@ import pytest
 import torch
 
 import parity
+from parity.comparing.models import parted
 
 sys.path.insert(0, str(Path(__file__).parent / {folder!r}))
 import {module}  # noqa: E402  # found by the line before
@@ -48,8 +49,8 @@ import {module}  # noqa: E402  # found by the line before
 @pytest.mark.parametrize("make", [{makes}])
 def test_runs_on_mps(make):
     torch.manual_seed(0)
-    model, *inputs = make()
-    found = parity.audit(model, *inputs{options})
+    model, inputs, kwargs = parted(make())
+    found = parity.audit(model, *inputs{options}, **kwargs)
     if not found.complete:
         pytest.fail(str(found), pytrace=False)
 '''
@@ -73,9 +74,9 @@ def run(o: argparse.Namespace) -> int:
     answers, code, began = [], 0, time.monotonic()
     for name, make in functions(o.model).items():
         try:
-            fn, inputs = make()
+            fn, inputs, kwargs = make()
             faults = [] if o.shapes else [b.fault for b in bugs.values()]  # their conditions may read values
-            found = audit(fn, *inputs, backward=not o.no_backward, table=table, faults=faults, shapes=o.shapes)
+            found = audit(fn, *inputs, backward=not o.no_backward, table=table, faults=faults, shapes=o.shapes, **kwargs)
         except ParityError as e:
             print(f"{name}: not audited: {str(e).removeprefix(name).lstrip(': ')}", file=sys.stderr, flush=True)
             code = max(code, e.exit_code)

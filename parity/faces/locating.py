@@ -38,10 +38,10 @@ def run(o: argparse.Namespace) -> int:
     if o.against:
         _one(o.model)
 
-    def located(fn: Any, *inputs: Any) -> Any:
+    def located(fn: Any, *inputs: Any, **kwargs: Any) -> Any:
         modules = o.verbose or bool(o.output)
         how = {"modules": modules, "against": o.against, "compile": o.compile, "effort": effort}
-        return locate(fn, *inputs, device=device, backward=not o.no_backward, **how)
+        return locate(fn, *inputs, device=device, backward=not o.no_backward, **how, **kwargs)
 
     found: dict[str, Any] = {}
     code = _each(o.model, located, "located", "a model and its inputs", bool(o.against), found)
@@ -76,8 +76,8 @@ def record(o: argparse.Namespace) -> int:
     """Write the capture of a function: 0. Raises UsageError for a file without one, or with more than one."""
     device = _device(o, o.device or "auto")
     name, make = _one(o.model)
-    fn, inputs = make()
-    made = capture(fn, *inputs, path=o.capture, device=device, backward=not o.no_backward, limit=o.limit or LIMIT)
+    fn, inputs, kwargs = make()
+    made = capture(fn, *inputs, path=o.capture, device=device, backward=not o.no_backward, limit=o.limit or LIMIT, **kwargs)
     print(f"{name}: {made}")
     print(f"compare it on another machine: parity locate {o.model} --against {o.capture}")
     return 0
@@ -110,9 +110,9 @@ def _each(place: str, ask: Any, done: str, returns: str, alone: bool = False, an
     made = functions(place, returns)
     for name, make in made.items():
         try:
-            fn, inputs = make()
+            fn, inputs, kwargs = make()
             with meter.shown():
-                found = ask(fn, *inputs)
+                found = ask(fn, *inputs, **kwargs)
         except ParityError as e:
             if alone:
                 raise

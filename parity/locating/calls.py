@@ -124,6 +124,8 @@ class Search:
     def finished(self, call: OperatorCall, args: Any, kwargs: Any, result: Any) -> None:
         """The device has run an operator to its end: judge it, unless the CPU cannot run it."""
         tensors = [t for t in tree_leaves(result) if isinstance(t, Tensor)]
+        if any(t.is_meta for t in tensors):  # shapes alone, as derivatives of torch ask for them
+            return
         theirs = self._near(tensors)
         self.ended()  # only now: a device may compute when its result is asked for
         try:
@@ -141,7 +143,8 @@ class Search:
 
     def _near(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
         with torch._C.DisableTorchFunction():  # its calls are parity's
-            return tuple(_plain(self.device.download(t.detach()) if not t.is_cpu else t.detach().clone()) for t in tensors)
+            plain = [_dense(ex.with_memory(t.detach())) for t in tensors]
+            return tuple(_plain(self.device.download(t) if not t.is_cpu else t.clone()) for t in plain)
 
     def not_on_cpu(self, call: OperatorCall) -> None:
         """Take note of an operator that the CPU does not run."""
@@ -447,7 +450,7 @@ def cpu_results(call: OperatorCall, theirs: Sequence[Tensor]) -> tuple[Tensor, .
     Raises what the CPU raises."""
     try:
         with torch._C.DisableTorchFunction():
-            return run_on(call, None, bases=False).results
+            return tuple(map(_plain, run_on(call, None, bases=False).results))
     except RuntimeError:
         floats = {x.base.dtype for x in call.operands if x.base.is_floating_point()}
         if len(floats) < 2 or torch.float32 not in floats or torch.float64 in floats:
@@ -492,7 +495,7 @@ def called_with(call: OperatorCall, tensors: Sequence[Tensor]) -> Any:
         return place if isinstance(leaf, torch.device) else leaf
 
     args, kwargs = tree_map(realised, call.args), tree_map(realised, call.kwargs)
-    return tuple(t for t in tree_leaves(on_the_cpu(call.operator)(*args, **kwargs)) if isinstance(t, Tensor))
+    return tuple(_plain(t) for t in tree_leaves(on_the_cpu(call.operator)(*args, **kwargs)) if isinstance(t, Tensor))
 
 
 class SearchMode(Following):
@@ -535,4 +538,8 @@ class SearchMode(Following):
 
 
 def _plain(t: Tensor) -> Tensor:
-    return t.resolve_conj().resolve_neg()
+    return _dense(t).resolve_conj().resolve_neg()
+
+
+def _dense(t: Tensor) -> Tensor:
+    return t if t.layout is torch.strided else t.to_dense()

@@ -21,8 +21,10 @@ from torch.utils._pytree import tree_map
 
 from parity.comparing.draws import SharedRandom, streams
 from parity.comparing.function import raised_at
-from parity.comparing.subject import SEED, coarsest, is_compiled, parts_compiled, uncompiled
+from parity.comparing.subject import SEED, coarsest, is_compiled, own_tensors, parts_compiled, uncompiled
+from parity.comparing.tensors import is_wrapper, parts, rebuilt
 from parity.core.errors import ParityError, UsageError
+from parity.core.results import Raised
 from parity.devices import Device
 from parity.execution import execute as ex
 
@@ -87,6 +89,7 @@ class Side:
         if wide:
             for m in self.modules:
                 m._apply(widened)  # type: ignore[no-untyped-call]  # as torch has it
+        self._as_given = False  # whether no batch is changed any more
         self._scales = [_exact(o) for o in self.others if wide and _is_scaler(o)]
 
     @property
@@ -161,8 +164,8 @@ class Side:
 
     def _tensors(self) -> Iterator[tuple[str, Tensor]]:
         for title, m in zip(self.titles, self.modules):
-            for n, t in (*m.named_parameters(), *m.named_buffers()):
-                yield (f"{title}.{n}" if title else n), t
+            for n, t in own_tensors(m):
+                yield from parts(f"{title}.{n}" if title else n, t)
 
     def _parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """The parameters of all models, one that several have once."""
@@ -285,6 +288,21 @@ class Side:
 
         return tree_map(placed, given)
 
+    def extra(
+        self, before: State | None, number: int, batch: Any, change: Put | None, around: Callable[[], Any] | None = None
+    ) -> StepResult | Raised:
+        """Take a step with a batch that is changed; with the batch as it is where the step raises otherwise, since a model may
+        check that it gets what it knows. before: the state to begin with; around: makes what is in force during the step."""
+        change = None if self._as_given else change
+        if before is not None:
+            self.load(before)
+        given = self.batch(batch, change)
+        got: StepResult | Raised = ex.attempt(lambda: self.take(given, number, around and around()), "run")
+        if change is not None and isinstance(got, Raised):
+            got = self.extra(before, number, batch, None, around)
+            self._as_given = isinstance(got, StepResult)
+        return got
+
     def take(self, batch: Any, number: int, around: contextlib.AbstractContextManager[Any] | None = None) -> StepResult:
         """Take a step with a batch that `batch` returned. number: of the step, for the seed; around: in force during the step.
         Raises what the user's code raises."""
@@ -359,6 +377,8 @@ def _is_plain(x: Any) -> bool:
 
 def widened(t: Tensor) -> Tensor:
     """In float64, or complex128, unless it holds integers."""
+    if is_wrapper(t):
+        return rebuilt(t, widened)
     return t.to(torch.complex128) if t.is_complex() else t.double() if t.is_floating_point() else t
 
 

@@ -18,7 +18,7 @@ import itertools
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -201,8 +201,8 @@ class _Trainings:
         """Take a step everywhere; what the device raised, if it did."""
         before = self.there.state()
         ours = self._on_the_cpu(self.free, number, batch, timed=True)
-        moved = [
-            self._on_the_cpu(s, number, batch, change=functools.partial(_moved, u=self.u, key=31 * number + k))
+        moved = [  # which go on from their own states; a check of the batch refuses the first
+            s.extra(None if number else s.state(), number, batch, functools.partial(_moved, u=self.u, key=31 * number + k))
             for k, s in enumerate(self.moved)
         ]
         self.near.load(before)
@@ -228,10 +228,8 @@ class _Trainings:
         self.curve.append(self._point(number, ours, theirs, moved, ratio))
         return ""
 
-    def _on_the_cpu(
-        self, side: Side, number: int, batch: Any, timed: bool = False, change: Any = None, around: Any = None
-    ) -> StepResult:
-        given = side.batch(batch, change)
+    def _on_the_cpu(self, side: Side, number: int, batch: Any, timed: bool = False, around: Any = None) -> StepResult:
+        given = side.batch(batch)
         began = time.perf_counter()
         got, cause = attempted(lambda: side.take(given, number, around), "run")
         if isinstance(got, Raised):
@@ -269,9 +267,9 @@ class _Trainings:
         if not math.isfinite(float(cpu.loss)) and not any(n.endswith(note) for n in self.notes):
             self.notes.append(f"from step {number + 1} on the loss {note}")
 
-    def _wide(self, before: State, number: int, batch: Any, around: Any, change: Any = None) -> StepResult | Raised:
+    def _wide(self, before: State, number: int, batch: Any, around: Any) -> StepResult | Raised:
         self.wide.load(before)
-        given = self.wide.batch(batch, change)
+        given = self.wide.batch(batch)
         got: StepResult | Raised = ex.attempt(lambda: self.wide.take(given, number, around), "run")
         return got
 
@@ -283,19 +281,18 @@ class _Trainings:
         got = []
         for key in keys:
             if self.narrow:
-                got.append(self._shaken(before, number, batch, key, times))
-                continue
-            around = by_chance(dtypes, self.near.dtype, key, times)
-            change = functools.partial(perturbed, u=times * self.u, key=key)
-            one = self._wide(before, number, batch, around, change)
+                one = self._shaken(before, number, batch, key, times)
+            else:
+                around = functools.partial(by_chance, dtypes, self.near.dtype, key, times)
+                one = self.wide.extra(before, number, batch, functools.partial(perturbed, u=times * self.u, key=key), around)
             got += [one] if isinstance(one, StepResult) else []
         return got
 
-    def _shaken(self, before: State, number: int, batch: Any, key: int, times: float) -> StepResult:
+    def _shaken(self, before: State, number: int, batch: Any, key: int, times: float) -> StepResult | Raised:
         u = times * self.u
         tensors = {n: _moved(t, u, 1000 * key + i) for i, (n, t) in enumerate(before.tensors.items())}
-        self.near.load(replace(before, tensors=tensors))
-        return self._on_the_cpu(self.near, number, batch, change=functools.partial(_moved, u=u, key=key))
+        start = replace(before, tensors=tensors)
+        return self.near.extra(start, number, batch, functools.partial(_moved, u=u, key=key))
 
     def _compared(
         self, number: int, batch: Any, before: State, cpu: StepResult, theirs: StepResult, dtypes: Mapping[str, list[str]]
@@ -361,10 +358,12 @@ class _Trainings:
         if self.departures and self.reported is None:
             self.reported = self.departures[next(iter(self.departures))].step - 1, before
 
-    def _point(self, number: int, ours: StepResult, theirs: StepResult, moved: list[StepResult], ratio: float) -> Point:
+    def _point(
+        self, number: int, ours: StepResult, theirs: StepResult, moved: Sequence[StepResult | Raised], ratio: float
+    ) -> Point:
         walked = _distance(ours.tensors, self.start.tensors)
         away = _distance(theirs.tensors, ours.tensors)
-        explained = max(_distance(m.tensors, ours.tensors) for m in moved)
+        explained = max((_distance(m.tensors, ours.tensors) for m in moved if isinstance(m, StepResult)), default=0.0)
         by = walked or 1.0
         return Point(number + 1, float(ours.loss), float(theirs.loss), away / by, explained / by, ratio)
 

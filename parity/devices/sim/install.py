@@ -22,7 +22,6 @@ VIEWS = (
     "_conj",
     "_neg_view",
     "_reshape_alias",
-    "alias",
     "as_strided",
     "is_set_to",
     "set_.source_Storage",

@@ -51,7 +51,12 @@ _set_neg = _private("_set_neg")
 
 
 def _relabelled(t: Tensor, word: int) -> Tensor:
-    capsule = _to_dlpack(t)
+    try:
+        capsule = _to_dlpack(t)
+    except BufferError as e:
+        if not t.is_quantized:
+            raise
+        raise NotImplementedError(f"Could not run '{t.dtype}' with arguments from the '{NAME}' backend: {e}") from e
     at: int = _pointer(capsule, b"dltensor")
     _word_at(at + _DEVICE_OFFSET).value = word
     shape = t.shape

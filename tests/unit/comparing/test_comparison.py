@@ -103,10 +103,13 @@ def test_arrays_are_results_and_what_holds_no_number_is_named() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
-def test_a_nested_tensor_is_named_and_not_asked_for_its_sizes() -> None:
-    odd = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
-    with pytest.raises(NothingCompared, match=r"out is a tensor of float32 \(nested\)"):
-        compare(torch.exp, odd, odd, normal(3))
+@pytest.mark.parametrize("factor", [1.0, 1.01])
+def test_a_nested_tensor_is_compared_by_its_components_and_not_asked_for_its_sizes(factor: float) -> None:
+    def made(x: Tensor, by: float = 1.0) -> Tensor:
+        return torch.nested.nested_tensor([x[:2].exp(), x.exp() * by])
+
+    found = compare(made, made(normal(3), factor), made(normal(3)), normal(3))
+    assert [n for n, _ in found.findings] == (["out[1]"] if factor > 1.0 else [])
 
 
 @pytest.mark.parametrize("dtype", list(EXPONENT))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from parity.comparing.models import MODEL, functions, of_places
+from parity.comparing.models import MODEL, functions, of_places, parted
 from parity.core.errors import UsageError
 from parity.engine import own
 
@@ -44,7 +44,7 @@ def test_functions_without_parameters_are_taken(tmp_path: Path) -> None:
     path.write_text(FILE)
     found = functions(str(path))
     assert list(found) == ["models.py:net", "models.py:nothing", "models.py:fails"]
-    (one, x), (_, y) = found["models.py:net"](), found["models.py:net"]()
+    (one, x, _), (_, y, _) = found["models.py:net"](), found["models.py:net"]()
     assert x is not y
     assert torch.equal(x[0], y[0])
     assert callable(one)
@@ -52,6 +52,15 @@ def test_functions_without_parameters_are_taken(tmp_path: Path) -> None:
     for name, why in (("nothing", "returns nothing; return a model or a function"), ("fails", "raises ValueError: no data")):
         with pytest.raises(UsageError, match=why):
             found[f"models.py:{name}"]()
+
+
+def test_inputs_may_come_as_torch_export_takes_them(tmp_path: Path) -> None:
+    path = tmp_path / "models.py"
+    path.write_text("import torch\n\n\ndef named():\n    return torch.add, (torch.ones(2), 3.0), {'alpha': 2}\n")
+    fn, inputs, kwargs = functions(str(path))["models.py:named"]()
+    assert fn(*inputs, **kwargs).tolist() == [7.0, 7.0]
+    assert parted((torch.add, 1, {"alpha": 2})) == (torch.add, (1, {"alpha": 2}), {})
+    assert parted((torch.nn.Identity, (1, 2))) == (torch.nn.Identity, ((1, 2),), {})
 
 
 def test_mistakes_are_one_sentence(tmp_path: Path) -> None:

@@ -1,0 +1,134 @@
+"""Tensors of every kind: the dense parts of those that are not dense themselves, and how one is made anew of its parts.
+
+A wrapper subclass (torchao's weights, nf4, jagged and masked tensors) has no memory of its own but holds tensors: those that
+its `__tensor_flatten__` names, else those among its attributes. What has neither is refused by its name.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.masked import MaskedTensor
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from parity.comparing.leaves import held, kind
+from parity.core.errors import UsageError
+from parity.execution.execute import with_memory
+
+PLAIN = (Tensor, nn.Parameter, nn.Buffer)
+
+
+def is_wrapper(t: Tensor) -> bool:
+    """Whether it is of a subclass that has no memory of its own, but holds other tensors."""
+    if type(t) in PLAIN or nn.parameter.is_lazy(t):
+        return False
+    return is_traceable_wrapper_subclass(t) or not _has_memory(t)
+
+
+def _has_memory(t: Tensor) -> bool:
+    if t.layout is not torch.strided or t.is_nested:
+        return not isinstance(t, MaskedTensor)
+    try:
+        t.untyped_storage().data_ptr()
+    except (RuntimeError, NotImplementedError):  # "Attempted to access the data pointer on an invalid python storage"
+        return False
+    return True
+
+
+def refused(name: str, of: str, t: Tensor) -> None:
+    """Raise UsageError for a tensor without numbers that could be copied, or of a class that cannot be opened. of: whose."""
+    why = ""
+    if torch._C._functorch.is_functorch_wrapped_tensor(t):
+        why = "is a level of torch.func (vmap, grad, jvp), whose numbers nobody else sees: call parity outside of it"
+    elif type(t).__module__.startswith("torch._subclasses"):
+        why = f"is a {type(t).__name__}, which has no numbers: give a real tensor"
+    elif is_wrapper(t) and not _inner(t):
+        why = (
+            f"is a {kind(t)}, a tensor subclass without memory of its own, and parity does not know what it holds: give its "
+            "class __tensor_flatten__ and __tensor_unflatten__"
+        )
+    if why:
+        raise UsageError(f"'{name}' of {of} {why}")
+    for inner, part in _inner(t) if is_wrapper(t) else ():
+        refused(_path(name, inner), of, part)
+
+
+def _inner(t: Tensor) -> tuple[tuple[str, Tensor], ...]:
+    """The tensors that a wrapper holds, by the names of its attributes."""
+    if is_traceable_wrapper_subclass(t):
+        return tuple((n, x) for n in t.__tensor_flatten__()[0] if isinstance(x := getattr(t, n), Tensor))
+    return tuple(named for k, v in vars(t).items() for named in held(v, k))
+
+
+def parts(name: str, t: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """The tensors with memory that an input or parameter consists of: itself, or those that a wrapper holds."""
+    if not is_wrapper(t):
+        yield name, t
+        return
+    for inner, x in _inner(t):
+        yield from parts(_path(name, inner), x)
+
+
+def opened(name: str, t: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """The dense tensors in which a result is judged. They carry its gradient where torch differentiates what opens it. Raises
+    UsageError as `refused` does."""
+    refused(name, "the result", t)
+    if type(t) not in PLAIN and not is_wrapper(t):
+        with torch._C.DisableTorchFunctionSubclass():
+            t = t.as_subclass(Tensor)
+    if isinstance(t, MaskedTensor):  # below its mask lies anything
+        masked: Any = t  # torch has no types for it
+        yield from opened(f"{name}.data", masked.to_tensor(0))
+        yield from opened(f"{name}.mask", masked.get_mask())
+    elif t.is_nested and t.layout is torch.jagged:
+        yield f"{name}.values", t.values()
+        yield from ((_path(name, n), x) for n, x in _inner(t) if n in ("_offsets", "_lengths"))
+    elif t.is_nested:
+        yield from ((f"{name}[{i}]", x) for i, x in enumerate(t.unbind()))
+    elif is_wrapper(t):
+        for inner, x in _inner(t):
+            yield from opened(_path(name, inner), x)
+    elif t.is_quantized:
+        yield name, t.dequantize()
+    else:
+        yield name, with_memory(t) if t.layout is torch.strided else t.to_dense()
+
+
+def _path(name: str, inner: str) -> str:
+    return f"{name}.{inner.lstrip('_')}"
+
+
+def rebuilt(t: Tensor, place: Callable[[Tensor], Tensor]) -> Tensor:
+    """A tensor of the same kind, detached. place: the copy of each dense part."""
+    if is_traceable_wrapper_subclass(t):
+        names, context = t.__tensor_flatten__()
+        inner: dict[str, Any] = {n: place(x) if isinstance(x := getattr(t, n), Tensor) else x for n in names}
+        return type(t).__tensor_unflatten__(inner, context, t.size(), t.stride()).detach()
+    memo: dict[int, Any] = {id(x): place(x) for _, x in _inner(t)}
+    made: Tensor = torch.Tensor._make_wrapper_subclass(
+        type(t), t.size(), t.stride(), 0, dtype=t.dtype, layout=t.layout,
+        device=next(iter(memo.values())).device, requires_grad=False,
+    )  # fmt: skip
+    vars(made).update(copy.deepcopy(vars(t), memo))
+    return made
+
+
+def dressed(plain: Tensor, t: Tensor) -> Tensor:
+    """A dense copy as a tensor of the original's class, with its attributes."""
+    if type(t) in PLAIN:
+        return plain
+    made: Tensor = torch.Tensor._make_subclass(type(t), plain)
+    vars(made).update(copy.deepcopy({k: v for k, v in vars(t).items() if not isinstance(v, Tensor)}))
+    return made
+
+
+def as_parameter(placed: Tensor, t: Tensor) -> Tensor:
+    """A copy of a parameter as a parameter of its class."""
+    if type(placed) is Tensor:
+        return nn.Parameter(placed, requires_grad=t.requires_grad)
+    placed._is_param = True  # how torch marks those of a subclass
+    return placed.requires_grad_(t.requires_grad)
