@@ -1,23 +1,28 @@
-"""The cases of known findings: run again before an item, and taken out of what it found."""
+"""The cases of known findings: run again before an item, and taken out of what it found; and deaths that are known."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from datetime import date
+from pathlib import Path
 
 from parity.checks.check import Result
-from parity.core import notation
+from parity.core import notation, untrusted
 from parity.core.case import Case
-from parity.core.results import Aspect, Record, Status
-from parity.engine import inquest
+from parity.core.results import Aspect, Json, Record, Status
+from parity.engine import inquest, suite
 from parity.engine.checking import end_unless_alive, recheck
 from parity.engine.findings import comes_and_goes
-from parity.engine.journal import REPLAYING, CaseJournal
+from parity.engine.journal import REPLAYING, SHRINKING, CaseJournal
+from parity.engine.options import RunOptions
 from parity.engine.planning import BASE_SECONDS, RunPlan
 from parity.engine.suite import Item
 from parity.engine.tally import ItemTally, record
+from parity.findings import known_file
 from parity.findings.known import Entry, aspect_and_case, cases_of
-from parity.findings.recognition import Recognition
+from parity.findings.recognition import Recognition, known_death
+from parity.store.rows import CPU, OUTSIDE, Death
+from parity.store.run_file import encode
 
 ASKED, OFTEN = 3, 30  # so many cases of what is known to come and go are run again so often, to see one go
 REPLAYS = 3  # how often a known case must agree, one time after the other, to count as fixed
@@ -107,3 +112,17 @@ def take_out_known(
             del tally.failing[key]
             tally.mark(key, next(iter(accepted)))
     return made
+
+
+def of_death(row: Json, o: RunOptions) -> Json:
+    """Whether a death is known: the entry's id, whether it fails all the same, and the row to store. row: as a worker or the
+    controller reports a death."""
+    nothing = {"known": "", "fails": False, "sighting": ""}
+    if not o.known or row["blame"] in (CPU, OUTSIDE):
+        return nothing
+    op, _, dtype = row["item"].rpartition("-")
+    death = Death(op, dtype, row["case"], "", row["how"], untrusted.printable(row["signal"]), row["stage"])
+    ordinal = row["ordinal"]
+    pinned = ordinal < suite.profile(o.profile).pinned or REPLAYING <= ordinal < SHRINKING
+    seen = known_death(known_file.read(Path(o.known)).entries, death, pinned, date.today(), o.strict_known)
+    return nothing if seen is None else {"known": seen.id, "fails": seen.fails, "sighting": encode(seen)}

@@ -12,7 +12,7 @@ import pytest
 from parity.core.errors import KnownError
 from parity.core.results import Cause, Fingerprint, Record
 from parity.engine import own
-from parity.findings import known
+from parity.findings import known, known_file
 from parity.findings.known import Entry, Environment, covers
 from parity.store.rows import GROWN, SEEN, ItemRow
 
@@ -47,7 +47,7 @@ cases = ["forward: softmax(float32[2, 2].transpose(0, 1), dim=-1)"]
 
 
 def test_a_file_is_read_whole() -> None:
-    held = known.parse(PATH, TEXT)
+    held = known_file.parse(PATH, TEXT)
     (e,) = held.entries
     assert held.environment == Environment("mps", "2.13.0", "macOS 15.5")
     assert e.cause == Cause("aten::_softmax", "values", ("non-contiguous operand",))
@@ -100,7 +100,7 @@ def test_a_file_is_read_whole() -> None:
 def test_a_broken_file_is_told_with_place_value_and_remedy(old: str, new: str, said: str) -> None:
     assert TEXT.count(old) >= 1
     with pytest.raises(KnownError) as e:
-        known.parse(PATH, TEXT.replace(old, new, 1))
+        known_file.parse(PATH, TEXT.replace(old, new, 1))
     assert said in str(e.value)
     assert str(e.value).startswith("parity-known.toml:")
     assert e.value.exit_code == 2
@@ -110,21 +110,21 @@ def test_a_broken_file_is_told_with_place_value_and_remedy(old: str, new: str, s
 def test_an_entry_that_stands_twice_is_refused() -> None:
     entry = TEXT[TEXT.index("[[known]]") :]
     with pytest.raises(KnownError, match="'_softmax-6ea5ad' stands twice, first in line 8; drop one of the two"):
-        known.parse(PATH, TEXT + entry)
+        known_file.parse(PATH, TEXT + entry)
 
 
 def test_a_file_that_is_not_there_or_no_text_is_told(tmp_path: Path) -> None:
     with pytest.raises(KnownError, match="parity known add RUN"):
-        known.read(tmp_path / "none.toml")
+        known_file.read(tmp_path / "none.toml")
     (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(KnownError, match="it is not text"):
-        known.read(tmp_path / "bytes.toml")
+        known_file.read(tmp_path / "bytes.toml")
     with pytest.raises(KnownError, match="not an ordinary file"):
-        known.read(tmp_path)
+        known_file.read(tmp_path)
 
 
 def test_texts_of_the_file_are_made_printable() -> None:
-    (e,) = known.parse(PATH, TEXT.replace('"reported"', '"\\u001b[2J"')).entries
+    (e,) = known_file.parse(PATH, TEXT.replace('"reported"', '"\\u001b[2J"')).entries
     assert e.reason == "\\x1b[2J"
 
 
@@ -161,7 +161,7 @@ def test_joined_causes_take_a_further_subject_that_differs_in_nothing_else() -> 
 
 
 def test_another_environment_is_told_and_a_build_is_none() -> None:
-    held = known.parse(PATH, TEXT)
+    held = known_file.parse(PATH, TEXT)
     here = Fingerprint("0", "2.13.0+cpu", "", "3.11", "macOS 15.5 (24F74)", "arm64", "mps:0", "Apple M1")
     assert held.warnings(here) == ()
     there = Fingerprint("0", "2.14.0", "", "3.11", "Linux 6.8.0-41-generic", "x86_64", "cuda:0", "H200")
@@ -173,7 +173,7 @@ def test_another_environment_is_told_and_a_build_is_none() -> None:
 
 
 def test_the_last_day_counts() -> None:
-    (e,) = known.parse(PATH, TEXT).entries
+    (e,) = known_file.parse(PATH, TEXT).entries
     assert not e.expired(date(2027, 1, 31))
     assert e.expired(date(2027, 2, 1))
 

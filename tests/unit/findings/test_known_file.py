@@ -13,7 +13,8 @@ import pytest
 from parity.core.errors import KnownError, OutputError
 from parity.core.results import Cause, Fingerprint, Measure, Record
 from parity.findings import known_entries, known_file
-from parity.findings.known import Entry, Environment, parse
+from parity.findings.known import Entry, Environment
+from parity.findings.known_file import parse
 from parity.store.rows import Death, Header, ItemRow, Run
 
 PATH = Path("parity-known.toml")
