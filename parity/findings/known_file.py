@@ -32,6 +32,7 @@ NEW = f"""\
 format = {FORMAT}
 """
 ENTRY = re.compile(r"\s*\[\[\s*\"?known\"?\s*\]\]")  # the head of one
+ID = re.compile(r"\s*\"?id\"?\s*=")
 SECTION = re.compile(r"\s*\[\s*\"?environment\"?\s*\]")
 CAUSE = tuple(f.name for f in fields(Cause))
 # The keys of an entry in the order of the file: what it is, why it is accepted, where it was seen, and what shows it. `what` is
@@ -173,7 +174,8 @@ def _blocks(text: str) -> tuple[str, dict[str, str]]:
             k -= 1
         starts[i] = k
     parts = ["\n".join(lines[a:b]) for a, b in zip(starts, [*starts[1:], len(lines)])]
-    return "\n".join(lines[: starts[0]] if starts else lines), {tomllib.loads(p)["known"][0]["id"]: p for p in parts}
+    ids = (next(line for line in p.splitlines() if ID.match(line)) for p in parts)
+    return "\n".join(lines[: starts[0]] if starts else lines), {tomllib.loads(i)["id"]: p for i, p in zip(ids, parts)}
 
 
 def _whole(head: str, blocks: Mapping[str, str]) -> str:
