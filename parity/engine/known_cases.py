@@ -21,7 +21,7 @@ from parity.engine.tally import ItemTally, record
 from parity.findings import known_file
 from parity.findings.known import Entry, aspect_and_case, cases_of
 from parity.findings.recognition import Recognition, known_death
-from parity.store.rows import CPU, OUTSIDE, Death
+from parity.store.rows import AGREES, CPU, NOTHING, OUTSIDE, Death
 from parity.store.run_file import encode
 
 ASKED, OFTEN = 3, 30  # so many cases of what is known to come and go are run again so often, to see one go
@@ -45,11 +45,11 @@ def replay_known(
         elif entry.dies and plan.left < (seconds := BASE_SECONDS + plan.patience(case)):
             known.skipped(entry, text, f"less than {seconds:.0f} s of the time were left")
         elif plan.left <= 0:
-            known.nothing(entry, text, "the time was over")
+            known.note(entry, NOTHING, text, "the time was over")
         elif entry.dies:
             _replay_deadly(plan, known, entry, text, case)
         elif k in dead:  # the controller reports this death
-            known.nothing(entry, text, "it ends the process now")
+            known.note(entry, NOTHING, text, "it ends the process now")
         else:
             journal.begin(k, item.id, notation.case_text(case), plan.patience(case))
             known.replayed(entry, text, _results_of_known(item, plan, entry, text, case, notes, journal))
@@ -82,9 +82,9 @@ def _replay_deadly(plan: RunPlan, known: Recognition, entry: Entry, text: str, c
     if ended.died:
         known.died(entry, text)
     elif ended.code == 0:
-        known.survived(entry, text)
+        known.note(entry, AGREES, text)
     else:
-        known.nothing(entry, text, "it does not end the process any more, and does not agree")
+        known.note(entry, NOTHING, text, "it does not end the process any more, and does not agree")
 
 
 def take_out_known(

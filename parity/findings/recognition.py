@@ -182,7 +182,7 @@ class Recognition:
         bad = [r for r in results if r.verdict.status.is_finding or r.verdict.status == e.status]
         if not bad:
             compared = any(r.verdict.status is Status.AGREE for r in results)
-            self._note(e, AGREES if compared else NOTHING, text, "" if compared else "it compares nothing here")
+            self.note(e, AGREES if compared else NOTHING, text, "" if compared else "it compares nothing here")
             return
         for r in bad:
             case, status = known.parsed_case(text), r.verdict.status
@@ -203,19 +203,11 @@ class Recognition:
     def skipped(self, e: Entry, text: str, why: str) -> None:
         """Leave out the cases of a finding that ends the process."""
         self.deadly.update(e.texts)
-        self.nothing(e, text, why)
+        self.note(e, NOTHING, text, why)
 
     def leave_out_deadly(self) -> None:
         """Leave out the cases of all findings that end the process: another part of the item runs them."""
         self.deadly.update(text for e in self.entries if e.dies and self.op in e.ops for text in e.texts)
-
-    def nothing(self, e: Entry, text: str, why: str) -> None:
-        """Take note that a known case said nothing."""
-        self._note(e, NOTHING, text, why)
-
-    def survived(self, e: Entry, text: str) -> None:
-        """Take note that a case that was known to end the process agrees."""
-        self._note(e, AGREES, text)
 
     # ------------------------------------------------------------------------------------------------ refusals
 
@@ -227,7 +219,8 @@ class Recognition:
                     self.saw(e, aspect, "", fails=e.status in statuses)
         return unaccepted(row, self.entries, statuses, self.today)
 
-    def _note(self, e: Entry, state: str, text: str, why: str = "") -> None:
+    def note(self, e: Entry, state: str, text: str, why: str = "") -> None:
+        """Take note that a known case did not show its finding. state: AGREES, or NOTHING where it said nothing."""
         self._add(Sighting(e.id, self.op, self.dtype, state, "", text, why))
 
     def _add(self, one: Sighting) -> Sighting:
