@@ -91,13 +91,22 @@ def named(by: Any) -> msgspec.Meta:
 # --------------------------------------------------------------------------------------------------------------- reading
 
 
+class Misfit(ValueError):
+    """What does not fit its annotation. field: that of the outermost dataclass, where one is at fault."""
+
+    def __init__(self, why: str, field: str = "") -> None:
+        super().__init__(why)
+        self.field = field
+
+
 def convert(tree: Tree, kind: type[T]) -> T:
-    """A dataclass from JSON. Raises ValueError with a reason that names the field and its value."""
+    """A dataclass from JSON. Raises Misfit with a reason that names the field and its value."""
     _refuse_unknown(tree, kind)
     try:
         return msgspec.convert(tree, kind, dec_hook=_read)
     except msgspec.ValidationError as e:
-        raise ValueError(_reason(e, tree)) from None
+        found = PLACE.fullmatch(str(e))
+        raise Misfit(_reason(e, tree), re.split(r"[.\[]", found[2])[0] if found else "") from None
 
 
 def _read(kind: type[Any], value: object) -> object:
@@ -117,17 +126,17 @@ def _inner(hint: Any) -> type[Any] | None:
     return next(filter(None, map(_inner, get_args(hint))), None)
 
 
-def _refuse_unknown(tree: Tree, kind: Any) -> None:
-    """Raises ValueError for a field that the dataclass does not have: msgspec passes over it."""
+def _refuse_unknown(tree: Tree, kind: Any, field: str = "") -> None:
+    """Raises Misfit for a field that the dataclass does not have: msgspec passes over it. field: the outermost one."""
     names, inner = _fields(kind)
     if not tree.keys() <= names:
         wrong = min(tree.keys() - names)
-        raise ValueError(f"unknown field '{wrong[:60]}'; {near(wrong, names)}")
+        raise Misfit(f"unknown field '{wrong[:60]}'; {near(wrong, names)}", field or wrong)
     for name, part in inner:
         value = tree.get(name)
         for one in value if isinstance(value, list) else [value]:
             if isinstance(one, dict):
-                _refuse_unknown(one, part)
+                _refuse_unknown(one, part, field or name)
 
 
 def _reason(e: msgspec.ValidationError, tree: Any) -> str:

@@ -112,7 +112,7 @@ def parsed(line: str) -> Any:
         raise ValueError("its brackets are too deep") from None
     if line.count("[") + line.count("{") > DEPTH and _depth(tree) > DEPTH:
         raise ValueError("its brackets are too deep")
-    return _cleaned(tree) if _FORM.search(line) else tree
+    return cleaned(tree) if _FORM.search(line) else tree
 
 
 def _whole(digits: str) -> int:
@@ -130,12 +130,13 @@ def _depth(tree: Any) -> int:
     return depth
 
 
-def _cleaned(tree: Any) -> Any:
+def cleaned(tree: Any) -> Any:
+    """A tree of JSON or TOML with all strings made `printable`."""
     if isinstance(tree, str):
         return printable(tree)
     if isinstance(tree, list):
-        return [_cleaned(v) for v in tree]
-    return {printable(k): _cleaned(v) for k, v in tree.items()} if isinstance(tree, dict) else tree
+        return [cleaned(v) for v in tree]
+    return {printable(k): cleaned(v) for k, v in tree.items()} if isinstance(tree, dict) else tree
 
 
 def depth_of_brackets(text: str) -> int:

@@ -1,23 +1,28 @@
-"""The cases of known findings: run again before an item, and taken out of what it found."""
+"""The cases of known findings: run again before an item, and taken out of what it found; and deaths that are known."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from datetime import date
+from pathlib import Path
 
 from parity.checks.check import Result
-from parity.core import notation
+from parity.core import notation, untrusted
 from parity.core.case import Case
-from parity.core.results import Aspect, Record, Status
-from parity.engine import inquest
+from parity.core.results import Aspect, Json, Record, Status
+from parity.engine import inquest, suite
 from parity.engine.checking import end_unless_alive, recheck
 from parity.engine.findings import comes_and_goes
-from parity.engine.journal import REPLAYING, CaseJournal
+from parity.engine.journal import REPLAYING, SHRINKING, CaseJournal
+from parity.engine.options import RunOptions
 from parity.engine.planning import BASE_SECONDS, RunPlan
 from parity.engine.suite import Item
 from parity.engine.tally import ItemTally, record
+from parity.findings import known_file
 from parity.findings.known import Entry, aspect_and_case, cases_of
-from parity.findings.recognition import Recognition
+from parity.findings.recognition import Recognition, known_death
+from parity.store.rows import AGREES, CPU, NOTHING, OUTSIDE, Death
+from parity.store.run_file import encode
 
 ASKED, OFTEN = 3, 30  # so many cases of what is known to come and go are run again so often, to see one go
 REPLAYS = 3  # how often a known case must agree, one time after the other, to count as fixed
@@ -40,11 +45,11 @@ def replay_known(
         elif entry.dies and plan.left < (seconds := BASE_SECONDS + plan.patience(case)):
             known.skipped(entry, text, f"less than {seconds:.0f} s of the time were left")
         elif plan.left <= 0:
-            known.nothing(entry, text, "the time was over")
+            known.note(entry, NOTHING, text, "the time was over")
         elif entry.dies:
             _replay_deadly(plan, known, entry, text, case)
         elif k in dead:  # the controller reports this death
-            known.nothing(entry, text, "it ends the process now")
+            known.note(entry, NOTHING, text, "it ends the process now")
         else:
             journal.begin(k, item.id, notation.case_text(case), plan.patience(case))
             known.replayed(entry, text, _results_of_known(item, plan, entry, text, case, notes, journal))
@@ -77,9 +82,9 @@ def _replay_deadly(plan: RunPlan, known: Recognition, entry: Entry, text: str, c
     if ended.died:
         known.died(entry, text)
     elif ended.code == 0:
-        known.survived(entry, text)
+        known.note(entry, AGREES, text)
     else:
-        known.nothing(entry, text, "it does not end the process any more, and does not agree")
+        known.note(entry, NOTHING, text, "it does not end the process any more, and does not agree")
 
 
 def take_out_known(
@@ -107,3 +112,17 @@ def take_out_known(
             del tally.failing[key]
             tally.mark(key, next(iter(accepted)))
     return made
+
+
+def of_death(row: Json, o: RunOptions) -> Json:
+    """Whether a death is known: the entry's id, whether it fails all the same, and the row to store. row: as a worker or the
+    controller reports a death."""
+    nothing = {"known": "", "fails": False, "sighting": ""}
+    if not o.known or row["blame"] in (CPU, OUTSIDE):
+        return nothing
+    op, _, dtype = row["item"].rpartition("-")
+    death = Death(op, dtype, row["case"], "", row["how"], untrusted.printable(row["signal"]), row["stage"])
+    ordinal = row["ordinal"]
+    pinned = ordinal < suite.profile(o.profile).pinned or REPLAYING <= ordinal < SHRINKING
+    seen = known_death(known_file.read(Path(o.known)).entries, death, pinned, date.today(), o.strict_known)
+    return nothing if seen is None else {"known": seen.id, "fails": seen.fails, "sighting": encode(seen)}

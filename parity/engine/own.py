@@ -17,9 +17,9 @@ from parity.core.errors import UsageError
 from parity.core.results import Record, Status
 from parity.engine.child import Child, Watch
 from parity.engine.inquest import STARTING, How
-from parity.findings.known import Entry
+from parity.findings.known import Entry, Found
 from parity.store import run_file
-from parity.store.rows import AGREES, DEVICE, EXPIRED, GROWN, SEEN, Death, ItemRow, Row, Sighting
+from parity.store.rows import AGREES, DEVICE, SEEN, Death, ItemRow, Row, Sighting
 
 MODELS = "parity.comparing.models.job"
 PATIENCE = 600.0  # seconds that one function may take
@@ -82,15 +82,7 @@ def accepted(records: Sequence[Record], seen: Sequence[Sighting]) -> list[Record
 def sightings(entries: Sequence[Entry], item: ItemRow, records: Sequence[Record], today: date) -> Iterator[Sighting]:
     """What the results of an own function are to the known findings: an entry that names it, with its status, accepts it."""
     for e in (e for e in entries if item.op in e.ops):
-        found = [r for r in records if r.status != Status.AGREE]
-        more = {r.aspect: e.exceeded(r.dtype, r.extent) for r in found}
-        bad = [r for r in found if e.holds(r.op, r.dtype, r.aspect, r.status) and not more[r.aspect]]
-        for r in bad:
-            late = e.expired(today)
-            why = f"accepted until {e.until}: {e.reason}" if late else e.why
-            yield Sighting(e.id, r.op, r.dtype, EXPIRED if late else SEEN, r.aspect, r.case, why, late)
-        for r in (r for r in found if r not in bad):
-            why = e.beyond(r.op, r.dtype, r.status) or more[r.aspect] or f"now in the {r.aspect} pass"
-            yield Sighting(e.id, r.op, r.dtype, GROWN, r.aspect, r.case, why, True)
+        found = [replace(Found.of(r), case=r.case) for r in records if r.status != Status.AGREE]
+        yield from (e.sighting(x, today, e.excess(x)) for x in found)
         if not found:
             yield Sighting(e.id, item.op, item.dtype, AGREES, "", item.op)

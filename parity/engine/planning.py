@@ -23,7 +23,7 @@ from parity.engine.options import RunOptions
 from parity.engine.rounds import TimeLimit
 from parity.engine.study import Study, study_of
 from parity.engine.suite import RunProfile
-from parity.findings import known
+from parity.findings import known_file
 from parity.findings.known import Known
 from parity.generation import room
 from parity.tolerance import Tables
@@ -90,5 +90,5 @@ def run_plan(options: RunOptions, power: float, left: float | None, later: bool 
     with device.active():
         takes = frozenset(d for d in FACTS if device.takes(getattr(torch, d)))
     limit = None if left is None else TimeLimit(time.monotonic() + left)
-    held = known.read(Path(options.known)) if options.known else None
+    held = known_file.read(Path(options.known)) if options.known else None
     return RunPlan(device, cpu, tables, profile, options, power, takes, limit, held, later, study_of(options.study))

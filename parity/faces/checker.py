@@ -16,7 +16,7 @@ import pytest
 from parity.core import machine, notation, processes
 from parity.core.errors import OutputError
 from parity.core.results import SILENT, Json, Record
-from parity.engine import known_deaths, memory
+from parity.engine import known_cases, memory
 from parity.engine.alone import IsolatedRunner
 from parity.engine.examine import Examined, examine, explain
 from parity.engine.findings import Finding
@@ -101,7 +101,7 @@ class Checker:
         if part is not None and part.round == CAUSES:  # round 0 has reported the cases
             records, rest, features = records[first:], [*done.known], pack(())
         answer: dict[str, Any] = {"rows": [encode(row) for row in (*records, *rest)], "findings": texts, "features": features}
-        deaths = [row | known_deaths.about(row, options) for row in done.deaths]
+        deaths = [row | known_cases.of_death(row, options) for row in done.deaths]
         answer |= {"scripts": scripts, "explained": done.explained, "deaths": deaths}
         answer["before"] = {notation.case_text(f.first): f.before for f in done.findings if f.before and f.known is None}
         self._send(answer | {"later": later}, before)

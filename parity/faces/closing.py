@@ -10,7 +10,7 @@ import pytest
 
 from parity.engine.options import RunOptions
 from parity.faces.recording import ROWS
-from parity.findings import known
+from parity.findings import known_file
 from parity.findings.verdict import RunResult
 from parity.report.known import lines
 from parity.store.rows import Sighting
@@ -70,7 +70,7 @@ class KnownFindings:
         """Fail a strict run for what is fixed."""
         if not self._compared:
             return
-        held = known.read(Path(str(self._options.known)))
+        held = known_file.read(Path(str(self._options.known)))
         result = RunResult(known=held, sightings=self._sightings, strict=self._options.strict_known)
         if result.fixed and exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
@@ -79,7 +79,7 @@ class KnownFindings:
         """Say what became of them."""
         if not self._compared:
             return
-        held = known.read(Path(str(self._options.known)))
+        held = known_file.read(Path(str(self._options.known)))
         terminalreporter.section("known findings")
         for text in lines(held, self._sightings, 1000):
             terminalreporter.write_line(text)

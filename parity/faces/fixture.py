@@ -133,13 +133,13 @@ def parity(request: pytest.FixtureRequest) -> Any:
     --parity-known apply too. See `parity.assert_parity` for all arguments. A test that takes it and never calls it fails.
     """
     from parity.core.errors import ParityError
-    from parity.findings import known
+    from parity.findings import known_file
 
     o = request.config.option
     entries: Sequence[Entry] = ()
     try:
         device = _own(o.parity_device, o.parity_faults, o.parity_setup)
-        entries = known.read(Path(o.parity_known)).entries if o.parity_known else ()
+        entries = known_file.read(Path(o.parity_known)).entries if o.parity_known else ()
     except ParityError as e:
         device = e
     if isinstance(device, ParityError):  # outside of the handler, or pytest shows both errors

@@ -117,11 +117,11 @@ def _check_known(config: pytest.Config) -> None:
         return
     config.option.parity_known = str(Path(config.option.parity_known).absolute())
     from parity.core.errors import KnownError
-    from parity.findings import known
+    from parity.findings import known_file
 
     problem: KnownError | None = None
     try:
-        known.read(Path(config.option.parity_known))
+        known_file.read(Path(config.option.parity_known))
     except KnownError as e:
         problem = e
     if problem is not None:

@@ -75,7 +75,7 @@ class Recording:
         from parity.core.errors import ParityError, UsageError
         from parity.core.untrusted import printable
         from parity.engine.doctor import examined, fingerprint_of
-        from parity.findings import known
+        from parity.findings import known_file
         from parity.store import run_file
         from parity.store.code import Code, code_of
         from parity.store.rows import End, Header, ItemRow, totals
@@ -92,7 +92,7 @@ class Recording:
             device = next(iter(self._devices), o.parity_device)
             fingerprint = fingerprint_of(examined(device, o.parity_faults, o.parity_setup))
             code = code_of(o.parity_faults), code_of(o.parity_setup)
-            held = known.read(Path(o.parity_known)).code if o.parity_known else Code()
+            held = known_file.read(Path(o.parity_known)).code if o.parity_known else Code()
             rows = [run_file.decode(line) for lines in self._lines.values() for line in lines]
             items = [r for r in rows if isinstance(r, ItemRow)]
             with run_file.Writer(path) as writer:

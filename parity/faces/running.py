@@ -29,7 +29,8 @@ from parity.faces.commands import known as known_command
 from parity.faces.commands.groups import split
 from parity.faces.files import in_words, located, writable
 from parity.faces.interruption import Interruptions
-from parity.findings import known as known_findings
+from parity.findings import known_file
+from parity.findings.known import Known
 from parity.report.summary import opening
 from parity.report.words import plural
 from parity.store.code import Code, code_of
@@ -213,14 +214,14 @@ def _how(o: RunOptions, workers: int) -> str:
     return ", ".join([*said, *([f"shard {o.shard}"] if o.shard else [])])
 
 
-def _known(o: RunOptions) -> known_findings.Known | None:
+def _known(o: RunOptions) -> Known | None:
     """The known findings of a run; None without --known."""
     if o.strict_known and not o.known:
         raise UsageError("--fail-on known is about known findings; name their file with --known")
-    return known_findings.read(Path(o.known)) if o.known else None
+    return known_file.read(Path(o.known)) if o.known else None
 
 
-def _about_known(known: known_findings.Known | None, fingerprint: Fingerprint) -> Iterator[str]:
+def _about_known(known: Known | None, fingerprint: Fingerprint) -> Iterator[str]:
     """The file of known findings, and what is odd about it; the last line is empty."""
     if known is not None:
         yield f"known findings: {len(known.entries)} in {known.code}"

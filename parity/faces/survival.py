@@ -203,13 +203,13 @@ class Survival:
     def _report(self, answers: Iterable[tuple[Json, str, str]]) -> None:
         """Report deaths that were looked into: (row, blame, evidence) of each."""
         for row, blame, why in answers:
-            from parity.engine import known_deaths
+            from parity.engine import known_cases
             from parity.store.rows import UNKNOWN
 
             row |= {"blame": blame, "why": why}
             if blame == UNKNOWN and row["how"] == "crash" and row["signal"] in child.KILLS:
                 row["how"] = "killed"
-            row |= known_deaths.about(row, RunOptions.of_pytest(self.config.option))
+            row |= known_cases.of_death(row, RunOptions.of_pytest(self.config.option))
             report = self._pending.pop(id(row))
             report.outcome, report.when = "failed", "???"  # as xdist has it
             _fill(report, row)
@@ -235,11 +235,11 @@ class Survival:
 
     def _row(self, crashitem: str, entry: Any, code: int | None, worker: str) -> dict[str, Any]:
         """The row to report for a death. entry: of the worker's journal, None if no case began."""
-        from parity.engine import known_deaths
+        from parity.engine import known_cases
 
         between = entry is None or (entry.item != part_of(crashitem)[0] and entry.pid not in self._killed)
         row = (self._between if between else self._within)(crashitem, entry, code, worker)
-        return row | known_deaths.about(row, RunOptions.of_pytest(self.config.option))
+        return row | known_cases.of_death(row, RunOptions.of_pytest(self.config.option))
 
     def _between(self, crashitem: str, entry: Any, code: int | None, worker: str) -> dict[str, Any]:
         """The row to report for a worker that died before the first case of this item. Damage shows late: a death after the

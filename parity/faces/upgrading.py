@@ -26,7 +26,7 @@ from parity.faces.commands.diff import FORMATS
 from parity.faces.commands.groups import format_of, split
 from parity.faces.guarded import COMMAND
 from parity.faces.interruption import Interruptions
-from parity.findings import known
+from parity.findings import known_file
 from parity.findings.causes import gather
 from parity.history import bisection, diff, environments
 from parity.history.change import Group
@@ -49,7 +49,7 @@ def check(asked: RunOptions) -> None:
     patterns = tuple(p for p in asked.op if p not in files)
     suite.select(patterns, split(asked.family), split(asked.dtype), asked.source or suite.profile(asked.profile).source)
     if asked.known:
-        known.read(Path(asked.known))
+        known_file.read(Path(asked.known))
 
 
 def upgrade(o: argparse.Namespace, asked: RunOptions, fail_on: Sequence[Group]) -> int:

@@ -2,35 +2,36 @@
 that a run fails only on what is new.
 
 The file is TOML and lies in the user's repository. A head, `[environment]`, says for which device, torch and OS it was written.
-Each `[[known]]` is an entry: one cause (subject, symptom and properties, as `parity.core.results.Cause`), or, written by hand,
-just a status of some ops. `KEYS` lists what an entry may hold. The file is data: it is read and checked, and nothing in it is
-executed. `parity.findings.recognition` says which findings an entry stands for, `parity.findings.known_file` writes the file.
+Each `[[known]]` is an `Entry`: one cause (subject, symptom and properties, as `parity.core.results.Cause`), or, written by
+hand, just a status of some ops. The file is data: it is read by the annotations of `Entry`, and nothing in it is executed.
+
+`Entry.excess` says whether a finding is contained in an entry, and if not, why; `Entry.same_cause` whether it is of the same
+cause. `parity.findings.recognition` compares their cases, `parity.findings.known_file` writes the file.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
 import re
-import tomllib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import date, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
-from parity.core import notation, untrusted
+from msgspec import Meta
+
+from parity.core import notation, stored, untrusted
 from parity.core.case import Case
 from parity.core.dtypes import FACTS
 from parity.core.errors import CaseError, KnownError, near
 from parity.core.layout import base_shape
-from parity.core.results import SYMPTOMS, UNSEARCHED, Aspect, Cause, Fingerprint, Json, Status
+from parity.core.results import UNSEARCHED, Aspect, AspectWord, Cause, Fingerprint, Record, Status
 from parity.findings.extent import NAMES, Extent, exceeds, joined
 from parity.store.code import Code
+from parity.store.rows import EXPIRED, GROWN, SEEN, Sighting
 
 NAME = "parity-known.toml"  # where no other is named
-FORMAT = 1
-LARGEST = 16 << 20  # bytes of a file
 LARGEST_OPERANDS = 16 << 30  # bytes of the operands of a case that is run again
 WORST = tuple(str(s) for s in Status if s.is_finding or s.is_absence)  # what an entry can stand for
 DIES = "dies"  # the symptom of findings that end or hang the process
@@ -54,6 +55,65 @@ def covers(known: str, status: str) -> bool:
 def worst(statuses: Collection[str]) -> str:
     """The worst of some statuses of one kind."""
     return max(statuses, key=lambda s: (step(s)[1], s))
+
+
+# ------------------------------------------------------------------------------------------------- what an entry may hold
+
+
+class _Text(stored.Special):
+    @classmethod
+    def read(cls, value: object) -> str:
+        if not isinstance(value, str) or not value.strip():
+            raise TypeError('expected a text, like "..."')
+        return value
+
+
+class _CaseText(stored.Special):
+    @classmethod
+    def read(cls, value: object) -> str:
+        try:
+            parsed_case(text := _Text.read(value))
+        except CaseError as e:
+            raise ValueError(f"'{text}' cannot be run: {e}; or drop the line") from None
+        return text
+
+
+class _Day(stored.Special):
+    @classmethod
+    def read(cls, value: object) -> date:
+        try:
+            day = date.fromisoformat(value) if isinstance(value, str) else value
+        except ValueError:
+            day = None
+        if not isinstance(day, date) or isinstance(day, datetime):
+            raise TypeError("expected a day, like 2027-01-31")
+        return day
+
+
+class _OfDtype(stored.Special):
+    @classmethod
+    def read(cls, value: object) -> tuple[str, Extent]:
+        errors = dict(value) if isinstance(value, dict) else {}
+        dtype = errors.pop("dtype", "")
+        if dtype not in FACTS or not errors.keys() <= NAMES or not all(type(x) in (int, float) for x in errors.values()):
+            raise ValueError(f"extent holds {str(value)[:120]}; nobody writes this by hand: parity known add makes it")
+        return dtype, tuple((k, float(x)) for k, x in errors.items())
+
+
+_Text.register(str)
+_CaseText.register(str)
+_Day.register(date)
+_OfDtype.register(tuple)
+if TYPE_CHECKING:
+    Text: TypeAlias = str
+    CaseText: TypeAlias = str
+    Day: TypeAlias = date
+    OfDtype: TypeAlias = tuple[str, Extent]
+    Dtype: TypeAlias = str
+    Worst: TypeAlias = str
+else:
+    Text, CaseText, Day, OfDtype = _Text, _CaseText, _Day, _OfDtype
+    Dtype, Worst = stored.words("unknown dtype '{}'", FACTS), stored.words("an entry stands for no status '{}'", WORST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +143,41 @@ class Environment:
 
 
 @dataclass(frozen=True, slots=True)
+class Found:
+    """A finding, as an entry is compared with it. aspect, shows: empty where any will do; case: for what is said of it; pinned:
+    whether a pinned case showed it, None if nobody asks."""
+
+    op: str
+    dtype: str
+    status: str
+    aspect: str = ""
+    shows: str = ""
+    extent: Extent = ()
+    case: str = ""
+    pinned: bool | None = None
+
+    @classmethod
+    def of(cls, r: Record) -> Found:
+        """A stored one."""
+        return cls(r.op, r.dtype, r.status, r.aspect, "", r.extent, r.shrunk or r.case)
+
+
+@dataclass(frozen=True, slots=True)
+class Excess:
+    """How a finding goes beyond an entry, in words. wider: another op, dtype or pass, or worse by a class; plainer: a larger
+    error, at other values, or in a plainer call. Both are empty for what is contained in the entry."""
+
+    wider: str = ""
+    plainer: str = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.wider or self.plainer)
+
+    def __str__(self) -> str:
+        return self.plainer or self.wider
+
+
+@dataclass(frozen=True, slots=True)
 class Entry:
     """A known finding. id: that of the cause, or another name.
 
@@ -95,23 +190,23 @@ class Entry:
     until: the last day on which it is accepted; since: where it was first seen; line: of its head in the file.
     """
 
-    id: str
-    reason: str
-    ops: tuple[str, ...]
-    status: str
+    id: Text
+    reason: Text
+    ops: Annotated[tuple[Text, ...], Meta(min_length=1)]
+    status: Worst
     cause: Cause | None = None
     members: tuple[Cause, ...] = ()
-    dtypes: tuple[str, ...] = ()
-    aspects: tuple[str, ...] = ()
-    shows: tuple[str, ...] = ()
-    cases: tuple[str, ...] = ()
-    also: tuple[str, ...] = ()
+    dtypes: tuple[Dtype, ...] = ()
+    aspects: tuple[AspectWord, ...] = ()
+    shows: tuple[Text, ...] = ()
+    cases: tuple[CaseText, ...] = ()
+    also: tuple[CaseText, ...] = ()
     link: str = ""
-    until: date | None = None
+    until: Day | None = None
     since: Environment = Environment()
     line: int = 0
     by_chance: bool = False
-    extent: tuple[tuple[str, Extent], ...] | None = None
+    extent: tuple[OfDtype, ...] | None = None
 
     @property
     def older(self) -> bool:
@@ -124,6 +219,11 @@ class Entry:
         return Status(self.status).is_death
 
     @property
+    def texts(self) -> list[str]:
+        """All of its cases, without their aspects."""
+        return [aspect_and_case(text)[1] for text in (*self.cases, *self.also)]
+
+    @property
     def why(self) -> str:
         """The reason, the link and the last day, for a report."""
         until = f"until {self.until}" if self.until else ""
@@ -133,27 +233,30 @@ class Entry:
         """Whether its last day has passed."""
         return self.until is not None and today > self.until
 
-    def holds(self, op: str, dtype: str, aspect: str, status: str) -> bool:
-        """Whether a finding is one of those in its lists."""
-        return (
-            op in self.ops and self._in(dtype, self.dtypes) and self._in(aspect, self.aspects) and covers(self.status, status)
-        )
+    def excess(self, f: Found) -> Excess:
+        """How a finding goes beyond this entry; nothing where it is contained in it. An error of a dtype that is not known is
+        compared with those of all dtypes."""
+        parts = [f"now in {f.op}"] if f.op not in self.ops else []
+        parts += [f"now in {f.dtype}"] if self.dtypes and f.dtype not in self.dtypes else []
+        parts += [f"now in the {f.aspect} pass"] if f.aspect and self.aspects and f.aspect not in self.aspects else []
+        parts += [f"now {f.status}, was {self.status}"] if not covers(self.status, f.status) else []
+        parts += [f"now {f.shows}"] if f.shows and self.shows and f.shows not in self.shows else []
+        if self.extent is None or not f.extent:
+            return Excess(", ".join(parts))
+        of_dtype = [e for d, e in self.extent if d == f.dtype] or [e for _, e in self.extent]
+        return Excess(", ".join(parts), exceeds(f.extent, joined(of_dtype), f.dtype))
 
-    def beyond(self, op: str, dtype: str, status: str) -> str:
-        """How a finding of the same cause goes beyond the entry, in words: another op or dtype, or worse by a class. Empty if
-        it does not."""
-        parts = [f"now in {op}"] if op not in self.ops else []
-        parts += [f"now in {dtype}"] if not self._in(dtype, self.dtypes) else []
-        parts += [f"now {status}, was {self.status}"] if not covers(self.status, status) else []
-        return ", ".join(parts)
-
-    def exceeded(self, dtype: str, found: Extent) -> str:
-        """In which way an error is larger than the known one, or shows at other values, in words; empty if it does not. Of a
-        dtype that is not known, it is compared with all."""
-        if self.extent is None:
-            return ""
-        known = [e for d, e in self.extent if d == dtype] or [e for _, e in self.extent]
-        return exceeds(found, joined(known), dtype)
+    def sighting(self, f: Found, today: date, excess: Excess = Excess(), strict: bool = False, fails: bool = True) -> Sighting:
+        """What a run says of a finding of this entry. excess: how it goes beyond it; strict: whether that fails where
+        exploration alone showed it, too; fails: whether the finding fails a run unless it is accepted."""
+        if self.expired(today):
+            state, why = EXPIRED, f"accepted until {self.until}: {self.reason}"
+        elif excess:
+            state, fails = GROWN, f.pinned is not False or bool(excess.plainer) or strict
+            why = f"{excess}{'' if f.pinned is None else ' (in a pinned case)' if f.pinned else ' (by exploration)'}"
+        else:
+            state, why, fails = SEEN, self.why, False
+        return Sighting(self.id, f.op, f.dtype, state, f.aspect, f.case, why, fails)
 
     def same_cause(self, c: Cause) -> bool:
         """Whether a cause that was looked for is this one. A cause that needs more than this one does is this one, too: where
@@ -168,14 +271,6 @@ class Entry:
         says = bool(self.cause.properties) or self.cause.symptom.startswith("raises")
         return joined and says and (self.cause.symptom, self.cause.properties) == (c.symptom, c.properties)
 
-    def shows_as(self, shows: str) -> bool:
-        """Whether it may show so."""
-        return self._in(shows, self.shows)
-
-    @staticmethod
-    def _in(word: str, words: tuple[str, ...]) -> bool:
-        return not words or word in words
-
 
 @dataclass(frozen=True, slots=True)
 class Known:
@@ -185,13 +280,16 @@ class Known:
     environment: Environment = Environment()
     entries: tuple[Entry, ...] = ()
 
+    @property
+    def by_id(self) -> dict[str, Entry]:
+        """The entries by their ids."""
+        return {e.id: e for e in self.entries}
+
     def entry(self, id: str) -> Entry:
         """The entry with this id. Raises KnownError with similar ids."""
-        for e in self.entries:
-            if e.id == id:
-                return e
-        ids = [e.id for e in self.entries]
-        hint = near(id, ids) or (f"it has {', '.join(ids[:8])} ..." if ids else "it has no entry")
+        if id in (ids := self.by_id):
+            return ids[id]
+        hint = near(id, ids) or (f"it has {', '.join([*ids][:8])} ..." if ids else "it has no entry")
         raise KnownError(f"{self.code.name} has no entry '{untrusted.printable(id)[:80]}'; {hint}")
 
     def warnings(self, f: Fingerprint) -> tuple[str, ...]:
@@ -225,250 +323,6 @@ def parsed_case(text: str) -> Case:
     if needed > LARGEST_OPERANDS:
         raise CaseError(f"its operands take {needed >> 30:,} GiB; at most {LARGEST_OPERANDS >> 30} GiB are run again")
     return case
-
-
-# --------------------------------------------------------------------------------------------------------------- reading
-
-TOP = ("format", "environment", "known")
-ENVIRONMENT = ("device", "torch", "os")
-CAUSE = ("subject", "symptom", "properties")
-# The keys of an entry in the order of the file: what it is, why it is accepted, where it was seen, and what shows it. `what` is
-# for readers.
-KEYS = (
-    *("id", "what", "reason", "link", "until", "since", *CAUSE, "members"),
-    *("ops", "dtypes", "aspects", "status", "shows", "by-chance", "extent", "cases", "also"),
-)
-NEEDED = ("id", "reason", "ops", "status")
-WORDS: Mapping[str, tuple[str, ...]] = {"dtypes": tuple(FACTS), "aspects": tuple(map(str, Aspect))}
-LISTS = ("properties", "ops", "dtypes", "aspects", "shows", "cases", "also")
-
-
-def read(path: Path) -> Known:
-    """The known findings of a file. Raises KnownError that names the file, the line, the entry, the value, what is allowed and
-    the next step."""
-    return parse(path, content(path))
-
-
-def content(path: Path) -> str:
-    """The text of a file. Raises KnownError."""
-    try:
-        return untrusted.content(path, LARGEST).decode("utf-8")
-    except FileNotFoundError:
-        add = f"parity known add RUN --reason TEXT --file {path}"
-        raise KnownError(f"there is no file of known findings {path}; {add} writes one") from None
-    except UnicodeDecodeError:
-        raise KnownError(f"{path} is not a file of known findings: it is not text; restore it from your repository") from None
-    except OSError as e:
-        raise KnownError(f"cannot read {path}: {e.strerror or e}; name another with --known") from None
-    except ValueError as e:
-        raise KnownError(f"cannot read {path}: {e}; name a file that parity known add wrote") from None
-
-
-def parse(path: Path, text: str) -> Known:
-    """The known findings in a text; path: for messages, and as its name. Raises KnownError."""
-    file = _File(path, text)
-    environment = file.data.get("environment", {})
-    if not isinstance(environment, dict):
-        raise file.error(1, f"environment is {environment!r}", "write a section [environment]")
-    file.only(environment, ENVIRONMENT, "key of [environment]", file.line("environment"), "")
-    if bad := [k for k, v in environment.items() if not isinstance(v, str)]:
-        raise file.error(file.line(bad[0]), f"{bad[0]} is {environment[bad[0]]!r}", f'write a text, like {bad[0]} = "..."')
-    rows = file.data.get("known", [])
-    if not isinstance(rows, list) or not all(isinstance(r, dict) for r in rows):
-        raise file.error(file.line("known"), "'known' is not a list of entries", "head each entry with [[known]]")
-    entries: dict[str, Entry] = {}
-    for row, line in zip(rows, file.heads(len(rows))):
-        e = _entry(file, row, line)
-        if e.id in entries:
-            raise file.error(line, f"'{e.id}' stands twice, first in line {entries[e.id].line}", "drop one of the two")
-        entries[e.id] = e
-    digest = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-    held = {k: untrusted.printable(v) for k, v in environment.items()}
-    return Known(Code(str(path.absolute()), digest), Environment(**held), tuple(entries.values()))
-
-
-class _File:
-    """A file being read. The TOML parser keeps no line numbers, so they are found by scanning the text."""
-
-    def __init__(self, path: Path, text: str) -> None:
-        self.path, self.lines = path, text.splitlines()
-        try:
-            self.data: Json = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as e:
-            line = re.search(r"line (\d+)", str(e))
-            raise self.error(int(line[1]) if line else len(self.lines), f"this is no TOML: {e}", "mend the line") from None
-        except (RecursionError, ValueError) as e:
-            why = "its brackets are too deep" if isinstance(e, RecursionError) else str(e)
-            raise self.error(1, why, "restore the file from your repository") from None
-        self.only(self.data, TOP, "key or section", 0, "")
-        if self.data.get("format") != FORMAT or type(self.data["format"]) is not int:
-            fault = f"format is {str(self.data.get('format'))[:40]!r}, this parity reads {FORMAT}"
-            raise self.error(self.line("format"), fault, f"write 'format = {FORMAT}' on top, or upgrade parity")
-
-    def line(self, key: str, start: int = 0) -> int:
-        """Number of the first line after line `start` that sets `key` or is its section head; else `start`, or 1."""
-        wanted = re.compile(rf"\s*(\[+\s*)?\"?{re.escape(key)}\"?\s*[=\]]")
-        return next((i for i, text in enumerate(self.lines[start:], start + 1) if wanted.match(text)), start or 1)
-
-    def heads(self, count: int) -> list[int]:
-        """The lines of the heads of the entries."""
-        lines = [i for i, text in enumerate(self.lines, 1) if re.match(r"\s*\[\[\s*\"?known\"?\s*\]\]", text)]
-        return [*lines, *[1] * (count - len(lines))][:count]
-
-    def only(self, keys: Collection[str], allowed: Collection[str], what: str, start: int, entry: str) -> None:
-        """Raises KnownError for the first key that is not allowed."""
-        for key in keys:
-            if key not in allowed:
-                close = near(key, allowed)
-                hint = f"{close if close.startswith('did you') else ''} allowed: {', '.join(allowed)}".strip()
-                raise self.error(self.line(key, start), f"unknown {what} '{key[:80]}'", hint, entry)
-
-    def error(self, line: int, fault: str, remedy: str, entry: str = "") -> KnownError:
-        """The KnownError, with file, line and entry."""
-        of = f"known '{untrusted.printable(entry)[:80]}': " if entry else ""
-        return KnownError(f"{self.path}:{line}: {of}{untrusted.printable(fault)[:400]}; {untrusted.printable(remedy)[:600]}")
-
-
-def _entry(file: _File, row: Json, head: int) -> Entry:
-    name = row.get("id")
-    entry = name if isinstance(name, str) else ""
-    file.only(row, KEYS, "key of [[known]]", head, entry)
-    for key in NEEDED:
-        if key not in row:
-            raise file.error(head, f"'{key}' is missing", f"write {key} = ..., or drop the entry", entry)
-
-    def fail(key: str, value: object, remedy: str) -> KnownError:
-        shown = (
-            repr(value) if not isinstance(value, int) or isinstance(value, bool) or abs(value) < 1 << 64 else "a huge number"
-        )
-        return file.error(file.line(key, head), f"{key} holds {shown[:120]}", remedy, entry)
-
-    for key in KEYS:
-        if key in row and (problem := _problem(key, row[key])):
-            raise fail(key, *problem)
-    cause = None
-    if given := [k for k in CAUSE if k in row]:
-        if not {"subject", "symptom"} <= set(given):
-            raise file.error(head, "a cause needs a subject and a symptom", f"write both, or drop {', '.join(given)}", entry)
-        cause = _cause(row)
-    if Status(row["status"]).is_death != (cause is not None and cause.symptom == DIES) and cause is not None:
-        raise fail("status", row["status"], f"with the symptom '{cause.symptom}' it can't be so; only deaths have '{DIES}'")
-    since = row.get("since", {})
-    return Entry(
-        untrusted.printable(row["id"]),
-        untrusted.printable(row["reason"]),
-        _texts(row, "ops"),
-        row["status"],
-        cause,
-        tuple(map(_cause, row.get("members", ()))),
-        _texts(row, "dtypes"),
-        _texts(row, "aspects"),
-        _texts(row, "shows"),
-        tuple(row.get("cases", ())),
-        tuple(row.get("also", ())),
-        untrusted.printable(row.get("link", "")),
-        _day(row.get("until")),
-        Environment(**{k: untrusted.printable(v) for k, v in since.items()}),
-        head,
-        row.get("by-chance", False),
-        tuple(map(_extent, row["extent"])) if "extent" in row else None,
-    )
-
-
-def _texts(row: Json, key: str) -> tuple[str, ...]:
-    return tuple(map(untrusted.printable, row.get(key, ())))
-
-
-def _cause(row: Json) -> Cause:
-    return Cause(untrusted.printable(row["subject"]), untrusted.printable(row["symptom"]), _texts(row, "properties"))
-
-
-def _extent(row: Json) -> tuple[str, Extent]:
-    return row["dtype"], tuple((k, float(x)) for k, x in row.items() if k != "dtype")
-
-
-def _day(value: Any) -> date | None:
-    return date.fromisoformat(value) if isinstance(value, str) else value
-
-
-Problem = tuple[object, str]  # the value and the remedy
-
-
-def _problem(key: str, value: Any) -> Problem | None:
-    """What is wrong with the value of a key, if anything."""
-    if key in LISTS:
-        return _problem_of_list(key, value)
-    if key == "by-chance":
-        return None if isinstance(value, bool) else (value, "write true, or drop the line")
-    if key == "until":
-        return _problem_of_day(value)
-    if key == "since":
-        return _problem_of_table(value, ENVIRONMENT)
-    if key == "members":
-        return _problem_of_members(value)
-    if key == "extent":
-        return _problem_of_extent(value)
-    if not isinstance(value, str) or (key in (*NEEDED, "subject", "symptom") and not value.strip()):
-        return value, f'write a text, like {key} = "..."'
-    if key == "status" and value not in WORST:
-        return value, f"{near(value, WORST)} allowed: {', '.join(WORST)}"
-    if key == "symptom" and value.partition(":")[0] not in SYMPTOMS:
-        return value, f"allowed: {', '.join(SYMPTOMS)}"
-    return None
-
-
-def _problem_of_list(key: str, value: Any) -> Problem | None:
-    if not isinstance(value, list) or not all(isinstance(v, str) and v.strip() for v in value):
-        return value, f'write a list of texts, like {key} = ["..."]'
-    if key == "ops" and not value:
-        return value, "name at least one op"
-    allowed = WORDS.get(key)
-    for v in value if allowed else ():
-        if allowed and v not in allowed and not (key == "aspects" and Aspect.holds(v)):
-            return v, f"{near(v, allowed)} allowed: {', '.join(allowed)}"
-    for v in value if key in ("cases", "also") else ():
-        try:
-            parsed_case(v)
-        except CaseError as e:
-            return v, f"{e}; or drop the line"
-    return None
-
-
-def _problem_of_day(value: Any) -> Problem | None:
-    remedy = "write a day, like until = 2027-01-31"
-    if isinstance(value, str):
-        try:
-            date.fromisoformat(value)
-        except ValueError:
-            return value, remedy
-        return None
-    return None if isinstance(value, date) and not isinstance(value, datetime) else (str(value), remedy)
-
-
-def _problem_of_table(value: Any, keys: Collection[str]) -> Problem | None:
-    if not isinstance(value, dict) or any(k not in keys or not isinstance(v, str) for k, v in value.items()):
-        return value, f"write a table of texts with the keys {', '.join(keys)}"
-    return None
-
-
-def _problem_of_members(value: Any) -> Problem | None:
-    remedy = f'write a list of tables with the keys {", ".join(CAUSE)}, like {{ subject = "aten::exp", symptom = "values" }}'
-    for m in value if isinstance(value, list) else [None]:
-        if not isinstance(m, dict) or not {"subject", "symptom"} <= m.keys() <= set(CAUSE):
-            return m if m is not None else value, remedy
-        for key in m:
-            if problem := _problem(key, m[key]):
-                return problem
-    return None
-
-
-def _problem_of_extent(value: Any) -> Problem | None:
-    for e in value if isinstance(value, list) else [value]:
-        errors = dict(e) if isinstance(e, dict) else {"": e}
-        dtype = errors.pop("dtype", "")
-        if dtype not in FACTS or not errors.keys() <= NAMES or not all(type(x) in (int, float) for x in errors.values()):
-            return e, "nobody writes this by hand: parity known add makes it"
-    return None
 
 
 def cases_of(entries: Collection[Entry], op: str, dtype: str) -> Iterator[tuple[Entry, str, Case]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import date
 from typing import TypeVar
@@ -126,6 +126,32 @@ def merged(old: Entry, new: Entry) -> Entry:
         also=() if old.by_chance else _unique((*old.also, *(text for text in rest if text not in held))),
         extent=None if new.extent is None else _by_dtype((*(old.extent or ()), *new.extent)),
     )
+
+
+def added(held: Mapping[str, Entry], new: Iterable[Entry]) -> dict[str, Entry]:
+    """The entries that are added or changed, by id. What has the cause of an entry that is there already belongs to it."""
+    changed: dict[str, Entry] = {}
+    for e in new:
+        there = {**held, **changed}
+        like = (t for t in there.values() if e.cause is not None and _alike(t, e, e.cause))
+        old = there.get(e.id) or next(like, None)
+        made = e if old is None else merged(old, e)
+        changed[made.id] = made
+    return changed
+
+
+def _alike(one: Entry, e: Entry, cause: Cause) -> bool:
+    """Whether an entry of a cause belongs to another one."""
+    return one.same_cause(cause) and one.by_chance == e.by_chance and step(one.status)[0] == step(e.status)[0]
+
+
+def of_other(e: Entry, old: Entry | None) -> Entry:
+    """An entry of another file, as it is added to the one of this file: the words of this one stay, and of two last days the
+    earlier."""
+    if old is None:
+        return e
+    days = [day for day in (old.until, e.until) if day is not None]
+    return replace(e, reason=old.reason, link=old.link or e.link, until=min(days, default=None))
 
 
 def _by_dtype(extents: Iterable[tuple[str, Extent]]) -> tuple[tuple[str, Extent], ...]:

@@ -1,4 +1,5 @@
-"""Recognizes the known findings of an item, without shrinking them and without looking for their causes.
+"""Recognizes the known findings of an item, without shrinking them and without looking for their causes. `Entry.excess` says
+what is contained in an entry; here cases are compared, and it is noted what was seen.
 
 A least case holds nothing that its finding does not need. So a drawn case that has all that a known least case of the same op
 has, and is not smaller, and that differs in a known way (aspect, tensor, kind and class of difference), at known values and not
@@ -22,11 +23,11 @@ from parity.core.case import Case, Word
 from parity.core.errors import CaseError
 from parity.core.results import EARLIER_CALLS, Aspect, Record, Status, Verdict
 from parity.findings import cause_search, causes, known
-from parity.findings.known import Entry
+from parity.findings.known import Entry, Excess, Found
 from parity.findings.regions import extent
 from parity.findings.standing import unaccepted
 from parity.store.features import features
-from parity.store.rows import AGREES, EXPIRED, GROWN, NOTHING, SEEN, Death, ItemRow, Sighting
+from parity.store.rows import AGREES, NOTHING, Death, ItemRow, Sighting
 
 # The groups of features that a least case has only if its finding needs them. Values and shapes vary too much to say so.
 NEEDED = ("layout", "special", "mode", "refused", "into", "cotangent-layout", "after")
@@ -132,13 +133,13 @@ class Recognition:
 
     def explaining(self, r: Result, case: Case) -> tuple[Entry, str] | None:
         """The entry that a finding of a drawn case belongs to, with the text of the known case that says so."""
-        held = [e for e in self.entries if not e.dies and e.holds(self.op, self.dtype, r.aspect, r.verdict.status)]
-        held = [e for e in held if e.shows_as(shown(r))] if held else []
+        x = Found(self.op, self.dtype, r.verdict.status, r.aspect, shown(r))
+        held = [e for e in self.entries if not e.dies and not e.excess(x)]
         if not held:
             return None
-        found, mine = extent([(case, r.verdict.measure)], sure=1.0), outline(case)
+        x, mine = replace(x, extent=extent([(case, r.verdict.measure)], sure=1.0)), outline(case)
         for e in held:
-            if e.exceeded(self.dtype, found):
+            if e.excess(x):
                 continue
             if e.cause is None:
                 return e, ""
@@ -149,10 +150,7 @@ class Recognition:
 
     def saw(self, e: Entry, aspect: str, case: str, fails: bool = True) -> None:
         """Take note that a known finding is there. fails: whether it fails the run unless it is accepted."""
-        if e.expired(self.today):
-            self._add(e, EXPIRED, aspect, case, f"accepted until {e.until}: {e.reason}", fails)
-        else:
-            self._add(e, SEEN, aspect, case, e.why)
+        self._add(e.sighting(Found(self.op, self.dtype, e.status, aspect, case=case), self.today, fails=fails))
 
     def matching(self, r: Record, pinned: bool) -> Sighting | None:
         """What a new finding is to the known ones, after its cause was looked for; None if it is none of them. pinned: whether
@@ -162,23 +160,20 @@ class Recognition:
         same = [e for e in living if e.same_cause(one.cause) or (r.by_chance and e.by_chance and r.op in e.ops)]
         if not same:
             return None
+        x = replace(Found.of(r), case=r.shrunk, pinned=pinned and not r.by_chance)
         mine = outline(notation.parse(r.shrunk or r.case))
-        plainer = {e.id: e.exceeded(r.dtype, r.extent) or self._needs_less(e, mine) for e in same}
-        wider = {e.id: e.beyond(r.op, r.dtype, r.status) for e in same}
-        e = min(same, key=lambda e: (len(plainer[e.id]), len(wider[e.id])))  # one that has not grown first
-        why = plainer[e.id] or wider[e.id]
-        if not why or e.expired(self.today):
-            self.saw(e, r.aspect, r.shrunk)
-        else:
-            self._grown(e, r.aspect, r.shrunk, why, pinned and not r.by_chance, plainer=bool(plainer[e.id]))
-        return self.sightings[-1]
+        beyond = {e.id: self._excess(e, x, mine) for e in same}
+        # One that has not grown first.
+        e = min(same, key=lambda e: (len(beyond[e.id].plainer), len(beyond[e.id].wider)))
+        return self._add(e.sighting(x, self.today, beyond[e.id], self.strict))
 
-    def _needs_less(self, e: Entry, mine: Outline) -> str:
-        """What a least case does not have that all known ones of its op have and that no property of a cause says."""
-        known = [] if e.by_chance else [o for o, *_ in self._outlines[e.id]]
-        if not known or any(o.arguments <= mine.arguments and o.numel <= SLACK * mine.numel for o in known):
-            return ""
-        return "in a plainer call: its cases have more elements or other arguments"
+    def _excess(self, e: Entry, x: Found, mine: Outline) -> Excess:
+        """How a finding of a known cause goes beyond the entry, in whatever pass: also by what its least case does not have
+        though all known ones of its op have it and no property of a cause says so."""
+        beyond, known = e.excess(replace(x, aspect="")), [] if e.by_chance else [o for o, *_ in self._outlines[e.id]]
+        if beyond.plainer or not known or any(o.arguments <= mine.arguments and o.numel <= SLACK * mine.numel for o in known):
+            return beyond
+        return replace(beyond, plainer="in a plainer call: its cases have more elements or other arguments")
 
     # ------------------------------------------------------------------------------------------------ replayed cases
 
@@ -187,38 +182,32 @@ class Recognition:
         bad = [r for r in results if r.verdict.status.is_finding or r.verdict.status == e.status]
         if not bad:
             compared = any(r.verdict.status is Status.AGREE for r in results)
-            self._add(e, AGREES if compared else NOTHING, "", text, "" if compared else "it compares nothing here")
+            self.note(e, AGREES if compared else NOTHING, text, "" if compared else "it compares nothing here")
             return
         for r in bad:
-            case = known.parsed_case(text)
-            why = e.beyond(self.op, self.dtype, r.verdict.status)
-            why = why or e.exceeded(self.dtype, extent([(case, r.verdict.measure)], sure=1.0))
-            if not why:
-                self.saw(e, r.aspect, text, fails=r.verdict.status.is_finding)
+            case, status = known.parsed_case(text), r.verdict.status
+            values = extent([(case, r.verdict.measure)], sure=1.0)
+            x = Found(self.op, self.dtype, status, r.aspect, "", values, text, not e.by_chance)
+            beyond = e.excess(replace(x, aspect=""))
+            if not beyond:
+                self._add(e.sighting(x, self.today, fails=status.is_finding))
             elif self.explaining(r, case) is None:
-                self._grown(e, r.aspect, text, f"{why}: {r.verdict.reason[:120]}", not e.by_chance)
+                grown = Excess(f"{beyond.wider or beyond.plainer}: {r.verdict.reason[:120]}")
+                self._add(e.sighting(x, self.today, grown, self.strict))
 
     def died(self, e: Entry, text: str) -> None:
         """Take note that a case that is known to end the process does so."""
-        self.deadly.update(_cases(e))
+        self.deadly.update(e.texts)
         self.saw(e, "", text)
 
     def skipped(self, e: Entry, text: str, why: str) -> None:
         """Leave out the cases of a finding that ends the process."""
-        self.deadly.update(_cases(e))
-        self.nothing(e, text, why)
+        self.deadly.update(e.texts)
+        self.note(e, NOTHING, text, why)
 
     def leave_out_deadly(self) -> None:
         """Leave out the cases of all findings that end the process: another part of the item runs them."""
-        self.deadly.update(text for e in self.entries if e.dies and self.op in e.ops for text in _cases(e))
-
-    def nothing(self, e: Entry, text: str, why: str) -> None:
-        """Take note that a known case said nothing."""
-        self._add(e, NOTHING, "", text, why)
-
-    def survived(self, e: Entry, text: str) -> None:
-        """Take note that a case that was known to end the process agrees."""
-        self._add(e, AGREES, "", text)
+        self.deadly.update(text for e in self.entries if e.dies and self.op in e.ops for text in e.texts)
 
     # ------------------------------------------------------------------------------------------------ refusals
 
@@ -226,41 +215,38 @@ class Recognition:
         """The row of the item without those of its refusals and fallbacks that are known. statuses: those that fail a run."""
         for aspect, some in row.counts.items():
             for e in (e for e in self.entries if not Status(e.status).is_finding):
-                if some.get(e.status) and e.holds(self.op, self.dtype, aspect, e.status):
+                if some.get(e.status) and not e.excess(Found(self.op, self.dtype, e.status, aspect)):
                     self.saw(e, aspect, "", fails=e.status in statuses)
         return unaccepted(row, self.entries, statuses, self.today)
 
-    def _grown(self, e: Entry, aspect: str, text: str, why: str, pinned: bool, plainer: bool = False) -> None:
-        how = "in a pinned case" if pinned else "by exploration"
-        self._add(e, GROWN, aspect, text, f"{why} ({how})", pinned or plainer or self.strict)
+    def note(self, e: Entry, state: str, text: str, why: str = "") -> None:
+        """Take note that a known case did not show its finding. state: AGREES, or NOTHING where it said nothing."""
+        self._add(Sighting(e.id, self.op, self.dtype, state, "", text, why))
 
-    def _add(self, e: Entry, state: str, aspect: str, case: str, why: str = "", fails: bool = False) -> None:
-        one = Sighting(e.id, self.op, self.dtype, state, aspect, case, why, fails)
+    def _add(self, one: Sighting) -> Sighting:
         if one not in self.sightings:
             self.sightings.append(one)
+        return one
 
 
 def known_death(entries: Sequence[Entry], d: Death, pinned: bool, today: date, strict: bool = False) -> Sighting | None:
     """What a death is to the known ones; None if it is none of them. A case that is known to end the process, or has all that
     one has, may do so in any way. Others have grown out of an entry whose cases end it in the same words."""
     deadly = [e for e in entries if e.dies]
-    same = [e for e in deadly if d.case in _cases(e) or (d.op in e.ops and (e.cause is None or _stands_for(e, d)))]
+    same = [e for e in deadly if d.case in e.texts or (d.op in e.ops and (e.cause is None or _stands_for(e, d)))]
     like = [e for e in deadly if e.cause is not None and e.cause.subject == causes.death_words(d)]
     if not (same or like):
         return None
-    e = (same or like)[0]
-    beyond = "" if d.case in _cases(e) else e.beyond(d.op, d.dtype, d.how) or ("" if same else "in a plainer call")
-    if e.expired(today):
-        return Sighting(e.id, d.op, d.dtype, EXPIRED, "", d.case, f"accepted until {e.until}: {e.reason}", True)
-    if not beyond:
-        return Sighting(e.id, d.op, d.dtype, SEEN, "", d.case, e.why)
-    how, plainer = "in a pinned case" if pinned else "by exploration", not same and d.op in e.ops
-    return Sighting(e.id, d.op, d.dtype, GROWN, "", d.case, f"{beyond} ({how})", pinned or plainer or strict)
+    e, x = (same or like)[0], Found(d.op, d.dtype, d.how, case=d.case, pinned=pinned)
+    beyond = Excess() if d.case in e.texts else e.excess(x)
+    if not same and d.op in e.ops:
+        beyond = replace(beyond, plainer="in a plainer call")
+    return e.sighting(x, today, beyond, strict)
 
 
 def _stands_for(e: Entry, d: Death) -> bool:
     try:
-        mine, known_ones = notation.parse(d.case), [notation.parse(text) for text in _cases(e)]
+        mine, known_ones = notation.parse(d.case), [notation.parse(text) for text in e.texts]
     except CaseError:  # a user's own function
         return False
     return any(c.op == mine.op and outline(c).stands_for(outline(mine)) and _rank(c) <= _rank(mine) for c in known_ones)
@@ -269,7 +255,3 @@ def _stands_for(e: Entry, d: Death) -> bool:
 def _rank(case: Case) -> int:
     """The most dimensions of an operand, of which shrinking left what the death needs."""
     return max((len(s.shape) for s in case.operands()), default=0)
-
-
-def _cases(e: Entry) -> list[str]:
-    return [known.aspect_and_case(text)[1] for text in (*e.cases, *e.also)]

@@ -9,7 +9,7 @@ from datetime import date
 
 from parity.core.results import Record, Status
 from parity.findings.causes import Gathered
-from parity.findings.known import Entry
+from parity.findings.known import Entry, Found
 from parity.store.rows import AGREES, EXPIRED, GROWN, SEEN, Death, ItemRow, Run, Sighting, counted, is_own
 
 KNOWN, FIXED, NOT_SEEN = "known", "fixed", "not seen"
@@ -101,12 +101,8 @@ def marks(run: Run, causes: Iterable[Gathered]) -> dict[str, Mark]:
 
 def known_once(entries: Iterable[Entry], r: Record, today: date) -> Sighting | None:
     """What a finding that was never reproduced is to the known ones; None if it is none of them."""
-    for e in entries:
-        if e.status == r.status and e.holds(r.op, r.dtype, r.aspect, r.status):
-            late = e.expired(today)
-            why = f"accepted until {e.until}: {e.reason}" if late else e.why
-            return Sighting(e.id, r.op, r.dtype, EXPIRED if late else SEEN, r.aspect, r.shrunk, why, late)
-    return None
+    x = Found.of(r)
+    return next((e.sighting(x, today) for e in entries if e.status == r.status and not e.excess(x)), None)
 
 
 def counts(some: Iterable[EntryStatus]) -> Counter[str]:
@@ -121,7 +117,7 @@ def unaccepted(row: ItemRow, entries: Collection[Entry], statuses: Collection[st
 
     def accepts(aspect: str, status: str) -> bool:
         asked = status in statuses and not Status(status).is_finding
-        return asked and any(e.holds(row.op, row.dtype, aspect, status) and not e.expired(today) for e in entries)
+        return asked and any(not e.excess(Found(row.op, row.dtype, status, aspect)) and not e.expired(today) for e in entries)
 
     left = {aspect: {s: n for s, n in some.items() if not accepts(aspect, s)} for aspect, some in row.counts.items()}
     return replace(row, counts=left)

@@ -40,7 +40,7 @@ from parity.engine.journal import NoJournal
 from parity.engine.options import RunOptions
 from parity.engine.planning import RunPlan
 from parity.findings import known_entries, known_file
-from parity.findings.known import Environment, Known, parse
+from parity.findings.known import Environment, Known
 from parity.store.code import Code
 from parity.store.rows import Header, Run
 from parity.zoo.subjects import load, select
@@ -171,7 +171,7 @@ def accepted(done: Sequence[Any]) -> list[Any]:
     """The entries that `parity known add` makes of it, read back from their file."""
     run = Run(Header(PRINT), tuple(r for d in done for r in d.records), tuple(d.summary for d in done))
     made = [(e, e.id) for c in known_entries.causes_of(run) for e in known_entries.of_cause(c, run, REASON)]
-    return list(parse(Path("known.toml"), known_file.updated("", made, Environment())).entries)
+    return list(known_file.parse(Path("known.toml"), known_file.updated("", made, Environment())).entries)
 
 
 def fails(done: Sequence[Any]) -> list[str]:

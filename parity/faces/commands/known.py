@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
 from parity.core.case import source_of
 from parity.core.errors import KnownError, UsageError, near
-from parity.core.results import UNSEARCHED, Cause
+from parity.core.results import UNSEARCHED
 from parity.engine.options import read_day, read_path
-from parity.findings import known
+from parity.findings import known, known_file
 from parity.findings.known import NAME, Entry, Environment, Known
 from parity.store import run_file
 from parity.store.rows import EXPIRED, Run
@@ -44,11 +43,17 @@ def add(to: argparse.ArgumentParser) -> None:
     drop = actions.add_parser("drop", help="take entries out of the file", description="Take entries out of the file.")
     drop.add_argument("file", type=read_path, metavar="FILE", help="the file")
     drop.add_argument("cause", nargs="*", metavar="ID", help="ids of entries")
+    how = "add the entries of another file, such as that of another branch"
+    merge = actions.add_parser("merge", help=how, description=how.capitalize() + ".")
+    merge.add_argument("file", type=read_path, metavar="FILE", help="the file that they are added to")
+    merge.add_argument("other", type=read_path, metavar="OTHER", help="the other file")
+    how = "the file that both were made from: what one of them dropped stays dropped"
+    merge.add_argument("base", type=read_path, nargs="?", metavar="BASE", help=how)
 
 
 def run(o: argparse.Namespace) -> int:
-    """Carry out one of the four actions; the exit code."""
-    return {"add": _add, "list": _list, "check": _check, "drop": _drop}[o.action](o)
+    """Carry out one of the actions; the exit code."""
+    return {"add": _add, "list": _list, "check": _check, "drop": _drop, "merge": _merge}[o.action](o)
 
 
 def of_merged(made: Run) -> list[str]:
@@ -59,7 +64,7 @@ def of_merged(made: Run) -> list[str]:
 
     name = Path(made.header.known.name)
     for path in (name, Path(name.name)) if name.name else ():
-        if path.is_file() and (held := known.read(path)).code.same(made.header.known):
+        if path.is_file() and (held := known_file.read(path)).code.same(made.header.known):
             records, deaths = new_of(made)
             new = causes.gather([r for r in records if not r.known], [d for d in deaths if not d.known])
             return [count_line(held, made.known, len(new)), *lines(held, made.known, 20)]
@@ -67,24 +72,24 @@ def of_merged(made: Run) -> list[str]:
 
 
 def _add(o: argparse.Namespace) -> int:
-    from parity.findings import known_file
+    from parity.findings import known_entries
     from parity.report.known import what
     from parity.report.words import plural
 
     made = run_file.read(o.run, partial=True)
     path: Path = o.file
-    text = known.content(path) if path.exists() else ""
-    before = known.parse(path, text) if text.strip() else None
+    text = known_file.content(path) if path.exists() else ""
+    before = known_file.parse(path, text) if text.strip() else None
     environment = Environment.of(made.header.fingerprint)
     if before is not None and before.environment.device not in ("", environment.device):
         other = f"{path} is for {before.environment.device}, and {o.run} is of {environment.device}"
         raise UsageError(f"{other}; a file is for one family of devices: name another with --file")
-    held = {e.id: e for e in (before.entries if before else ())}
+    held = before.by_id if before is not None else {}
     new = [*_asked(o, made), *_prolonged(o, made, held)]
     if not new:
         print(f"{o.run} has nothing to add: no finding that is missing in {path}")
         return 0
-    changed = _merged(held, new)
+    changed = known_entries.added(held, new)
     for e in changed.values():
         if not e.reason.strip():
             raise UsageError(
@@ -141,29 +146,10 @@ def _prolonged(o: argparse.Namespace, made: Run, held: dict[str, Entry]) -> list
     return [replace(held[id], until=o.until, reason=o.reason or held[id].reason, link=o.link or held[id].link) for id in ids]
 
 
-def _merged(held: dict[str, Entry], new: Sequence[Entry]) -> dict[str, Entry]:
-    """The entries that are added or changed, by id. What has the cause of an entry that is there already belongs to it."""
-    from parity.findings import known_entries
-
-    changed: dict[str, Entry] = {}
-    for e in new:
-        there = {**held, **changed}
-        like = [t for t in there.values() if e.cause is not None and _alike(t, e, e.cause)]
-        old = there.get(e.id) or (like[0] if like else None)
-        made = e if old is None else known_entries.merged(old, e)
-        changed[made.id] = made
-    return changed
-
-
-def _alike(one: Entry, e: Entry, cause: Cause) -> bool:
-    """Whether an entry of a cause belongs to another one."""
-    return one.same_cause(cause) and one.by_chance == e.by_chance and known.step(one.status)[0] == known.step(e.status)[0]
-
-
 def _list(o: argparse.Namespace) -> int:
     from parity.report.known import render
 
-    print(render(known.read(o.file), date.today()))
+    print(render(known_file.read(o.file), date.today()))
     return 0
 
 
@@ -171,7 +157,7 @@ def _check(o: argparse.Namespace) -> int:
     """Read the file, and compare its names with the catalog."""
     from parity.report.words import plural
 
-    held = known.read(o.file)
+    held = known_file.read(o.file)
     problems = [
         *unknown_ops(held),
         *(f"[{e.id}] expired on {e.until}: {e.reason}" for e in held.entries if e.expired(date.today())),
@@ -201,12 +187,26 @@ def unknown_ops(held: Known) -> list[str]:
 
 
 def _drop(o: argparse.Namespace) -> int:
-    from parity.findings import known_file
-
-    held = known.read(o.file)
+    held = known_file.read(o.file)
     ids = [held.entry(id).id for id in o.cause]
     if not ids:
         raise KnownError(f"name the entries to drop: parity known drop {o.file} ID; parity known list {o.file} lists them")
-    known_file.write(o.file, known_file.dropped(known.content(o.file), ids))
+    known_file.write(o.file, known_file.dropped(known_file.content(o.file), ids))
     print(f"dropped {', '.join(ids)}; {len(held.entries) - len(set(ids))} left in {o.file}")
+    return 0
+
+
+def _merge(o: argparse.Namespace) -> int:
+    from parity.findings import known_entries
+    from parity.report.known import what
+
+    ours, theirs = known_file.read(o.file), known_file.read(o.other)
+    base = known_file.read(o.base).by_id if o.base is not None else {}
+    gone = [id for id in base if id in ours.by_id and id not in theirs.by_id]
+    new = [e for id, e in theirs.by_id.items() if id not in base or id in ours.by_id]
+    changed = known_entries.added(ours.by_id, [known_entries.of_other(e, ours.by_id.get(e.id)) for e in new])
+    text = known_file.updated(known_file.content(o.file), [(e, what(e)) for e in changed.values()])
+    known_file.write(o.file, known_file.dropped(text, gone))
+    fresh = len(changed.keys() - ours.by_id.keys())
+    print(f"{fresh} added, {len(gone)} dropped, {len(ours.entries) + fresh - len(gone)} in {o.file}")
     return 0

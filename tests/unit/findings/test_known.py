@@ -12,7 +12,7 @@ import pytest
 from parity.core.errors import KnownError
 from parity.core.results import Cause, Fingerprint, Record
 from parity.engine import own
-from parity.findings import known
+from parity.findings import known, known_file
 from parity.findings.known import Entry, Environment, covers
 from parity.store.rows import GROWN, SEEN, ItemRow
 
@@ -47,7 +47,7 @@ cases = ["forward: softmax(float32[2, 2].transpose(0, 1), dim=-1)"]
 
 
 def test_a_file_is_read_whole() -> None:
-    held = known.parse(PATH, TEXT)
+    held = known_file.parse(PATH, TEXT)
     (e,) = held.entries
     assert held.environment == Environment("mps", "2.13.0", "macOS 15.5")
     assert e.cause == Cause("aten::_softmax", "values", ("non-contiguous operand",))
@@ -61,34 +61,70 @@ def test_a_file_is_read_whole() -> None:
     assert list(known.cases_of(held.entries, "softmax", "float16")) == []
 
 
+def test_the_first_format_is_read() -> None:
+    """Of before entries said at which values they show."""
+    text = TEXT.replace(TEXT[TEXT.index("extent") : TEXT.index("cases")], "")
+    (e,), (now,) = (known_file.parse(PATH, t).entries for t in (text, TEXT))
+    assert e.older
+    assert replace(now, extent=None) == e
+
+
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
         ("format = 1", "format = 7", "parity-known.toml:1: format is '7', this parity reads 1"),
         ("[[known]]", "[[known", "parity-known.toml:8: this is no TOML"),
-        ("status =", "statuss =", "known '_softmax-6ea5ad': unknown key of [[known]] 'statuss'; did you mean 'status'"),
-        ('status = "drift"', "", "parity-known.toml:8: known '_softmax-6ea5ad': 'status' is missing"),
-        ('"drift"', '"drifts"', "status holds 'drifts'; did you mean 'drift'? allowed: drift, wrong"),
-        ('"drift"', '"agree"', "status holds 'agree'"),
+        ("status =", "statuss =", "known '_softmax-6ea5ad': unknown key 'statuss'; did you mean 'status'"),
+        ('status = "drift"', "", "parity-known.toml:8: known '_softmax-6ea5ad': object missing required field 'status'"),
+        (
+            '"drift"',
+            '"drifts"',
+            "parity-known.toml:21: known '_softmax-6ea5ad': an entry stands for no status 'drifts'; allowed: drift, wrong",
+        ),
+        ('"drift"', '"agree"', "an entry stands for no status 'agree'; allowed: "),
         ('"drift"', '"crash"', "status holds 'crash'; with the symptom 'values' it can't be so"),
-        ("2027-01-31", '"next year"', "parity-known.toml:13: known '_softmax-6ea5ad': until holds 'next year'; write a day"),
-        ("2027-01-31", "2027-01-31T10:00:00", "until holds '2027-01-31 10:00:00'; write a day"),
-        ('dtypes = ["float32"]', 'dtypes = ["flaot32"]', "dtypes holds 'flaot32'; did you mean 'float32'"),
-        ('["forward"]', '["forwards"]', "aspects holds 'forwards'; did you mean 'forward'"),
-        ('["softmax"]', '"softmax"', "ops holds 'softmax'; write a list of texts"),
-        ('["softmax"]', "[]", "ops holds []; name at least one op"),
-        ("dim=-1)", "dim=-1", "cases holds 'forward: softmax(float32[2, 2].transpose(0, 1), dim=-1'; this is not a case id"),
+        (
+            "2027-01-31",
+            '"next year"',
+            "parity-known.toml:13: known '_softmax-6ea5ad': 'until' holds 'next year', expected a day, like 2027",
+        ),
+        ("2027-01-31", "2027-01-31T10:00:00", "'until' holds '2027-01-31 10:00:00', expected a day"),
+        (
+            'dtypes = ["float32"]',
+            'dtypes = ["flaot32"]',
+            "parity-known.toml:19: known '_softmax-6ea5ad': unknown dtype 'flaot32'; allowed: float32",
+        ),
+        ('["forward"]', '["forwards"]', "unknown aspect 'forwards'; allowed: forward"),
+        ('["softmax"]', '"softmax"', "'ops' holds 'softmax', expected 'array', got 'str'"),
+        ('["softmax"]', "[]", "'ops' holds '[]', expected 'array' of length >= 1"),
+        ("dim=-1)", "dim=-1", "'forward: softmax(float32[2, 2].transpose(0, 1), dim=-1' cannot be run: this is not a case id"),
         ("float32[2, 2]", "float32[200000, 200000]", "its operands take 149 GiB; at most 16 GiB are run again"),
-        ('"values"', '"vlaues"', "symptom holds 'vlaues'; allowed: values"),
-        ('subject = "aten::_softmax"', "", "a cause needs a subject and a symptom"),
-        ('reason = "reported"', 'reason = " "', "reason holds ' '; write a text"),
-        ('reason = "reported"', 'reason = "\\u001b[2J"\nwhat2 = 1', "unknown key of [[known]] 'what2'"),
-        ("device = ", "devise = ", "unknown key of [environment] 'devise'; did you mean 'device'?"),
-        ('device = "mps"\ntorch', "device = 3\ntorch", "device is 3; write a text"),
-        ("[[known]]", "[known]", "'known' is not a list of entries; head each entry with [[known]]"),
-        ("since = {", "since = { on = 3,", "since holds {'on': 3"),
-        ("status =", 'by-chance = "yes"\nstatus =', "by-chance holds 'yes'; write true"),
-        ("status =", 'members = [{ subject = "aten::exp" }]\nstatus =', "members holds {'subject': 'aten::exp'}; write a list"),
+        ('"values"', '"vlaues"', "parity-known.toml:16: known '_softmax-6ea5ad': unknown symptom 'vlaues'; allowed: values"),
+        ('subject = "aten::_softmax"', "", "object missing required field 'subject'"),
+        ('reason = "reported"', 'reason = " "', "'reason' holds ' ', expected a text"),
+        (
+            'reason = "reported"',
+            'reason = "\\u001b[2J"\nwhat2 = 1',
+            "parity-known.toml:12: known '_softmax-6ea5ad': unknown key 'what2'",
+        ),
+        ("device = ", "devise = ", "parity-known.toml:3: unknown field 'devise'; did you mean 'device'?"),
+        ('device = "mps"\ntorch', "device = 3\ntorch", "'environment.device' holds '3', expected 'str', got 'int'"),
+        ("[[known]]", "[known]", ", expected 'array', got 'object'"),
+        (
+            "since = {",
+            "since = { on = 3,",
+            "parity-known.toml:14: known '_softmax-6ea5ad': unknown field 'on'; did you mean 'os'?",
+        ),
+        (
+            "status =",
+            'by-chance = "yes"\nstatus =',
+            "parity-known.toml:21: known '_softmax-6ea5ad': 'by_chance' holds 'yes', expected 'bool'",
+        ),
+        (
+            "status =",
+            'members = [{ subject = "aten::exp" }]\nstatus =',
+            "\"{'subject': 'aten::exp'}\", object missing required field 'symptom'",
+        ),
         ('"class Inf" = inf', '"class Imf" = inf', "extent holds {'dtype': 'float32'"),
         ('dtype = "float32", ', "", "nobody writes this by hand: parity known add makes it"),
         ("37.2", '"37.2"', "extent holds {'dtype': 'float32'"),
@@ -100,7 +136,7 @@ def test_a_file_is_read_whole() -> None:
 def test_a_broken_file_is_told_with_place_value_and_remedy(old: str, new: str, said: str) -> None:
     assert TEXT.count(old) >= 1
     with pytest.raises(KnownError) as e:
-        known.parse(PATH, TEXT.replace(old, new, 1))
+        known_file.parse(PATH, TEXT.replace(old, new, 1))
     assert said in str(e.value)
     assert str(e.value).startswith("parity-known.toml:")
     assert e.value.exit_code == 2
@@ -110,21 +146,21 @@ def test_a_broken_file_is_told_with_place_value_and_remedy(old: str, new: str, s
 def test_an_entry_that_stands_twice_is_refused() -> None:
     entry = TEXT[TEXT.index("[[known]]") :]
     with pytest.raises(KnownError, match="'_softmax-6ea5ad' stands twice, first in line 8; drop one of the two"):
-        known.parse(PATH, TEXT + entry)
+        known_file.parse(PATH, TEXT + entry)
 
 
 def test_a_file_that_is_not_there_or_no_text_is_told(tmp_path: Path) -> None:
     with pytest.raises(KnownError, match="parity known add RUN"):
-        known.read(tmp_path / "none.toml")
+        known_file.read(tmp_path / "none.toml")
     (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(KnownError, match="it is not text"):
-        known.read(tmp_path / "bytes.toml")
+        known_file.read(tmp_path / "bytes.toml")
     with pytest.raises(KnownError, match="not an ordinary file"):
-        known.read(tmp_path)
+        known_file.read(tmp_path)
 
 
 def test_texts_of_the_file_are_made_printable() -> None:
-    (e,) = known.parse(PATH, TEXT.replace('"reported"', '"\\u001b[2J"')).entries
+    (e,) = known_file.parse(PATH, TEXT.replace('"reported"', '"\\u001b[2J"')).entries
     assert e.reason == "\\x1b[2J"
 
 
@@ -161,7 +197,7 @@ def test_joined_causes_take_a_further_subject_that_differs_in_nothing_else() -> 
 
 
 def test_another_environment_is_told_and_a_build_is_none() -> None:
-    held = known.parse(PATH, TEXT)
+    held = known_file.parse(PATH, TEXT)
     here = Fingerprint("0", "2.13.0+cpu", "", "3.11", "macOS 15.5 (24F74)", "arm64", "mps:0", "Apple M1")
     assert held.warnings(here) == ()
     there = Fingerprint("0", "2.14.0", "", "3.11", "Linux 6.8.0-41-generic", "x86_64", "cuda:0", "H200")
@@ -173,7 +209,7 @@ def test_another_environment_is_told_and_a_build_is_none() -> None:
 
 
 def test_the_last_day_counts() -> None:
-    (e,) = known.parse(PATH, TEXT).entries
+    (e,) = known_file.parse(PATH, TEXT).entries
     assert not e.expired(date(2027, 1, 31))
     assert e.expired(date(2027, 2, 1))
 

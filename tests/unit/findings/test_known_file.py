@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import difflib
 import math
+import random
+import shutil
+import string
+import subprocess
+from argparse import Namespace
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -12,8 +17,10 @@ import pytest
 
 from parity.core.errors import KnownError, OutputError
 from parity.core.results import Cause, Fingerprint, Measure, Record
+from parity.faces.commands import known as known_command
 from parity.findings import known_entries, known_file
-from parity.findings.known import Entry, Environment, parse
+from parity.findings.known import Entry, Environment
+from parity.findings.known_file import parse, read
 from parity.store.rows import Death, Header, ItemRow, Run
 
 PATH = Path("parity-known.toml")
@@ -136,3 +143,77 @@ def test_what_a_run_adds_leaves_reason_and_day_alone() -> None:
     )  # fmt: skip
     assert known_entries.merged(replace(ENTRY, extent=None), larger).extent == larger.extent
     assert known_entries.merged(replace(ENTRY, by_chance=True, also=()), grown).also == ()
+
+
+def drawn(draw: random.Random) -> Entry:
+    op = "".join(draw.choices(string.ascii_lowercase, k=5))
+    return Entry(Cause(f"aten::{op}", "values").id, "reported", (op,), "wrong", dtypes=("float32",), also=ENTRY.also)
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+def test_git_merges_what_two_branches_add(tmp_path: Path) -> None:
+    """18 of 20 pairs of branches that add two entries each to a file of 80; what both change is a conflict."""
+    draw = random.Random(0)
+    base = written(*(drawn(draw) for _ in range(80)))
+
+    def merged(*sides: str) -> tuple[bool, str]:
+        for name, text in zip(("ours", "base", "theirs"), sides):
+            (tmp_path / name).write_text(text)
+        command = ["git", "merge-file", "-p", "ours", "base", "theirs"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        return done.returncode == 0, done.stdout
+
+    clean, last = 0, ""
+    for _ in range(20):
+        ours, theirs = ([drawn(draw), drawn(draw)] for _ in range(2))
+        went, text = merged(written(*ours, text=base), base, written(*theirs, text=base))
+        clean += went
+        if went:
+            ids = [line for line in text.splitlines() if line.startswith("id = ")]
+            assert len(ids) == 84
+            assert ids == sorted(ids)
+            assert {f'id = "{e.id}"' for e in (*ours, *theirs)} <= {*ids}
+            last = text
+    assert clean >= 18
+    assert len(parse(PATH, last).entries) == 84
+    (first, *_) = parse(PATH, base).entries
+    worse = [written(replace(first, dtypes=(d,)), text=base) for d in ("int8", "int16")]
+    assert not merged(worse[0], base, worse[1])[0]
+
+
+def test_files_of_two_branches_are_merged_by_entries(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of an entry that both have, the lists are joined, our words stay, and the earlier day; what one dropped stays dropped
+    where their common base is given."""
+    a, b, c, d = (replace(ENTRY, id=id, cause=None, members=(), link="") for id in "abcd")
+    wider = replace(a, dtypes=("int8",), reason="theirs", until=date(2026, 1, 31))
+    files = {"ours": written(a, b, c), "theirs": written(wider, b, d), "base": written(a, b, c)}
+    files["base"] = written(replace(d, id="e"), text=files["base"])
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+
+    def ids(*names: str) -> list[str]:
+        (tmp_path / "ours").write_text(files["ours"])
+        paths = [tmp_path / name for name in names]
+        known_command.run(
+            Namespace(action="merge", file=tmp_path / "ours", other=paths[0], base=paths[1] if paths[1:] else None)
+        )
+        return [e.id for e in read(tmp_path / "ours").entries]
+
+    assert ids("theirs") == ["a", "b", "c", "d"]
+    first = read(tmp_path / "ours").entries[0]
+    assert (first.dtypes, first.reason, first.until) == ((*a.dtypes, "int8"), a.reason, date(2026, 1, 31))
+    assert "1 added, 0 dropped, 4 in " in capsys.readouterr().out
+    assert ids("ours") == ["a", "b", "c"]
+    assert (tmp_path / "ours").read_text() == files["ours"].replace("it gives wrong values", "wrong in exp, log_softmax")
+    assert ids("theirs", "base") == ["a", "b", "d"]
+    (tmp_path / "fewer").write_text(known_file.dropped(files["base"], ["a", "e"]))
+    assert ids("fewer", "base") == ["b", "c"]
+
+
+def test_a_key_that_stands_for_all_now_is_taken_out_and_sections_of_a_person_stay() -> None:
+    text = written(replace(ENTRY, since=Environment())) + '\n[known.since]\ntorch = "2.13.0"\n'
+    after = written(replace(ENTRY, dtypes=(), since=Environment(torch="2.13.0")), text=text)
+    (e,) = parse(PATH, after).entries
+    assert (e.dtypes, e.since.torch) == ((), "2.13.0")
+    assert "dtypes = " not in after
+    assert after.endswith('[known.since]\ntorch = "2.13.0"\n')

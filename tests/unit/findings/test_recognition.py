@@ -22,7 +22,7 @@ from parity.engine.journal import NoJournal
 from parity.engine.options import RunOptions
 from parity.engine.planning import RunPlan
 from parity.findings import known_entries, known_file
-from parity.findings.known import Entry, Environment, Known, parse
+from parity.findings.known import Entry, Environment, Known
 from parity.findings.recognition import known_death, outline, uncovered
 from parity.findings.standing import FIXED, KNOWN, NOT_SEEN, standings
 from parity.store.code import Code
@@ -47,7 +47,7 @@ def accepted(done: Iterable[Examined], until: date | None = None) -> tuple[Entry
     some = Run(Header(PRINT), tuple(r for d in done for r in d.records), tuple(d.summary for d in done))
     made = [e for c in known_entries.causes_of(some) for e in known_entries.of_cause(c, some, "planted", "", until)]
     text = known_file.updated("", [(e, "it is wrong") for e in made], Environment.of(PRINT))
-    return parse(Path("known.toml"), text).entries
+    return known_file.parse(Path("known.toml"), text).entries
 
 
 def states(done: Iterable[Examined]) -> set[tuple[str, bool]]:
