@@ -13,6 +13,7 @@ import sys
 import time
 from pathlib import Path
 
+import golden
 import pytest
 import yaml
 from workflow import ROOT, Runner, machine, wanted
@@ -120,18 +121,18 @@ def test_a_night_proposes_what_it_found(runner: Runner) -> None:
     done = parity(runner, "run", *given)
     assert done.returncode == 0, "it is green once a person has agreed"
 
-    # The next night finds another cause, while somebody pushed to main and nobody has judged the proposal.
+    # The next night finds one more cause, while somebody pushed to main and nobody has judged the proposal.
     git(runner.folder, "switch", "-q", "main")
     git(runner.folder, "commit", "-q", "--allow-empty", "-m", "work")
     git(runner.folder, "push", "-q", "origin", "main")
     opened.write_text("5\n")
-    (runner.folder / "faults.py").write_text(FAULTS.replace('"exp"', '"neg"'))
-    runner.inputs, runner.run_id = {**runner.inputs, "ops": "neg"}, 78
-    jobs = runner.run(WORKFLOW)
-    assert (jobs["explore"], jobs["propose"]) == ("failure", "success"), runner.output
+    (night,) = (runner.store / "artifacts").iterdir()
+    (night / "run.jsonl").write_bytes((golden.GOLDEN / "faulty.jsonl").read_bytes())
+    propose = yaml.safe_load(WORKFLOW.read_text())["jobs"]["propose"]["steps"]
+    assert runner.job("propose", propose, runner.given())["result"] == "success", runner.output
     second = git(origin, "show", "parity-known:parity-known.toml")
-    assert second.startswith(first)
-    assert re.findall(r'^ops = \["(\w+)"', second, re.M) == ["exp", "neg"]
+    ids = [re.findall(r'^id = "(\S+)"', text, re.M) for text in (first, second)]
+    assert [sorted(found) for found in ids] == [["exp-b4c8f1"], ["add-080c22", "exp-b4c8f1"]]
     assert git(origin, "branch", "--format=%(refname:short)").split() == ["main", "parity-known"]
     assert git(origin, "merge-base", "main", "parity-known") == git(origin, "rev-parse", "main")
     asked = (runner.store.parent / "gh.log").read_text().splitlines()
