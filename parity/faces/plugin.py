@@ -84,7 +84,7 @@ def pytest_configure(config: pytest.Config) -> None:
             _guard_worker(worker)
         return
     config.pluginmanager.register(Folded(config), "parity-folded")
-    if config.get_verbosity() > 0:
+    if config.getoption("verbose", 0) > 0:  # pytest 8.3 has no get_verbosity without its terminal reporter
         config.pluginmanager.register(Verbose(config), "parity-verbose")
     if config.option.parity_output and not config.option.collectonly:
         config.pluginmanager.register(Recording(config), "parity-recording")

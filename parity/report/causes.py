@@ -186,15 +186,18 @@ def as_markdown(
     conclusion: Conclusion,
     caveats: Sequence[str] = (),
     known: Mapping[str, Mark] = NONE,
+    excluded: Sequence[str] = (),
 ) -> str:
     """The causes for a pull request's comment or a job's summary, the worst first, within GitHub's limit for a comment.
-    conclusion, known: as in `render`."""
+    conclusion, known: as in `render`; excluded: what the run does not speak of."""
     f = header.fingerprint
     device = f"{f.device} ({f.device_name})" if f.device_name else f.device
     text = f"**parity on {inert(device)}**, torch {inert(f.torch)}: {plural(len(causes), 'cause')}"
     text += f" ({counts_line(causes)})\n" if causes else "\n"
     text += "".join(f"\n> {inert(shortened(c, REASON * 4))}\n" for c in caveats)
     text += "\nEverything that counts agrees.\n" if conclusion is Conclusion.PASS and not causes else ""
+    text += "\nNot part of this verdict:\n\n" if excluded else ""
+    text += "".join(f"- {inert(shortened(line, REASON * 4))}\n" for line in excluded)
     for k, c in enumerate(causes):
         kinds = plural(len(c.records), "kind") if c.records else plural(len(c.deaths), "death")
         where = f"{kinds} in {listed(c.ops, 120)} ({listed(c.dtypes, 60)})"

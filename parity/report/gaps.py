@@ -14,7 +14,7 @@ from parity.engine.timed import Timed
 from parity.findings.verdict import poorly_judged
 from parity.report import metadata, power
 from parity.report.words import listed, plural
-from parity.store.rows import Death, ItemRow, Power
+from parity.store.rows import Death, ItemRow, Power, Run, counted
 
 INDENT = 11  # columns of labels
 FAILING = 3  # lines of each reason for which a run without findings fails
@@ -119,6 +119,17 @@ def judged_less(items: Sequence[ItemRow], records: Sequence[Record], errors: Seq
             near,
         ),
     ]
+
+
+def excluded(run: Run) -> list[str]:
+    """What an agreement of this run does not speak of, a line for each matter."""
+    end, deaths = run.end, counted(run.deaths, run.items)
+    blameless = [d for d in run.deaths if d not in deaths]
+    parts = [
+        *not_compared(run.items, blameless, end.lacking if end else (), end.lost if end else ()),
+        *judged_less(run.items, run.records, run.power),
+    ]
+    return [f"{p.label}: {p.brief}" for p in parts if p.lines and p.brief]
 
 
 def _refusals(items: Sequence[ItemRow]) -> dict[str, list[str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import layers
@@ -23,7 +24,7 @@ def test_paths_exist(page: Path, least: int) -> None:
 
 
 def test_it_is_short() -> None:
-    assert pages.text_of(CONTRIBUTING).count("\n") <= 120
+    assert pages.text_of(CONTRIBUTING).count("\n") <= 135  # of these 22 for dependencies, each with its reason
 
 
 def test_the_architecture_lists_the_folders_in_their_order() -> None:
@@ -31,3 +32,17 @@ def test_the_architecture_lists_the_folders_in_their_order() -> None:
     lists = re.findall(r"^- (`.+?): ", pages.text_of(CODE), re.M)
     named = [name for line in lists for name in re.findall(r"`(\w+)`", line)]
     assert tuple(named) == layers.ORDER
+
+
+def test_every_dependency_has_a_sentence_of_why_and_a_tested_version() -> None:
+    """Those of the package and of the extra `dev`, and no others; what ships has its hashes, except for torch."""
+    project = tomllib.loads((pages.REPO / "pyproject.toml").read_text())["project"]
+    ships, dev = (
+        [re.split("[<>=]", d)[0] for d in of] for of in (project["dependencies"], project["optional-dependencies"]["dev"])
+    )
+    section = pages.text_of(CONTRIBUTING).partition("## Dependencies")[2]
+    assert re.findall(r"^- `([\w-]+)`: \w.+", section, re.M) == [*ships, *dev]
+    tested = dict(re.findall(r"^([\w-]+)==(\S+)$", (pages.REPO / "constraints.txt").read_text(), re.M))
+    assert list(tested) == [*ships, *dev]
+    hashed = dict(re.findall(r"^([\w-]+)==(\S+) \\$", (pages.REPO / ".ci/hashes.txt").read_text(), re.M))
+    assert {d: hashed.get(d.lower()) for d in ships if d != "torch"} == {d: tested[d] for d in ships if d != "torch"}

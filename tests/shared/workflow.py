@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 
 ROOT = Path(__file__).parents[2]
-SECONDS = 120
+SECONDS = 300  # of a script: an examination and a run, on a machine with other work
 # python3 of the runner: makes an "environment" of two scripts, and installs nothing but checks what it is told to install.
 PYTHON = """#!/bin/bash
 set -e
@@ -38,6 +38,10 @@ case "$*" in
   chmod +x "$(dirname "$0")/parity" ;;
 *) exec {python} "$@" ;;
 esac
+"""
+GH = """#!/bin/bash
+echo "$*" >> {folder}/gh.log
+[ "$2" != list ] || cat {folder}/open-proposal 2> /dev/null || true
 """
 TOKEN = re.compile(r"\s*(?:(?P<string>'(?:[^']|'')*')|(?P<number>\d+)|(?P<op>==|!=|&&|\|\||!|\(|\)|,)|(?P<name>[\w.-]+))")
 
@@ -172,11 +176,12 @@ class Runner:
 
     def given(self) -> dict[str, Any]:
         """The contexts of every expression."""
-        event = {"repository": {"default_branch": "main"}}
+        event = {} if self.event == "schedule" else {"repository": {"default_branch": "main"}}  # as GitHub sends them
         github: dict[str, Any] = {
             "event_name": self.event,
             "event": event,
             "ref_name": self.ref,
+            "ref_type": "branch",
             "ref": f"refs/heads/{self.ref}",
         }
         github |= {"run_id": self.run_id, "run_attempt": 1, "repository": "someone/model", "server_url": "https://github.com"}
@@ -216,7 +221,7 @@ class Runner:
         if "run" in step:
             return self._script(job, step, contexts)
         given = {k: filled(v, contexts) for k, v in step.get("with", {}).items()}
-        if step["uses"].startswith("./") or "/.github/actions/" in step["uses"]:
+        if "/.github/actions/" in step["uses"]:
             tree = yaml.safe_load((self.action / "action.yml").read_text())
             inputs = {k: v.get("default", "") for k, v in tree["inputs"].items()}
             assert not given.keys() - inputs.keys(), "the workflow gives an input that the action lacks"
@@ -249,7 +254,7 @@ class Runner:
         elif action == "actions/download-artifact":
             for there in (self.store / "artifacts").glob("*"):
                 if fnmatch.fnmatch(there.name, given.get("pattern", given.get("name"))):
-                    into = self.folder / given["path"] / (there.name if "pattern" in given else "")
+                    into = self.folder / given["path"] / (there.name if not given.get("merge-multiple") else "")
                     shutil.copytree(there, into, dirs_exist_ok=True)
         else:
             assert action in ("actions/checkout", "actions/setup-python", "actions/cache"), action
@@ -262,7 +267,8 @@ class Runner:
         env = {k: v for k, v in os.environ.items() if not k.startswith(("GITHUB_", "COV_", "PYTEST_"))}
         env |= {k: str(v) for k, v in files.items()}
         env |= {"PATH": self._path, "RUNNER_TEMP": str(self._temp), "GITHUB_STEP_SUMMARY": str(self.store / "summary.md")}
-        env |= {"ImageOS": "macos15"} | {k: _plain(filled(v, contexts)) for k, v in step.get("env", {}).items()}
+        env |= {"ImageOS": "macos15", "RUNNER_ARCH": "ARM64", "GITHUB_ACTIONS": "true"}
+        env |= {k: _plain(filled(v, contexts)) for k, v in step.get("env", {}).items()}
         done = subprocess.run(
             ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]],
             cwd=self.folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=SECONDS, check=False,
@@ -276,15 +282,12 @@ class Runner:
         return done.returncode, {key: value for key, _, value in pairs}
 
 
-def machine(folder: Path, inputs: Mapping[str, str]) -> Runner:
+def machine(folder: Path, inputs: Mapping[str, str], python: str = sys.executable) -> Runner:
     """A machine with an empty project in `folder`, whose pip installs nothing: parity runs from the folder that it is given,
-    with the Python of this process. inputs: what the action gets instead of what a workflow says."""
+    with this Python. inputs: what the action gets instead of what a workflow says."""
     for name in ("model", "bin", "store"):
         (folder / name).mkdir()
-    programs = {
-        "python3": PYTHON.format(python=sys.executable, log=folder / "pip.log"),
-        "gh": f'#!/bin/bash\necho "$*" >> {folder / "gh.log"}\n',
-    }
+    programs = {"python3": PYTHON.format(python=python, log=folder / "pip.log"), "gh": GH.format(folder=folder)}
     for name, text in programs.items():
         (folder / "bin" / name).write_text(text)
         (folder / "bin" / name).chmod(0o755)

@@ -126,7 +126,7 @@ def _causes(o: argparse.Namespace, run: Run) -> str:
     from parity.findings import causes, verdict
     from parity.findings.standing import marks
     from parity.report import causes as causes_report
-    from parity.report import caveats
+    from parity.report import caveats, gaps
 
     gathered = causes.gather(run.records, counted(run.deaths, run.items))
     ids = [c.cause.id for c in gathered]
@@ -151,7 +151,8 @@ def _causes(o: argparse.Namespace, run: Run) -> str:
         return causes_report.as_json(gathered, run.header, before, known) + "\n"
     conclusion = verdict.of_causes(run, gathered, known)
     if o.format == "markdown":
-        return causes_report.as_markdown(gathered, run.header, conclusion, before, known)
+        excluded = () if o.cause else gaps.excluded(run)
+        return causes_report.as_markdown(gathered, run.header, conclusion, before, known, excluded)
     return causes_report.render(gathered, run.header, conclusion, bool(o.cause), () if o.cause else before, known) + "\n"
 
 

@@ -81,6 +81,8 @@ def test_markdown_is_inert_and_fits_a_comment() -> None:
     assert len(text) <= 65_536
     assert re.search(r"and \d+ more causes", text)
     assert "0 causes\n\nEverything that counts agrees." in told.as_markdown((), header(), Conclusion.PASS)
+    less = told.as_markdown((), header(), Conclusion.PASS, excluded=["fallback: 2 checks ran on the CPU unasked: <b>"])
+    assert less.endswith("agrees.\n\nNot part of this verdict:\n\n- fallback: 2 checks ran on the CPU unasked: \\<b\\>\n")
     cut = told.as_markdown((), header(), Conclusion.INCONCLUSIVE, ["Nothing was compared: <b>."])
     assert "> Nothing was compared: \\<b\\>." in cut
     assert "agrees" not in cut
