@@ -48,6 +48,7 @@ def saved(runner: Runner) -> list[str]:
     return sorted(p.name for p in (runner.store / "caches").glob("*"))
 
 
+@pytest.mark.slow
 def test_shards_gate_and_baseline(runner: Runner) -> None:
     """A push to main passes and becomes the baseline; a pull request with a fault fails, with its causes, and does not."""
     jobs = runner.run(WORKFLOW, leave_out=("second-lane",))
@@ -79,6 +80,7 @@ def test_shards_gate_and_baseline(runner: Runner) -> None:
     assert (runner.store / "artifacts/parity-gate/report.html").exists()
 
 
+@pytest.mark.slow
 def test_a_shard_without_a_run_file_fails_the_gate(runner: Runner) -> None:
     """Its machine was lost: what is there is no whole run."""
     kept = runner.store / "artifacts/parity-shard-1/run.jsonl"
@@ -95,6 +97,7 @@ def test_a_shard_without_a_run_file_fails_the_gate(runner: Runner) -> None:
     assert saved(runner) == []
 
 
+@pytest.mark.slow
 def test_a_night_proposes_what_it_found(runner: Runner) -> None:
     """As a pull request of the file of known findings, from a branch of its own; the night itself is red."""
     faulty(runner)
@@ -117,6 +120,7 @@ def test_a_night_proposes_what_it_found(runner: Runner) -> None:
     assert asked.startswith("pr create --base main --head parity-known-77 --title parity: causes found last night --body-file ")
 
 
+@pytest.mark.slow
 def test_an_upgrade_is_compared_on_one_machine(runner: Runner) -> None:
     """Both torches are installed as they were asked for, one after the other, and without the tested version's pin."""
     runner.event = "workflow_dispatch"
@@ -129,6 +133,7 @@ def test_an_upgrade_is_compared_on_one_machine(runner: Runner) -> None:
     assert "python -m pip install -q --pre torch --index-url https://example.org/nightly\n" in log
 
 
+@pytest.mark.slow
 def test_a_lane_with_its_own_python(runner: Runner) -> None:
     """No environment is made, and the torch that is there stays; the set-up file reaches the examination and the run."""
     (runner.folder / "flags.py").write_text("print('flags are set')\n")
