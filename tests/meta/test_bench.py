@@ -106,6 +106,7 @@ def test_compare_takes_the_cheap_ways_out_and_tells_their_ratio(tmp_path: Path) 
     assert all(("truth ratio" in p) is (p["dtype"] != "int64") for p in told["pairs"])
 
 
+@pytest.mark.slow
 def test_speed_counts_comparisons_of_both_sides_and_says_where_the_time_goes() -> None:
     command = [sys.executable, str(BENCH / "speed.py"), "--ops", "neg,bernoulli", "--rounds", "1"]
     told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
@@ -130,6 +131,7 @@ def test_known_plants_the_same_bugs_each_time_and_runs_the_ops_that_reach_them()
     assert bench.chosen([], 5, "1")[0] != ids
 
 
+@pytest.mark.slow
 def test_a_known_fault_hides_itself_and_no_other(capsys: pytest.CaptureFixture[str]) -> None:
     """A sample of the matrix: an error of 3 % at negative values behind, and in front of, one everywhere."""
     bench = loaded("known")
@@ -141,6 +143,7 @@ def test_a_known_fault_hides_itself_and_no_other(capsys: pytest.CaptureFixture[s
     assert ("3 %", "doubled") not in contained
 
 
+@pytest.mark.slow
 def test_acquitted_has_ways_of_ten_kinds_and_tells_green_from_red() -> None:
     bench = loaded("acquitted")
     kinds = bench.ways()
@@ -224,6 +227,7 @@ def test_recall_is_told_of_gradients_and_of_second_derivatives_separately() -> N
     ]
 
 
+@pytest.mark.slow
 def test_the_rehearsal_finds_what_products_in_tf32_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """det multiplies matrices in its second derivative alone; on the CPU itself no flag changes anything."""
     monkeypatch.setenv("LOWERED_OPS", "mm,linalg.det,sin")
@@ -239,6 +243,7 @@ def test_the_rehearsal_finds_what_products_in_tf32_change(tmp_path: Path, monkey
     assert json.loads(out.read_text()) == {}
 
 
+@pytest.mark.slow
 def test_stable_counts_the_diffs_of_an_unchanged_device_that_tell_something(capsys: pytest.CaptureFixture[str]) -> None:
     assert loaded("stable").main(["exp", "--runs", "1", "--same-seed", "-n", "1", "--more", "--dtype", "float32"]) == 0
     told = capsys.readouterr().out
@@ -264,6 +269,7 @@ def test_real_models_finds_the_planted_fault_and_names_what_is_not_installed(
     assert "skipped: no_such_library is not installed" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_models_tells_the_cost_beside_plain_passes(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     bench = loaded("models")
 
@@ -279,6 +285,7 @@ def test_models_tells_the_cost_beside_plain_passes(capsys: pytest.CaptureFixture
     assert bench.main(["small", "--effort", "default", "--most", "1e-9"]) == 1
 
 
+@pytest.mark.slow
 def test_generation_names_the_struck_step(capsys: pytest.CaptureFixture[str]) -> None:
     """The model that needs torch alone."""
     assert loaded("generation").main(["lstm", "--dtype", "float32"]) == 0

@@ -26,6 +26,7 @@ def test_masks_hide_what_differs_between_equal_runs_and_nothing_else() -> None:
     assert golden.masked(text) == '{"seconds": X, "started": "DATE"} TIME on SYSTEM: 37.2 times, 12 checks in TIME\n'
 
 
+@pytest.mark.slow
 def test_screens_of_standard_situations_are_as_they_were() -> None:
     changed = [golden.difference(name, text) for name, text in screens.outputs()]
     assert not any(changed), "".join(changed)

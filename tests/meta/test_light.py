@@ -81,6 +81,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return dict(line.split(" ", 1) for line in ran.stdout.splitlines() if line.split(" ")[0].isupper() and " " in line)
 
 
+@pytest.mark.slow
 def test_the_main_process_of_a_run_loads_no_torch(done: dict[str, str]) -> None:
     """Its workers do, at the same time; a run of a few ops would take half as long again."""
     assert done["RAN"] == "False"

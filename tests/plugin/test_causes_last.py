@@ -19,7 +19,7 @@ from parity.faces import cli, explaining
 from parity.store import run_file
 from parity.store.rows import ItemRow, Run
 
-pytestmark = pytest.mark.usefixtures("examined_once")
+pytestmark = [pytest.mark.usefixtures("examined_once"), pytest.mark.slow]
 
 OPS = ("exp", "neg", "sin", "tanh")
 HALVED = """

@@ -138,6 +138,7 @@ def test_fail_on_says_what_made_the_run_fail(tmp_path: Path, capfd: pytest.Captu
     assert f"agrees, but --fail-on fails the run for {n} checks unsupported: see above" in out
 
 
+@pytest.mark.slow
 @once
 def test_a_run_tells_what_was_judged_and_what_would_be_seen(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """And fails where less was judged than is asked for."""
@@ -165,6 +166,7 @@ def test_an_output_that_is_full_or_closed_is_one_sentence_or_none(tmp_path: Path
         assert (done.returncode, words in done.stderr, "Traceback" in done.stderr) == (code, True, False), done.stderr
 
 
+@pytest.mark.slow
 @once
 def test_a_xml_that_cannot_be_written_costs_nothing_else(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """The summary is printed and the run file is whole."""
@@ -177,6 +179,7 @@ def test_a_xml_that_cannot_be_written_costs_nothing_else(tmp_path: Path, capfd: 
     assert run_file.read(path).end is not None
 
 
+@pytest.mark.slow
 @once
 def test_the_xml_has_one_short_test_case_for_each_op_and_dtype(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Two numbers, and the findings' text where there are any."""
@@ -193,6 +196,7 @@ def test_the_xml_has_one_short_test_case_for_each_op_and_dtype(tmp_path: Path, c
     assert path.stat().st_size < 4000
 
 
+@pytest.mark.slow
 @once
 def test_refusals_alone_are_no_comparison(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """A device without the op refuses what must be refused, too: that says nothing of it."""

@@ -21,6 +21,8 @@ from parity.engine.options import HANG_AFTER
 from parity.store import run_file
 from parity.store.rows import OUTSIDE, UNKNOWN, Death, Run
 
+pytestmark = pytest.mark.slow
+
 TIMES = ("seconds", "device_seconds", "device_spread", "started", "ids")
 ODD = """
 import os, signal, sys

@@ -44,6 +44,7 @@ def stopped(folder: Path, number: int, at: str, ops: tuple[str, ...]) -> tuple[i
     return run.wait(), told, run_file.read(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_in_the_middle_keeps_what_is_done(number: int, tmp_path: Path) -> None:
     """Ctrl-C, or the cancelled job of a CI."""
@@ -58,6 +59,7 @@ def test_a_signal_in_the_middle_keeps_what_is_done(number: int, tmp_path: Path) 
     assert run.items
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_after_the_last_item_leaves_a_whole_run(number: int, tmp_path: Path) -> None:
     """While the workers are sent home."""
@@ -96,6 +98,7 @@ def marked(mark: str) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("examined_once")
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs a signal that nobody can catch")
 def test_a_run_that_is_killed_leaves_nothing_and_is_finished(
@@ -141,6 +144,7 @@ def cut(path: Path, op: str) -> None:
     path.write_text("".join(line for row, line in rows if row.get("op") != op and row.get("kind") not in ("end", "coverage")))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("examined_once")
 @pytest.mark.parametrize(("gate", "code"), [(("--fail-on", "unsupported"), 1), ((), 0)])
 def test_the_rest_of_a_run_passes_the_gate_of_the_whole(

@@ -150,6 +150,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> User:
     return User(folder, path=str(site))
 
 
+@pytest.mark.slow
 def test_what_a_setup_file_adds_is_run_and_reported(by_setup: User) -> None:
     code, said = by_setup.run("-v")
     assert code == 0, said
@@ -166,6 +167,7 @@ def test_what_a_setup_file_adds_is_run_and_reported(by_setup: User) -> None:
     )
 
 
+@pytest.mark.slow
 def test_what_a_package_adds_is_run_and_a_fault_in_it_is_found(installed: User) -> None:
     """In its own check too, which is shrunk like parity's."""
     code, said = installed.run("--setup", "faults.py")

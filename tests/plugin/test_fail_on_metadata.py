@@ -23,6 +23,7 @@ FAULTS = [Fault("outer-transposed", ("outer",), transposed, level="function")]
 """
 
 
+@pytest.mark.slow
 def test_other_strides_are_told_and_fail_where_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

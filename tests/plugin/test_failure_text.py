@@ -36,6 +36,7 @@ def failure(text: str, test: str) -> list[str]:
     return re.split(r"^(?:_{9}|-{9}|={9})", part, flags=re.M)[0].splitlines()
 
 
+@pytest.mark.slow
 def test_a_failure_is_short_and_the_summary_says_what_failed(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -66,6 +66,7 @@ IMPORTS = """import torch
 """
 
 
+@pytest.mark.slow
 def test_a_test_that_never_calls_the_fixture_fails(pytester: pytest.Pytester) -> None:
     """Nothing was compared; but who skips, fails or is refused otherwise hears of that alone."""
     pytester.makepyfile(
@@ -220,6 +221,7 @@ def test_green_until_it_is_torn_down(around):
 """
 
 
+@pytest.mark.slow
 def test_a_call_that_went_wrong_unheard_fails_its_test(pytester: pytest.Pytester) -> None:
     """One that compared nothing, whatever follows it, or found something in another thread, or has not come back: in the test
     and in its fixtures. What a test expects of its own call, and what other threads find right, does not."""
@@ -249,6 +251,7 @@ def test_exp(parity):
 """
 
 
+@pytest.mark.slow
 def test_known_findings_are_expected_failures(pytester: pytest.Pytester) -> None:
     """By the option and by the ini file, in a worker too; what is in no entry fails, and strictly what is fixed does."""
     faults = pytester.makepyfile(faults=FAULTY)

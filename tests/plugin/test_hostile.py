@@ -61,6 +61,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "code"),
     [
@@ -199,6 +200,7 @@ def planted(folder: Path, act: str) -> Path:
     return folder / "faults.py"
 
 
+@pytest.mark.slow
 def test_a_death_after_the_call_is_the_devices(tmp_path: Path) -> None:
     """It comes at whatever stage is under way, and again in processes with the device alone."""
     faults = planted(tmp_path, "os.abort()")
@@ -214,6 +216,7 @@ def test_a_process_that_ends_itself_in_silence_has_died(tmp_path: Path) -> None:
     assert ended.died == "exit code 0"
 
 
+@pytest.mark.slow
 def test_a_death_that_does_not_come_again_is_acquitted_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inquest, "TRIES", 1)
     blame, why = inquest.held(CASE, inquest.How("sim"), 60.0)
@@ -264,6 +267,7 @@ def test_a_case_that_lives_on_one_side_is_not(lives: str, monkeypatch: pytest.Mo
     assert inquest.held(CASE, inquest.How("sim"), 1.0, "SIGKILL")[0] == (DEVICE if lives == "cpu" else UNKNOWN)
 
 
+@pytest.mark.slow
 def test_a_real_case_that_is_killed_on_both_sides_is_the_cpus(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -297,6 +301,7 @@ FAULTS = [Fault("refuses", ops=("exp",), effect=refuse, level="kernel")]
 """
 
 
+@pytest.mark.slow
 def test_a_suite_in_which_everything_is_refused_is_no_success(tmp_path: Path) -> None:
     (tmp_path / "faults.py").write_text(REFUSES)
     suite = Path(__file__).parents[1] / "conformance"
@@ -309,6 +314,7 @@ def test_a_suite_in_which_everything_is_refused_is_no_success(tmp_path: Path) ->
         assert "parity: nothing was compared in 1 items: this is no success" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_device_that_starts_refusing_is_lost(tmp_path: Path) -> None:
     """It takes no tensor any more from the middle on: what comes then is refused, and not done."""
     (tmp_path / "setup.py").write_text(

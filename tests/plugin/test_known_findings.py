@@ -67,6 +67,7 @@ def red(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "first.jsonl"
 
 
+@pytest.mark.slow
 def test_the_first_red_day_ends_green_and_stays_so(parity: Parity, tmp_path: Path, red: Path) -> None:
     """Wrong values and a death: run, add, run; then one of them mended, and both."""
     shutil.copy(red, "first.jsonl")
@@ -112,6 +113,7 @@ def test_the_first_red_day_ends_green_and_stays_so(parity: Parity, tmp_path: Pat
     assert "findings: 1 new" in said
 
 
+@pytest.mark.slow
 def test_an_expired_entry_and_one_for_another_device(parity: Parity, tmp_path: Path, red: Path) -> None:
     """The first fails with its reason; the second is used, and a warning says so. A device of another family is refused in
     `add`."""
@@ -167,6 +169,7 @@ def test_mistakes_are_one_sentence(parity: Parity, tmp_path: Path) -> None:
     assert "[x] wrong in expp" in said
 
 
+@pytest.mark.slow
 def test_nothing_compared_is_not_green_whatever_is_known(parity: Parity, tmp_path: Path) -> None:
     """All that a run of one op does is to raise."""
     (tmp_path / "raises.py").write_text(
@@ -192,6 +195,7 @@ cases = ["forward: exp(float32[3])"]
 """
 
 
+@pytest.mark.slow
 def test_an_ini_file_names_the_file_and_workers_use_it(pytester: pytest.Pytester) -> None:
     """As a path relative to it; pytest says what became of the entries, and strictly what is fixed fails."""
     faults = pytester.makepyfile(
@@ -219,6 +223,7 @@ def test_an_ini_file_names_the_file_and_workers_use_it(pytester: pytest.Pytester
     assert "there is no file of known findings" in done.stderr.str() + done.stdout.str()
 
 
+@pytest.mark.slow
 def test_parts_of_items_and_reports_know_them(parity: Parity, tmp_path: Path, red: Path) -> None:
     """With a limit of time, each known case is run once; reports mark what is known, and gates leave it out."""
     shutil.copy(red, "first.jsonl")

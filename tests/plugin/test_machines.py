@@ -73,6 +73,7 @@ def rows(path: Path) -> list[str]:
     return sorted(json.dumps(t, sort_keys=True) for t in keep)
 
 
+@pytest.mark.slow
 def test_two_environments_one_of_which_is_killed_are_one_run(tmp_path: Path, other: Path) -> None:
     """What the lost worker had begun is examined again; the run file is that of a run in one place."""
     sign = tmp_path / "sign"
@@ -113,6 +114,7 @@ def far(tmp_path: Path) -> tuple[str, str]:
     return f"{ssh.parent}{os.pathsep}{os.environ['PATH']}", f"ssh=mac2//python={sys.executable}"
 
 
+@pytest.mark.slow
 def test_findings_of_a_far_machine_come_home(tmp_path: Path) -> None:
     """Records, causes, and the scripts, which are written on the disk of the one who asked."""
     path, spec = far(tmp_path)
@@ -128,6 +130,7 @@ def test_findings_of_a_far_machine_come_home(tmp_path: Path) -> None:
     assert not (tmp_path / "home/findings").exists()
 
 
+@pytest.mark.slow
 def test_a_machine_that_is_gone_costs_its_worker_and_not_the_run(tmp_path: Path) -> None:
     """The item that it had is examined by the other one."""
     path, spec = far(tmp_path)
@@ -144,6 +147,7 @@ def test_a_machine_that_is_gone_costs_its_worker_and_not_the_run(tmp_path: Path)
     assert "is gone" in done.stderr
 
 
+@pytest.mark.slow
 def test_machines_that_differ_are_refused(tmp_path: Path, other: Path) -> None:
     """By name, with what differs, unless that is asked for; then the run file says so."""
     (tmp_path / "odd.sh").write_text(f'#!/bin/sh\nOMP_NUM_THREADS=3 exec {other} "$@"\n')

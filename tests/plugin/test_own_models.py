@@ -65,6 +65,7 @@ def of(run: Run, op: str) -> dict[str, str]:
     return {r.aspect: r.status for r in run.records if r.op == op}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("examined_once")
 def test_own_functions_are_items_of_a_run(parity_in: Parity, tmp_path: Path) -> None:
     """One that is wrong is reported with its name and can be accepted; one that says nothing fails the run; one that ends its

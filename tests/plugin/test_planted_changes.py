@@ -26,6 +26,8 @@ from parity.history.diff import Diff, compare
 from parity.report.diff import terminal
 from parity.store.rows import End, Header, Run, totals
 
+pytestmark = pytest.mark.slow
+
 OPS = ("softmax", "layer_norm", "mm", "cumsum")  # those that are healthy show that nothing else is told
 THROUGH_MM = ("mm", "matmul", "addmm", "inner", "chain_matmul", "linear", "tensordot", "kron", "corrcoef")
 

@@ -41,6 +41,7 @@ def test_agreeing_items_pass_and_are_named_by_op_and_dtype(pytester: pytest.Pyte
     done.stdout.fnmatch_lines(["*test_operator[[]add-float32[]] PASSED*"])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(torch.accelerator.is_available() and not hasattr(torch, "sim"), reason="auto finds a real device here")
 @pytest.mark.parametrize("asked", [(), ("--parity-device", "sim:mps")])
 def test_the_header_names_the_device_and_says_that_it_is_simulated(pytester: pytest.Pytester, asked: tuple[str, ...]) -> None:
@@ -58,12 +59,14 @@ def test_a_refused_op_is_a_skip_with_its_reason(pytester: pytest.Pytester) -> No
     done.stdout.fnmatch_lines(["*heaviside float32: forward: * unsupported*"])
 
 
+@pytest.mark.slow
 def test_fail_on_makes_a_refusal_a_failure(pytester: pytest.Pytester) -> None:
     """--parity-fail-on unsupported."""
     options = ("--parity-device", "sim:mps", "--parity-op", "heaviside", "--parity-dtype", "float32")
     suite(pytester, *options, "--parity-fail-on", "unsupported").assert_outcomes(failed=1)
 
 
+@pytest.mark.slow
 def test_unknown_names_are_usage_errors(pytester: pytest.Pytester) -> None:
     """With near matches, and without a traceback."""
     done = suite(pytester, "--parity-op", "sofmax")
@@ -84,11 +87,13 @@ def test_a_status_that_is_none_is_a_usage_error(pytester: pytest.Pytester) -> No
     pytester.runpytest_subprocess("--parity-fail-on", "fallback,void", "-p", "no:cacheprovider").assert_outcomes(passed=1)
 
 
+@pytest.mark.slow
 def test_an_absent_device_ends_the_run_with_4(pytester: pytest.Pytester) -> None:
     """Exit code of the device's absence."""
     assert suite(pytester, "--parity-device", "xpu", "--parity-op", "add").ret == 4
 
 
+@pytest.mark.slow
 def test_a_finding_without_room_for_its_script_is_told_all_the_same(pytester: pytest.Pytester) -> None:
     """A full disk costs the script, not the finding."""
     faults = pytester.makepyfile(faults=FAULTY.format(op="tanh"))
@@ -98,6 +103,7 @@ def test_a_finding_without_room_for_its_script_is_told_all_the_same(pytester: py
     done.stdout.fnmatch_lines(["*tanh float32 on sim: wrong in out, forward*", "*no script: cannot write /dev/null/findings/*"])
 
 
+@pytest.mark.slow
 def test_a_death_under_xdist_is_told_and_the_item_goes_on(pytester: pytest.Pytester) -> None:
     """The item of a dead worker is run again without the case that killed it."""
     faults = pytester.makepyfile(
@@ -117,6 +123,7 @@ def test_a_death_under_xdist_is_told_and_the_item_goes_on(pytester: pytest.Pytes
     assert done.ret == pytest.ExitCode.TESTS_FAILED
 
 
+@pytest.mark.slow
 def test_a_reference_that_dies_is_no_crash_of_the_device(tmp_path: Path) -> None:
     """The CPU's own trouble: the run says so, goes on without the case, and ends well; a replay of it says the same."""
     setup = tmp_path / "setup.py"
@@ -165,6 +172,7 @@ def test_a_setup_that_raises_is_one_error(tmp_path: Path, last: str, told: str) 
     assert "agrees" not in done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_a_setup_comes_before_the_device_is_looked_for(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """So that what it sets is what the probe sees, and a replay and an explanation too."""
     setup = tmp_path / "setup.py"
@@ -202,6 +210,7 @@ def test_a_replay_that_dies_says_whose_death_it_was(
     assert ("why it is so" in out) == bool(blame)
 
 
+@pytest.mark.slow
 def test_a_hang_is_ended_from_outside(pytester: pytest.Pytester) -> None:
     """The controller kills a worker whose case is overdue, also where native code would hold the interpreter."""
     faults = pytester.makepyfile(
@@ -228,6 +237,7 @@ def run(folder: Path, name: str, *arguments: str) -> list[dict[str, object]]:
     return [json.loads(x) for x in out.read_text().splitlines()]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("examined_once")
 def test_one_worker_and_four_give_the_same_cases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Cases are a function of item and seed, not of order or worker: the ids of all of them, by the digest that each item

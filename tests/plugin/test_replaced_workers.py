@@ -11,7 +11,7 @@ from parity.faces import cli
 from parity.store import run_file
 from parity.store.rows import ItemRow
 
-pytestmark = pytest.mark.usefixtures("examined_once")
+pytestmark = [pytest.mark.usefixtures("examined_once"), pytest.mark.slow]
 
 OPS = "exp", "softmax"
 LEAK = """

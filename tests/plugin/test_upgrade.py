@@ -16,6 +16,8 @@ from parity.store import run_file
 sys.path.append(str(Path(__file__).parents[1] / "bench"))
 import upgrade as bench
 
+pytestmark = pytest.mark.slow
+
 PLANTED = ("missing function", "signature", "dtype", "model only")
 
 

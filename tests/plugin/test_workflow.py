@@ -60,6 +60,7 @@ def saved(runner: Runner) -> list[str]:
     return sorted(p.name for p in (runner.store / "caches").glob("*"))
 
 
+@pytest.mark.slow
 def test_shards_gate_and_baseline(runner: Runner) -> None:
     """A push to main passes and becomes the baseline; a pull request with a fault fails, with its causes, and does not."""
     jobs = runner.run(WORKFLOW, leave_out=("second-lane",))
@@ -91,6 +92,7 @@ def test_shards_gate_and_baseline(runner: Runner) -> None:
     assert (runner.store / f"artifacts/parity-gate-{LANE}/report.html").exists()
 
 
+@pytest.mark.slow
 def test_a_shard_without_a_run_file_fails_the_gate(runner: Runner) -> None:
     """Its machine was lost: what is there is no whole run."""
     kept = runner.store / "artifacts/parity-sim-shard-1-of-2/run.jsonl"
@@ -104,6 +106,7 @@ def test_a_shard_without_a_run_file_fails_the_gate(runner: Runner) -> None:
     assert saved(runner) == []
 
 
+@pytest.mark.slow
 def test_a_night_proposes_what_it_found(runner: Runner) -> None:
     """As a pull request of the file of known findings, from one branch for all nights; the night itself is red."""
     faulty(runner)
@@ -150,6 +153,7 @@ def parity(runner: Runner, *command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(asked, cwd=runner.folder, env=env, text=True, capture_output=True, check=False)
 
 
+@pytest.mark.slow
 def test_an_upgrade_is_compared_on_one_machine(runner: Runner) -> None:
     """Both torches are installed as they were asked for, one after the other, and without the tested version's pin."""
     runner.event = "workflow_dispatch"
@@ -162,6 +166,7 @@ def test_an_upgrade_is_compared_on_one_machine(runner: Runner) -> None:
     assert "python -m pip install -q --pre torch --index-url https://example.org/nightly\n" in log
 
 
+@pytest.mark.slow
 def test_a_lane_with_its_own_python(runner: Runner) -> None:
     """No environment is made, and the torch that is there stays; the set-up file reaches the examination and the run. A
     scheduled run can become the baseline."""

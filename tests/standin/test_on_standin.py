@@ -17,7 +17,7 @@ from parity.core.results import COMPARED, FINDINGS, Status
 from parity.store import run_file
 from parity.store.rows import Run
 
-pytestmark = needs_standin
+pytestmark = [needs_standin, pytest.mark.slow]
 
 # Two rows of each family, and what MPS has operators of its own for; beyond the first row of a family, the one in its middle.
 OWN = ("linear", "conv2d", "conv_transpose2d", "max_pool2d", "lstm", "scaled_dot_product_attention", "rms_norm")

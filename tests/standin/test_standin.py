@@ -9,6 +9,8 @@ import torch
 from standin_library import MINOR, missing
 from standin_runs import HERE, ROOT, needs_standin, python
 
+pytestmark = pytest.mark.slow
+
 TENSORS = """
 import torch
 x = torch.ones(3, device="mps", requires_grad=True)

@@ -159,6 +159,7 @@ def test_a_finding_shrinks_and_prints() -> None:
     assert "worst at" in told(f, "sim", None)
 
 
+@pytest.mark.slow
 def test_the_script_compares_the_operands() -> None:
     case = parse("logaddexp(float32[3].normal(seed=1), float32[3].normal(seed=2))")
     for aspect in ("forward", "backward", "out="):

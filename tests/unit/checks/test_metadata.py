@@ -88,6 +88,7 @@ def test_strides_that_say_nothing_are_not_told(op: str, effect: Any, text: str) 
     assert (str(forward.verdict.status), forward.notes) == ("agree", ())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("faults", [(), honest.FAULTS], ids=["healthy", "honest"])
 def test_healthy_and_honest_devices_tell_nothing_but_for_kernels_of_their_own(faults: tuple[Fault, ...]) -> None:
     device, cpu, tables = resolve("sim", faults), resolve("cpu"), load("sim")

@@ -70,7 +70,7 @@ def test_quick_asks_for_no_truth_where_rounding_explains_all(truths: list[str], 
     assert 0.0 < found.share <= 1.0
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("op", ["convolution", "native_batch_norm", "_softmax", "addmm", "threshold_backward", "mean"])
 def test_quick_finds_faulty_kernels(op: str, dtype: torch.dtype) -> None:
     """One or ten per cent, on top of honest roundings."""

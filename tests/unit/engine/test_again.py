@@ -96,6 +96,7 @@ def test_what_needs_other_aspects_of_its_case_comes_as_a_replay_does(tmp_path: P
     assert (one.came, one.history) == (True, "sinh(float32[3])")
 
 
+@pytest.mark.slow
 def test_a_flag_of_the_environment_that_explains_is_the_cause(how: How) -> None:
     """The variable is read when a process starts; nothing else changes."""
     found = [finding("exp"), finding("tanh")]

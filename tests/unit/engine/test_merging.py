@@ -129,6 +129,7 @@ def rows(path: Path) -> list[str]:
     return sorted(json.dumps({k: v for k, v in t.items() if k not in TIMES}, sort_keys=True) for t in trees)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("examined_once")
 def test_seven_shards_merged_are_the_whole_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -117,6 +117,7 @@ def checks(path: Path) -> tuple[Counter[str], object, object]:
     return items, Counter(map(str, (r for r in run.records if r.pinned))), sorted(run.coverage, key=lambda c: c.family)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("examined_once")
 def test_a_run_with_enough_time_is_the_run_without_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All its checks, whatever workers took the parts; and it says how far it came."""
@@ -142,6 +143,7 @@ FAULTS = [
 """
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("examined_once")
 def test_findings_of_a_run_with_a_limit_have_causes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -162,6 +164,7 @@ def test_findings_of_a_run_with_a_limit_have_causes(
     assert "reached    the pinned cases of 3 of 3 items" in out
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("examined_once")
 def test_a_run_that_was_cut_before_its_pinned_cases_is_not_green(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

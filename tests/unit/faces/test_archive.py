@@ -209,6 +209,7 @@ def bug(trigger: object, kind: str = "silent_wrong_forward") -> Bug:
     return Bug(fault=fault, kind=kind, triggers=("x",), trigger=trigger, neighbour=trigger)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_a_reported_case_on_a_device() -> None:
     """The device that has the bug differs, a healthy one does not; what raises is reported; random numbers are not compared."""
     exp = bug(lambda device: torch.ones(3, device=device).exp())
@@ -222,6 +223,7 @@ def test_a_reported_case_on_a_device() -> None:
     assert reported.outcome(bug(lambda device: torch.ones(3).view(2)), resolve("sim"))[0] == reported.VOID
 
 
+@pytest.mark.slow
 def test_a_whole_run_in_seconds_names_nobody_and_can_be_read_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

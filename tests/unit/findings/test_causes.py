@@ -42,6 +42,7 @@ def higher(call: Call) -> Any:
     return call.run() + 0.01
 
 
+@pytest.mark.slow
 def test_two_wrong_kernels_are_two_causes_whatever_shows_them() -> None:
     """exp 1 % too large and _softmax 0.01 too large, in ops that call them, in their passes and dtypes."""
     faults = Fault("exp", ("exp",), larger), Fault("softmax", ("_softmax",), higher)
@@ -53,6 +54,7 @@ def test_two_wrong_kernels_are_two_causes_whatever_shows_them() -> None:
     assert "exp" in made[0].ops + made[1].ops
 
 
+@pytest.mark.slow
 def test_a_cause_has_the_same_id_with_another_seed_and_is_read_back() -> None:
     """The id is made of facts alone."""
     fault = Fault("strided", ("exp",), larger, lambda c: not c.args[0].is_contiguous())
@@ -60,6 +62,7 @@ def test_a_cause_has_the_same_id_with_another_seed_and_is_read_back() -> None:
     assert ids[0] == ids[1] == {Cause("aten::exp", "values", ("non-contiguous operand",)).id}
 
 
+@pytest.mark.slow
 def test_operators_that_misread_the_same_layout_are_one_cause() -> None:
     """From three operators on."""
     fault = Fault("strided", ("exp", "cos", "tanh", "erf"), larger, lambda c: not c.args[0].is_contiguous())
@@ -102,6 +105,7 @@ def test_equal_errors_of_several_operators_are_one_cause() -> None:
     assert one.cause == Cause(OPERATORS, "raises: RuntimeError in run: kernel N expected T, got T")
 
 
+@pytest.mark.slow
 def test_a_flag_that_explains_a_finding_is_its_cause(monkeypatch: pytest.MonkeyPatch) -> None:
     """Products of matrices in TF32, which a flag turns on: forward, backward, and inside other functions; not another bug."""
     tf32 = load_faults(str(Path(__file__).parents[2] / "bench" / "tf32.py"))
@@ -184,6 +188,7 @@ def test_a_message_loses_what_changes_from_call_to_call() -> None:
     assert skeleton(text) == "Expected size but got N at N for argument '...' (in op)"
 
 
+@pytest.mark.slow
 def test_a_number_in_place_of_a_tensor_does_not_hide_the_operator() -> None:
     """Products with numbers, in place and into destinations, too."""
     made = causes(Fault("mul", ("mul",), larger), ops=("mul", "optim.SGD"), seed="1", examples=3)
@@ -280,6 +285,7 @@ def _call(operator: Any, *operands: torch.Tensor) -> OperatorCall:
     return OperatorCall(operator, tuple(laid), {})
 
 
+@pytest.mark.slow
 def test_values_of_one_kind_are_one_cause_from_three_operators_on() -> None:
     """Two are distinguished."""
 
@@ -357,6 +363,7 @@ def test_an_operator_that_only_the_device_has_is_named_although_it_may_draw_numb
     assert _runs_on_the_cpu(torch.ops.aten.native_dropout.default)
 
 
+@pytest.mark.slow
 def test_three_faults_at_once_are_three_causes() -> None:
     """A kernel below other functions, destinations that are written as if dense, and a wrong derivative of a composite."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Iterable
 from dataclasses import replace
@@ -62,6 +63,12 @@ def wrong(factor: float = 1.01, op: str = "exp", when: Any = None) -> Fault:
     return Fault(op, (op,), lambda c: c.run() * factor, when or (lambda c: True))
 
 
+@functools.cache
+def of_exp() -> list[Examined]:
+    """A run that finds exp 1 % too large, from which many tests begin: shrinking takes seconds."""
+    return run([wrong()], ["exp"])
+
+
 def test_what_was_found_is_known_and_is_not_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the same seed; nothing of it fails, and neither the shrinker nor the search for causes runs."""
     first = run([wrong()], ["exp", "log_softmax"])
@@ -79,14 +86,16 @@ def test_what_was_found_is_known_and_is_not_shrunk(monkeypatch: pytest.MonkeyPat
     assert [d.summary.counts for d in again] == [d.summary.counts for d in first]
 
 
+@pytest.mark.slow
 def test_another_seed_shows_the_same_finding() -> None:
-    entries = accepted(run([wrong()], ["exp"]))
+    entries = accepted(of_exp())
     for seed in ("1", "2", "3"):
         done = run([wrong()], ["exp"], entries, seed=seed)
         assert not new(done)
         assert not any(fails for _, fails in states(done))
 
 
+@pytest.mark.slow
 def test_a_finding_in_plain_calls_does_not_hide_behind_one_of_strided_ones() -> None:
     """It does not have what the known one needs."""
     strided = wrong(when=lambda c: not c.operands[0].is_contiguous())
@@ -96,9 +105,10 @@ def test_a_finding_in_plain_calls_does_not_hide_behind_one_of_strided_ones() -> 
     assert new(run([wrong()], ["exp"], entries))
 
 
+@pytest.mark.slow
 def test_another_tensor_or_symptom_is_another_finding() -> None:
     """Wrong values are known, an error is not; and neither is another operator."""
-    entries = accepted(run([wrong()], ["exp"]))
+    entries = accepted(of_exp())
 
     def fails(call: Call) -> Any:
         raise RuntimeError("no room for the result")
@@ -119,9 +129,10 @@ def test_a_known_case_that_is_worse_by_a_class_fails() -> None:
     assert not new(done)
 
 
+@pytest.mark.slow
 def test_growth_in_a_pinned_case_fails_and_by_exploration_only_a_strict_run() -> None:
     """A further dtype, and a further op."""
-    entries = accepted(run([wrong()], ["exp"]))
+    entries = accepted(of_exp())
     pinned = run([wrong()], ["exp"], entries, dtypes=("float16",))
     assert (GROWN, True) in states(pinned)
     assert any("now in float16 (in a pinned case)" in s.why for d in pinned for s in d.known)
@@ -136,6 +147,7 @@ NAN_LOST = Fault("exp-nan", ("exp",), lambda c: c.run().nan_to_num(0.0), lambda 
 PLAIN = Fault("exp-3-percent", ("exp",), lambda c: c.run() * 1.03)
 
 
+@pytest.mark.slow
 def test_lost_nan_hides_no_error_of_3_percent_everywhere() -> None:
     """Though no property says what the finding needs: some of its cases hold numbers of a family that gives Inf."""
     entries = accepted(run([NAN_LOST], ["exp"], dtypes=("float32", "float16"), examples=30))
@@ -145,6 +157,7 @@ def test_lost_nan_hides_no_error_of_3_percent_everywhere() -> None:
     assert not any(s.state == SEEN for d in done for s in d.known)
 
 
+@pytest.mark.slow
 def test_an_error_that_is_larger_or_shows_at_other_values_fails() -> None:
     """Also by exploration; and one that is smaller, or needs more, is the same."""
 
@@ -161,6 +174,7 @@ def test_an_error_that_is_larger_or_shows_at_other_values_fails() -> None:
     assert any("at values above 1" in w or "at values 0 to 1" in w for w in why)
 
 
+@pytest.mark.slow
 def test_an_error_of_smaller_or_other_calls_fails() -> None:
     """What no property of a cause says: sizes, and flags among the arguments."""
     large = wrong(1.03, when=lambda c: c.operands[0].numel() > 64)
@@ -169,6 +183,7 @@ def test_an_error_of_smaller_or_other_calls_fails() -> None:
     assert (GROWN, True) in states(run([PLAIN], ["exp"], entries))
 
 
+@pytest.mark.slow
 def test_what_comes_and_goes_hides_nothing_that_comes_each_time() -> None:
     draw = random.Random(7)
     flaky = wrong(1.03, when=lambda c: draw.random() < 0.5)
@@ -177,6 +192,7 @@ def test_what_comes_and_goes_hides_nothing_that_comes_each_time() -> None:
     assert new(run([PLAIN], ["exp"], entries))
 
 
+@pytest.mark.slow
 def test_what_was_not_investigated_is_marked_and_matches_its_own_kind_of_case_alone() -> None:
     strided = wrong(when=lambda c: not c.operands[0].is_contiguous())
     entries = accepted(run([strided], ["exp"], skip=("shrink",)))
@@ -184,13 +200,12 @@ def test_what_was_not_investigated_is_marked_and_matches_its_own_kind_of_case_al
     assert all("-unsearched-" in e.id and e.cause is not None and e.cause.properties == (UNSEARCHED,) for e in entries)
     assert not new(run([strided], ["exp"], entries, skip=("shrink",)))
     assert new(run([wrong()], ["exp"], entries)), "its cause is not that of plain calls"
-    assert new(run([strided], ["exp"], accepted(run([wrong()], ["exp"])), skip=("shrink",), dtypes=("float16",))), (
-        "nor any other's"
-    )
+    assert new(run([strided], ["exp"], accepted(of_exp()), skip=("shrink",), dtypes=("float16",))), "nor any other's"
 
 
+@pytest.mark.slow
 def test_an_entry_of_an_older_file_matches_its_own_cases_alone() -> None:
-    entries = [replace(e, extent=None) for e in accepted(run([wrong()], ["exp"]))]
+    entries = [replace(e, extent=None) for e in accepted(of_exp())]
     assert all(e.older for e in entries)
     done = run([wrong()], ["exp"], entries)
     assert (SEEN, False) in states(done), "of the case that is replayed"
@@ -211,6 +226,7 @@ def test_what_agrees_now_is_fixed_and_what_was_not_run_is_not_seen() -> None:
     assert {s.state for s in standings(entries, [s for d in done for s in d.known])} == {KNOWN}
 
 
+@pytest.mark.slow
 def test_an_entry_is_fixed_only_if_all_of_its_cases_were_run() -> None:
     entries = accepted(run([wrong()], ["exp", "log_softmax"]))
     (one,) = standings(entries, [s for d in run([], ["exp"], entries) for s in d.known])
@@ -221,7 +237,7 @@ def test_an_entry_is_fixed_only_if_all_of_its_cases_were_run() -> None:
 
 
 def test_an_expired_entry_fails_with_its_reason() -> None:
-    entries = accepted(run([wrong()], ["exp"]), until=TODAY - timedelta(1))
+    entries = accepted(of_exp(), until=TODAY - timedelta(1))
     done = run([wrong()], ["exp"], entries)
     assert states(done) == {(EXPIRED, True)}
     assert {s.why for d in done for s in d.known} == {f"accepted until {TODAY - timedelta(1)}: planted"}
@@ -229,6 +245,7 @@ def test_an_expired_entry_fails_with_its_reason() -> None:
     assert states(run([], ["exp"], entries)) == {(AGREES, False)}
 
 
+@pytest.mark.slow
 def test_a_finding_that_comes_and_goes_is_known_whatever_case_shows_it() -> None:
     """It is written down as such, and a pinned case proves nothing about it."""
     draw = random.Random(7)

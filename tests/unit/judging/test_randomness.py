@@ -79,6 +79,7 @@ HONEST = (
 SEEDS = 2000
 
 
+@pytest.mark.slow
 def test_torchs_own_cpu_generators_pass_at_two_thousand_seeds() -> None:
     torch.set_num_threads(1)
     each = SEEDS // len(HONEST)

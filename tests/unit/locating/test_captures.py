@@ -339,6 +339,7 @@ def test_a_file_that_is_no_sound_capture_gets_one_sentence(tmp_path: Path) -> No
             parity.locate(net, ids, against=file)
 
 
+@pytest.mark.slow
 def test_a_file_names_nothing_that_is_run_but_operators_and_functions_of_torch(tmp_path: Path) -> None:
     """What it names instead is not judged, and nothing happens; nor are results made that are larger than it says."""
     file, (net, ids), target = tmp_path / "a.capture", made(), tmp_path / "made"

@@ -235,6 +235,7 @@ def test_a_compiled_model_is_searched_in_its_eager_code() -> None:
     assert found.notes == ("it is compiled, and what was compared here is its eager code",)
 
 
+@pytest.mark.slow
 def test_a_step_far_back_in_a_recurrent_layer_has_its_place() -> None:
     """One call of rnn_tanh makes several nodes of autograd for each step."""
     net = nn.Sequential(nn.Linear(4, 4), nn.RNN(4, 5, batch_first=True))
@@ -337,6 +338,7 @@ def test_what_the_judge_fails_at_is_no_refusal_of_the_cpu(monkeypatch: pytest.Mo
     assert not any("CPU does not run" in why for why in found.left)
 
 
+@pytest.mark.slow
 def test_half_types_written_in_place_have_the_budget_of_their_steps() -> None:
     """A GRU adds and multiplies in place; a rounding of its steps moves what is near zero by more than a roundoff of it."""
     torch.manual_seed(0)

@@ -160,6 +160,7 @@ print("_fused_rms_norm" in reached.operators)
 """
 
 
+@pytest.mark.slow
 def test_a_refusal_in_a_backward_does_not_end_the_process() -> None:
     """In a process of its own: where the mode raises there, torch ends it."""
     done = subprocess.run([sys.executable, "-c", BACKWARD], capture_output=True, text=True, check=False, cwd=ROOT)

@@ -91,6 +91,7 @@ def of(made: Board, fault: str, generator: str = score.SUITE) -> Score:
 # ------------------------------------------------------------------------------------------------------------- whole runs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "op", "aspect", "statuses", "most"),
     [
@@ -118,6 +119,7 @@ def test_found_named_and_shrunk(both: Board, fault: str, op: str, aspect: str, s
     assert not s.alarms
 
 
+@pytest.mark.slow
 def test_a_miss_says_whether_the_fault_was_at_work(both: Board) -> None:
     """Never fired is the generator's, fired unseen the judge's, with the first cases."""
     never, unseen = of(both, "never"), of(both, "unseen")
@@ -133,6 +135,7 @@ def test_a_miss_says_whether_the_fault_was_at_work(both: Board) -> None:
     assert all(notation.parse(c).args for c in unseen.unseen)
 
 
+@pytest.mark.slow
 def test_a_transfer_is_looked_for_in_rows_of_every_layout(both: Board) -> None:
     """Uploads belong to every op; there are no bystanders then."""
     s = of(both, "doubled")
@@ -141,6 +144,7 @@ def test_a_transfer_is_looked_for_in_rows_of_every_layout(both: Board) -> None:
     assert both.routes["doubled"].bystanders == ()
 
 
+@pytest.mark.slow
 def test_bystanders_are_silent(both: Board) -> None:
     """They were run under every fault that does not touch everything, after its death too."""
     for s in both.of(score.SUITE):
@@ -148,6 +152,7 @@ def test_bystanders_are_silent(both: Board) -> None:
         assert not s.alarms
 
 
+@pytest.mark.slow
 def test_the_plain_rule_beside_it(both: Board) -> None:
     """OpInfo's samples show plain faults and deaths, not a write that misses a strided view."""
     rule = {s.fault: s for s in both.of(score.OPINFO)}
@@ -160,6 +165,7 @@ def test_the_plain_rule_beside_it(both: Board) -> None:
     assert "never fired in any of" in rule["no-write"].miss
 
 
+@pytest.mark.slow
 def test_rows_that_could_not_be_recorded_are_told(both: Board) -> None:
     made = replace(both, unknown=("softmax",))
     assert both.unknown == ()
@@ -167,6 +173,7 @@ def test_rows_that_could_not_be_recorded_are_told(both: Board) -> None:
     assert report.tree(made)["unknown"] == ["softmax"]
 
 
+@pytest.mark.slow
 def test_the_table_says_what_it_is_and_the_json_says_everything(both: Board, tmp_path: Path) -> None:
     """Simulated, found of total side by side, misses with their reasons; every run in the JSON."""
     text = report.render(both)

@@ -56,6 +56,7 @@ def test_a_cause_is_told_with_its_worst_element_and_the_command() -> None:
     assert told.render((), header(), Conclusion.INCONCLUSIVE) == "INCONCLUSIVE  no finding"
 
 
+@pytest.mark.slow
 def test_a_way_around_is_named_in_every_report_of_a_cause() -> None:
     """Once, with its counts; nowhere where none agreed, or where the case shows nothing alone."""
     ways = (Workaround("contiguous", 3, 4), Workaround("CPU", 4, 4))
@@ -139,6 +140,7 @@ def test_what_takes_more_than_a_few_lines_has_none(case: str) -> None:
     assert minimal(notation.parse(case), "forward", "mps") is None
 
 
+@pytest.mark.slow
 def test_a_bug_report_says_where_its_script_was_run_and_names_like_reports() -> None:
     """On the CPU alone for a simulated device."""
     (one,) = gather([record("softmax(float32[1, 3], dim=-1)", cause=Cause("aten::_softmax", "values"))])
@@ -150,6 +152,7 @@ def test_a_bug_report_says_where_its_script_was_run_and_names_like_reports() -> 
     assert "- https://github.com/pytorch/pytorch/" in issue.render(two, header(), run_script)
 
 
+@pytest.mark.slow
 def test_what_is_to_be_done_next_is_done_in_the_environment_of_the_run(tmp_path: Path) -> None:
     """If that is on this machine: a run file may name anything. A bug report says which torch ran its script."""
     (one,) = gather([replace(record("exp(float32[2])"), script="findings/exp.py")])
@@ -167,6 +170,7 @@ def test_what_is_to_be_done_next_is_done_in_the_environment_of_the_run(tmp_path:
     assert "PyTorch version: 2.99.0 (cf30)" in report
 
 
+@pytest.mark.slow
 def test_an_absent_device_is_told_in_the_bug_report() -> None:
     (one,) = gather([record("exp(float32[2])")])
     text = issue.render(one, header("xpu"), run_script)

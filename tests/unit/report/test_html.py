@@ -151,6 +151,7 @@ def test_a_page_of_200000_checks_has_less_than_5_megabytes() -> None:
     assert page.count("exp(float32[") >= 450
 
 
+@pytest.mark.slow
 def test_a_page_has_an_end_whatever_a_file_holds() -> None:
     """9,000 findings of 2,500 causes, each with a long case; what finds no room is counted."""
     base, big = stored.run().records[0], stored.large()

@@ -122,6 +122,7 @@ def test_healthy_and_honest_devices_agree() -> None:
     assert parity.compare_generation(Decoder().half(), PROMPT, device="sim:mps", max_new_tokens=3)
 
 
+@pytest.mark.slow
 def test_the_step_the_operator_and_the_cache_are_named() -> None:
     """A cache that goes wrong when it holds nine tokens: the prompt has five, so that is step five."""
     device = planted("cat", off_by_a_percent, when=of_length(9))
@@ -145,6 +146,7 @@ def test_no_workaround_is_said_where_nothing_was_located() -> None:
     assert "workaround" not in str(parity.compare_generation(Decoder(), PROMPT, device="sim", max_new_tokens=3))
 
 
+@pytest.mark.slow
 def test_a_cache_that_is_wrong_too_late_to_be_read_is_found() -> None:
     """The keys of the last step reach no logit, because nothing reads them any more."""
 
@@ -165,6 +167,7 @@ def test_a_cache_that_is_wrong_too_late_to_be_read_is_found() -> None:
     assert "the logits of 3 steps agree, but cache[0][0] is wrong" in found.headline
 
 
+@pytest.mark.slow
 def test_a_wrong_logit_changes_the_token() -> None:
     def swapped(call: Call) -> Any:
         return call.run().flip(-1)
