@@ -57,6 +57,7 @@ class KnownFindings:
         if report.when == "teardown":
             return
         for part in (json.loads(str(value)) for name, value in report.user_properties if name == "parity"):
+            self._compared = True  # an item of the suite, wherever its file lies
             lines = [line for line in part.get("rows", ()) if json.loads(line)["kind"] == "known"]
             deaths = [part["death"]] if "death" in part else part.get("deaths", [])
             lines += [death["sighting"] for death in deaths if death.get("sighting")]
