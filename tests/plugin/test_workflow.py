@@ -108,7 +108,8 @@ def test_a_shard_without_a_run_file_fails_the_gate(runner: Runner) -> None:
 
 @pytest.mark.slow
 def test_a_night_proposes_what_it_found(runner: Runner) -> None:
-    """As a pull request of the file of known findings, from one branch for all nights; the night itself is red."""
+    """As a pull request of the file of known findings, from one branch for all nights; the night itself is red. Where main has
+    accepted others since, the entries of both stay."""
     faulty(runner)
     origin, opened = runner.store.parent / "origin", runner.store.parent / "open-proposal"
     runner.event, runner.run_id = "schedule", 77
@@ -126,7 +127,9 @@ def test_a_night_proposes_what_it_found(runner: Runner) -> None:
 
     # The next night finds one more cause, while somebody pushed to main and nobody has judged the proposal.
     git(runner.folder, "switch", "-q", "main")
-    git(runner.folder, "commit", "-q", "--allow-empty", "-m", "work")
+    (runner.folder / "parity-known.toml").write_text(first.replace("exp", "neg"))
+    git(runner.folder, "add", "parity-known.toml")
+    git(runner.folder, "commit", "-q", "-m", "accept another one")
     git(runner.folder, "push", "-q", "origin", "main")
     opened.write_text("5\n")
     (night,) = (runner.store / "artifacts").iterdir()
@@ -135,7 +138,7 @@ def test_a_night_proposes_what_it_found(runner: Runner) -> None:
     assert runner.job("propose", propose, runner.given())["result"] == "success", runner.output
     second = git(origin, "show", "parity-known:parity-known.toml")
     ids = [re.findall(r'^id = "(\S+)"', text, re.M) for text in (first, second)]
-    assert [sorted(found) for found in ids] == [["exp-b4c8f1"], ["add-080c22", "exp-b4c8f1"]]
+    assert [sorted(found) for found in ids] == [["exp-b4c8f1"], ["add-080c22", "exp-b4c8f1", "neg-b4c8f1"]]
     assert git(origin, "branch", "--format=%(refname:short)").split() == ["main", "parity-known"]
     assert git(origin, "merge-base", "main", "parity-known") == git(origin, "rev-parse", "main")
     asked = (runner.store.parent / "gh.log").read_text().splitlines()
@@ -244,6 +247,34 @@ def test_a_known_file_that_is_named_must_be_there(stub: Runner) -> None:
     assert on_mac(stub, known="other.toml") == "failure"
     assert "parity: there is no file of known findings 'other.toml'" in stub.output
     assert len([line for line in asked(stub) if line[0] == "run"]) == 2
+
+
+def test_a_night_is_strict_about_known_findings_where_there_are_any(stub: Runner) -> None:
+    """The option is refused without a file of them, and the first file is what a night proposes."""
+    stub.event = "schedule"
+    assert stub.run(WORKFLOW)["explore"] == "success", stub.output
+    (stub.folder / "parity-known.toml").touch()
+    assert stub.run(WORKFLOW)["explore"] == "success", stub.output
+    strict = [" ".join(line).partition("--known parity-known.toml ")[2][:15] for line in asked(stub) if line[0] == "run"]
+    assert strict == ["", "--fail-on known"]
+
+
+@pytest.mark.parametrize("left", [("shard 1", "shard 2"), ()])
+def test_shards_are_merged_where_there_are_any(left: tuple[str, ...], stub: Runner) -> None:
+    """Also on macOS, whose xargs does nothing without a name; and a code of 0 without a run file is no success."""
+    for name in left:
+        (stub.folder / "shards" / name).mkdir(parents=True)
+        (stub.folder / "shards" / name / "run.jsonl").touch()
+    (stub.folder / "shards").mkdir(exist_ok=True)
+    assert subprocess.run(["bash", GATE, "install"], cwd=stub.folder, env={"PATH": stub.path}, check=False).returncode == 0
+    env = {"PATH": stub.path, "PARITY_MERGE": "shards"}
+    done = subprocess.run(["bash", GATE, "run"], cwd=stub.folder, env=env, text=True, capture_output=True, check=False)
+    merges = [sorted(line[3:]) for line in asked(stub) if line[0] == "merge"] if left else []
+    assert merges == ([sorted(f"shards/{name}/run.jsonl" for name in left)] if left else [])
+    assert (done.returncode, "there is no run.jsonl in 'shards'" in done.stderr) == ((0, False) if left else (2, True))
+    done = subprocess.run(["bash", GATE, "report"], cwd=stub.folder, env=env, text=True, capture_output=True, check=False)
+    assert done.returncode == 1
+    assert ("there is no run file in 'parity-out'" in done.stderr) == bool(left)
 
 
 def test_which_run_becomes_the_baseline(stub: Runner) -> None:

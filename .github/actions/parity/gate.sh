@@ -70,11 +70,21 @@ print("torch" + m.version("torch").partition(".dev")[0], "py%d.%d" % sys.version
     output artifact "$lane${PARITY_SHARD:+-shard-${PARITY_SHARD%/*}-of-${PARITY_SHARD#*/}}"
 }
 
+# Keep the exit code of a run, or of a merge, for `report` and for later steps.
+ended() {
+    echo "$1" > "$folder/code"
+    output code "$1"
+}
+
 # All shards as one run.
 merge() {
-    local code=0
-    find "$PARITY_MERGE" -name run.jsonl -print0 | xargs -0 parity merge -o "$folder/run.jsonl" || code=$?
-    echo "$code" > "$folder/code"
+    local list files=() code=0
+    list=$(mktemp)
+    find "$PARITY_MERGE" -name run.jsonl -print0 > "$list"
+    while IFS= read -r -d '' file; do files+=("$file"); done < "$list"
+    [ ${#files[@]} -gt 0 ] || fail 2 "there is no run.jsonl in '$PARITY_MERGE' or below it: no shard has left one"
+    parity merge -o "$folder/run.jsonl" "${files[@]}" || code=$?
+    ended "$code"
     exit "$code"
 }
 
@@ -101,6 +111,7 @@ run() {
     [ -z "${PARITY_TIME:-}" ] || arguments+=(--time "$PARITY_TIME")
     [ -z "${PARITY_SHARD:-}" ] || arguments+=(--shard "$PARITY_SHARD")
     [ -z "$known" ] || arguments+=(--known "$known")
+    [ -z "$known" ] || [ "${PARITY_STRICT_KNOWN:-}" != true ] || arguments+=(--fail-on known)
     arguments+=(--output "$folder/run.jsonl" --findings "$folder/findings" --junit-xml "$folder/junit.xml")
     # In the background, because bash hears a signal only after a command in the foreground has ended.
     log=$(mktemp -d)/log
@@ -115,8 +126,7 @@ run() {
         wait "$pid" || code=$?
     done
     wait
-    echo "$code" > "$folder/code"
-    output code "$code"
+    ended "$code"
     case $code in
         0 | 1 | 3) ;;  # for `report` to judge
         *) exit "$code" ;;
@@ -134,6 +144,9 @@ report() {
     fi
     code=$(cat "$folder/code" 2> /dev/null || echo "no exit code: it did not end")
     echo "parity run ended with $code, parity diff with $difference, the shards with ${PARITY_SHARDS_RESULT:-success}"
+    if [ "$code" = 0 ] && [ ! -f "$folder/run.jsonl" ]; then
+        fail 1 "there is no run file in '$folder', so nothing was compared"
+    fi
     if [ "$code" = 3 ] && [ -n "${PARITY_SHARD:-}" ]; then
         code=0  # a shard may be empty; whether anything was compared is judged of all of them
     fi
