@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import re
 
 import torch
@@ -11,8 +10,10 @@ from torch.optim import Optimizer
 
 from parity.comparing.captured import captured
 from parity.comparing.leaves import loose
-from parity.comparing.subject import Subject
+from parity.comparing.subject import Subject, copied
+from parity.core.results import Raised
 from parity.devices import mps
+from parity.execution import execute as ex
 
 # torch's words for a tensor that numpy is to read on a device, for tensors on two devices, and for a device that is not there.
 NUMPY = re.compile(r"can't convert \S+ device type tensor to numpy", re.IGNORECASE)
@@ -60,14 +61,19 @@ def _left_behind(s: Subject, made: str) -> str:
 
 def _unmoved(module: nn.Module) -> list[str]:
     """The names of a module's tensors that are no parameters and no buffers, and that no `_apply` of its own moves."""
-    twin, moved = copy.deepcopy(module), set[int]()
+    moved = set[int]()
 
     def seen(t: Tensor) -> Tensor:
         moved.add(id(t))
         return t
 
-    twin._apply(seen)  # type: ignore[no-untyped-call]  # as torch has it
-    return [n for n, t in loose(twin) if id(t) not in moved]
+    def unmoved() -> list[str]:
+        twin = copied(module, {}, type(module).__name__)
+        twin._apply(seen)
+        return [n for n, t in loose(twin) if id(t) not in moved]
+
+    names = ex.attempt(unmoved, "run")
+    return [n for n, _ in loose(module)] if isinstance(names, Raised) else names
 
 
 def _made_there(made: str) -> str:

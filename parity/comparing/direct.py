@@ -47,8 +47,8 @@ class Direct:
     def observe(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Call an operator, and note what its result is."""
         result, kernel = func(*args, **kwargs), kernel_of(func)
-        if kernel.writes:
-            for t in tree_leaves(result):
+        if func._schema.is_mutable:  # into which operands need not be what it returns
+            for t in tree_leaves((args, kwargs, result)):
                 if isinstance(t, Tensor) and is_dense(t):
                     self._known.pop(_storage(t), None)
         elif isinstance(result, Tensor) and result.is_floating_point() and is_dense(result) and not kernel.aliases:

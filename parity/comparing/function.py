@@ -45,7 +45,7 @@ from parity.comparing.subject import (
 from parity.comparing.tensors import parts
 from parity.comparing.truth import FunctionTruth, seeded
 from parity.comparing.verdicts import ROW, Verdicts, bare, described, in_one_dtype, judged, settled, verdicts
-from parity.comparing.watch import PlacementWatch, command, other_way
+from parity.comparing.watch import PlacementWatch, command, other_way, read_before
 from parity.core import compiler, state
 from parity.core.errors import NothingCompared, ParityError, UsageError
 from parity.core.results import Computed, Measure, Raised, Status, Verdict
@@ -194,8 +194,10 @@ def _judged(q: Request, s: Subject, device: Device, notes: Notes, seen: Seen | N
             notes.say(line)
     judgements = (*extra, *settled(judgements, q.fail_on, notes))
     failed = any(v.status is not Status.AGREE for _, v in judgements)
-    way = _other_way(s, device, q.backward, watch) if failed else ""
-    following, apart = _next(s, device, watch) if failed and not way else "", differences(judgements, results, ours)
+    way, decided = _other_way(s, device, q.backward, watch) if failed else ("", False)
+    # Where a value decided on the way, it may have been wrong before.
+    following = _next(s, device, watch) if failed and (decided or not way) else ""
+    apart = differences(judgements, results, ours)
     return Comparison(title, judgements, tuple(notes.lines), following, limits or {}, where=way, differences=apart), cause
 
 
@@ -319,7 +321,7 @@ def _refused_there(
         notes.say(left)
     culprit = [watch.last] if watch is not None and theirs.stage == "run" and watch.last else []
     next_ = "" if left or (theirs.stage == "run" and not culprit) else _next(s, device, watch, culprit)
-    way = _other_way(s, device, backward, watch)
+    way, _ = _other_way(s, device, backward, watch)
     return Verdict(RAISED[theirs.kind], _raised_text(theirs, cause)), next_, way
 
 
@@ -554,15 +556,16 @@ def _watched(s: Subject, device: Device, backward: bool) -> PlacementWatch:
     return watch
 
 
-def _other_way(s: Subject, device: Device, backward: bool, watch: PlacementWatch | None) -> str:
+def _other_way(s: Subject, device: Device, backward: bool, watch: PlacementWatch | None) -> tuple[str, bool]:
     """Where the function calls other functions on the device than on the CPU, as `other_way` says it; seen in one more run on
-    the CPU."""
+    the CPU. And whether a value may have decided on it."""
     if watch is None:
-        return ""
+        return "", False
     here = PlacementWatch("cpu")
     with state.Kept(), seeded():
         ex.attempt(lambda: forward(s, torch.clone, backward, here.over()), "run", False)
-    return other_way(here.steps, watch.steps, device.name, watch.whole)
+    way = other_way(here.steps, watch.steps, device.name, watch.whole)
+    return way, bool(way) and read_before(here.steps, watch.steps)
 
 
 def _spent(theirs: Any) -> bool:

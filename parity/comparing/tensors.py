@@ -7,7 +7,9 @@ its `__tensor_flatten__` names, else those among its attributes. What has neithe
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -17,6 +19,8 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from parity.comparing.leaves import held, kind
 from parity.core.errors import UsageError
+from parity.core.results import Raised
+from parity.execution import execute as ex
 from parity.execution.execute import with_memory
 
 PLAIN = (Tensor, nn.Parameter, nn.Buffer)
@@ -113,7 +117,7 @@ def rebuilt(t: Tensor, place: Callable[[Tensor], Tensor]) -> Tensor:
         type(t), t.size(), t.stride(), 0, dtype=t.dtype, layout=t.layout,
         device=next(iter(memo.values())).device, requires_grad=False,
     )  # fmt: skip
-    vars(made).update(copy.deepcopy(vars(t), memo))
+    _hand_on(vars(t), made, memo)
     return made
 
 
@@ -122,8 +126,16 @@ def dressed(plain: Tensor, t: Tensor) -> Tensor:
     if type(t) in PLAIN:
         return plain
     made: Tensor = torch.Tensor._make_subclass(type(t), plain)
-    vars(made).update(copy.deepcopy({k: v for k, v in vars(t).items() if not isinstance(v, Tensor)}))
+    _hand_on({k: v for k, v in vars(t).items() if not isinstance(v, Tensor)}, made, {})
     return made
+
+
+def _hand_on(attributes: Mapping[str, Any], made: Tensor, memo: dict[int, Any]) -> None:
+    """Give a tensor copies of these attributes; what cannot be copied (a lock, a file), and functions as they are: a copy of
+    a bound method is one of all that its object holds."""
+    for name, value in attributes.items():
+        copy_ = value if inspect.isroutine(value) else ex.attempt(functools.partial(copy.deepcopy, value, memo), "run")
+        vars(made)[name] = value if isinstance(copy_, Raised) else copy_
 
 
 def as_parameter(placed: Tensor, t: Tensor) -> Tensor:

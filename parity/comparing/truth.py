@@ -33,6 +33,7 @@ from parity.oracle.step_dtypes import Recorded, Steps, finfo_recorded, finfo_rep
 from parity.oracle.yardstick import BETWEEN_KERNELS, COARSE, STANDARD
 
 ALL = SAMPLES[-1]
+WAYS = 20  # in which inputs are moved before a function counts as one that takes no others than it was given
 FEW_KERNELS, FEW_ELEMENTS = 64, 1 << 18  # of a function, all of whose samples are taken for any result that is outside
 HINT = '; effort="quick" takes less'
 
@@ -202,11 +203,16 @@ class FunctionTruth(Oracle):
         while taken.count < self._samples:
             with self._meter.run("a run in float64", self._samples - taken.count - 1, HINT):
                 ran = self._take_one(taken, taken.count, times)
-                if not (ran or taken.count or self._as_given):  # a model may check that it is given what it knows already
-                    self._as_given = True
+                if not (ran or taken.count or self._as_given) and not self._finds_inputs(taken, times):
+                    self._as_given = True  # a model may check that it is given what it knows already
                     self._as_given = self._take_one(taken, taken.count, times)
             taken.count += 1
         return taken
+
+    def _finds_inputs(self, taken: _Samples, times: float) -> bool:
+        """Run the first sample with inputs that are moved another way, until the function takes them: it may refuse a number
+        that was moved out of the range that it checks. Whether it took any."""
+        return any(self._take_one(taken, k, times) for k in range(ALL, ALL + WAYS))
 
     def _take_one(self, taken: _Samples, k: int, times: float) -> bool:
         """Run the function with everything rounded, and keep by how much its results moved; whether it ran."""
@@ -218,7 +224,7 @@ class FunctionTruth(Oracle):
         count, steps = itertools.count(101 * k), Steps(self._own.dtypes)
 
         def put(t: Tensor) -> Tensor:
-            if not k and (t.is_floating_point() or t.is_complex()):
+            if not taken.count and (t.is_floating_point() or t.is_complex()):
                 taken.largest = max(taken.largest, extremes(t)[1])
             with _disable_current_modes():  # what both sides are given is no result of a kernel
                 moved_input = perturbed(_fresh_wide(t), 0.0 if self._as_given else factor * u, next(count))

@@ -32,6 +32,7 @@ ATEN_READS = ("aten::_local_scalar_dense",)
 ATEN_IDLE = ("aten::detach", "aten::alias", "aten::lift_fresh", "aten::lift")
 MANY = 12  # most op names in the suggested command
 IDLE = ("__get__", "__set__", "device")  # attributes of tensors, and torch.device, which compute nothing
+READS = ("item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "__contains__", "equal", "allclose")
 WINDOW = 200  # calls behind the first difference that are aligned
 Step = tuple[str, str]  # a call: the public function, and its line
 
@@ -132,6 +133,12 @@ def other_way(here: Sequence[Step], there: Sequence[Step], device: str, whole: b
         what = f"the CPU calls {a} where {device} calls {b}" if a and b else f"only {device if b else 'the CPU'} calls {a or b}"
         return f"takes another way than on the CPU: {what}"
     return ""
+
+
+def read_before(here: Sequence[Step], there: Sequence[Step]) -> bool:
+    """Whether the function read a value, on which it may have decided, before the first call that only one side made."""
+    at = next((k for k, (a, b) in enumerate(zip(here, there)) if a != b), min(len(here), len(there)))
+    return any(name.rpartition(".")[2] in READS for name, _ in here[:at])
 
 
 @functools.cache

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from parity.oracle.decompositions import adjoints, antialiased, attention, softmax, stepwise, windows
 
@@ -107,6 +108,16 @@ class Kernel(NamedTuple):
     counts: bool
     norm: bool
     turn: int
+
+
+def written(func: Any, args: Any, kwargs: Any) -> list[Tensor]:
+    """The operands that an overload writes and does not return, as those on lists of tensors and many of a person's own do."""
+    schema = func._schema
+    if not schema.is_mutable or schema.returns:
+        return []
+    named = dict(zip((a.name for a in schema.arguments), args)) | kwargs
+    into = [named.get(a.name) for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+    return [x for x in tree_leaves(into) if isinstance(x, Tensor)]
 
 
 @functools.cache

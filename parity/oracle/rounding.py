@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +15,7 @@ from parity.core.dtypes import DtypeFacts
 from parity.core.observer import Operators
 from parity.oracle import fast_convolution as fast
 from parity.oracle.decompositions import stored
-from parity.oracle.kernels import ARITHMETIC, EXACT_KERNELS, MODE_DEPENDENT, PRODUCTS, TURNS, Kernel, kernel_of, picks
+from parity.oracle.kernels import ARITHMETIC, EXACT_KERNELS, MODE_DEPENDENT, PRODUCTS, TURNS, Kernel, kernel_of, picks, written
 from parity.oracle.roundoffs import DOUBLE, FEW, by_modulus, extremes, off_by, rounded, rounded_and_largest, rounded_at_least
 from parity.oracle.summation import CHAIN, CHAINS, FLOAT32_ROUNDOFF, LONG, OF_ONE, SIZES, chain_loss, float32_chain_loss, terms
 from parity.oracle.yardstick import FAST_CONVOLUTION, SUM_LOSS
@@ -68,6 +69,8 @@ class Rounding(Operators):
 
     def observe(self, func: Any, args: Any, kwargs: Any) -> Any:
         kernel = kernel_of(func)
+        if into := written(func, args, kwargs):
+            return self._into(kernel.name, into, functools.partial(func, *args, **kwargs))
         if self._steps is None or self.open or (kernel.aliases and not kernel.writes):
             return self._with_roundings(kernel, func, args, kwargs)
         exact = kernel.exact or kernel.name.rstrip("_") in EXACT_KERNELS
@@ -78,6 +81,17 @@ class Rounding(Operators):
         result = func(*args, **kwargs) if plain else self._with_roundings(kernel, func, args, kwargs)
         if self._held is not None:
             self._hold_results(kernel, func, args, kwargs, result, exact)
+        return result
+
+    def _into(self, name: str, into: list[Tensor], call: Callable[[], Any]) -> Any:
+        """Call a kernel that returns nothing, and move what it wrote."""
+        if self._steps is not None and not self.open:
+            self._u, self._least, self._own = self._steps(name)
+        result = call()
+        for t in into:
+            self._rounded_in_place(name, t)
+            if self._held is not None:
+                self.hold(t, 0.0 if self._own is None else self._own.unit_roundoff)
         return result
 
     def _hold_results(self, kernel: Kernel, func: Any, args: Any, kwargs: Any, result: Any, exact: bool) -> None:

@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from parity.core.dtypes import FACTS
 from parity.core.observer import Functions, Operators
-from parity.oracle.kernels import kernel_of
+from parity.oracle.kernels import kernel_of, written
 
 NARROW = (torch.float16, torch.bfloat16, torch.float32)
 WIDE = {**dict.fromkeys(NARROW, torch.float64), torch.complex64: torch.complex128}
@@ -47,7 +47,7 @@ class Recorded(Operators):
 
     def observe(self, func: Any, args: Any, kwargs: Any) -> Any:
         result = func(*args, **kwargs)
-        kernel, outputs = kernel_of(func), _floats(result)
+        kernel, outputs = kernel_of(func), _floats(result) or _floats(written(func, args, kwargs))
         if outputs and not kernel.exact and not (kernel.aliases and not kernel.writes):
             self.dtypes[kernel.name].append(_word(outputs[0].dtype) if self._asked() else "")
         return result

@@ -19,6 +19,12 @@ def scaled(x: Tensor) -> Tensor:
     return x.mul_(3.0).exp()
 
 
+def scaled_by_a_list(x: Tensor) -> Tensor:
+    y = x.clone()
+    torch._foreach_mul_([y], 37.123)  # returns nothing
+    return y.sin()
+
+
 DIRECT: dict[str, tuple[Callable[..., Any], str]] = {
     "bare": (torch.exp, "exp"),
     "moved": (lambda x: (x * 1.0).t().clone().exp().t().contiguous(), "exp"),
@@ -33,6 +39,7 @@ COMPOSED: dict[str, Callable[..., Any]] = {
     "a factor": lambda x: torch.add(x, x, alpha=3),
     "a cast": lambda x: x.to(torch.float64).to(torch.float32).exp(),
     "written in place": scaled,
+    "written in a list": scaled_by_a_list,
     "made inside": lambda x: x * torch.full_like(x, 3.0),
     "no table": torch.sigmoid,
 }

@@ -231,6 +231,39 @@ def test_a_fault_in_code_that_is_the_same_on_both_sides_is_no_other_way() -> Non
     assert "another way" not in str(locate(own_branch, Y, Y, device=planted("sin", effect=lambda c: c.run() * 1.1)))
 
 
+def test_a_branch_on_a_value_keeps_the_advice_to_test_operators() -> None:
+    """The value may be wrong because an operator is, and the branch follows from it."""
+
+    def steps(x: Tensor) -> Tensor:
+        return x.exp() * 2 if float(x.sin().max()) > 0.9999 else x.cos() * 3
+
+    x = torch.linspace(0.0, torch.pi / 2, 8)
+    assert assert_parity(steps, x, device="sim").agrees
+    bad = failure(steps, x, device=planted("sin", effect=lambda c: c.run() * 0.9))
+    assert "takes another way than on the CPU" in str(bad)
+    assert bad.comparison.next.startswith("parity run ")
+
+
+class Keeps(nn.Module):
+    """A layer that adds what it gave the last time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin = nn.Linear(4, 4)
+        self.h: Tensor | float = 0.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.h = torch.tanh(self.lin(x) + self.h)
+        return self.h
+
+
+def test_an_activation_that_a_module_keeps_is_named() -> None:
+    """It has a graph, so that Python cannot copy it."""
+    net, x = Keeps(), torch.ones(2, 4)
+    net(x)
+    assert "'h' of Keeps" in str(failure(net, x, device="sim"))
+
+
 @pytest.mark.parametrize(
     ("here", "there", "whole", "said"),
     [

@@ -143,3 +143,34 @@ def test_a_factor_of_a_gradient_that_takes_a_mean_from_each_element_is_found() -
     off = Fault("off", ("mul",), lambda c: c.run() * 1.05 if c.args[0].dim() > 1 else c.run(), level="kernel")
     found = compared(Request(f, (x,), device=resolve("sim", (off,)))).comparison
     assert [n for n, _ in found.findings] == ["grad[x]"]
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_check_of_the_range_keeps_its_inputs_moved(seed: int) -> None:
+    """A number at the end of the range is moved out of it in half of all samples. Rows that cancel show it."""
+
+    def checked(x: Tensor) -> Tensor:
+        if float(x.abs().max()) > 1:
+            raise ValueError("out of range")
+        return x.sum(-1)
+
+    x = torch.rand(2000, 6, generator=torch.Generator().manual_seed(seed)) * 0.9
+    x = torch.cat([x, -x.roll(1, 1) * (1 + 1e-6)], 1)
+    x[0, 0] = 1.0
+    assert assert_parity(checked, x, device=resolve("sim", tuple(honest.FAULTS)), backward=False).agrees
+    with pytest.raises(ParityFailure):
+        assert_parity(checked, x, device=resolve("sim", (Fault("off", ("sum",), lambda c: c.run() + 1e-4),)), backward=False)
+
+
+def test_what_an_operator_writes_and_does_not_return_is_rounded_too() -> None:
+    """As those on lists of tensors, and many of a person's own."""
+
+    def listed(x: Tensor) -> Tensor:
+        y = x.clone()
+        torch._foreach_mul_([y], 37.123)
+        return y.sin()
+
+    x = (torch.randn(400, generator=torch.Generator().manual_seed(0)) * 3).bfloat16()
+    assert assert_parity(listed, x, device=resolve("sim", tuple(honest.FAULTS)), backward=False).agrees
+    with pytest.raises(ParityFailure):
+        assert_parity(listed, x, device=resolve("sim", (Fault("off", ("sin",), lambda c: c.run() * 1.5),)), backward=False)

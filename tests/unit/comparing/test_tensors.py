@@ -3,6 +3,7 @@ name. Each kind agrees on an honest device, and a fault in it is found and place
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -326,3 +327,16 @@ def test_training_takes_wrapper_weights_and_a_check_of_the_batch(model: type[nn.
 
     assert parity.compare_training(make, given, steps=2, device="sim").agrees
     assert not parity.compare_training(make, given, steps=2, device=faulty["mul"], locate=False).agrees
+
+
+class Guarded(torch.Tensor):
+    """A plain subclass with what Python cannot copy."""
+
+
+def test_what_a_tensor_holds_and_cannot_be_copied_goes_along(sound: Device, faulty: dict[str, Device]) -> None:
+    x = torch.randn(4, 4).as_subclass(Guarded)
+    x.lock = threading.Lock()  # type: ignore[attr-defined]
+    x.names = ["a"]  # type: ignore[attr-defined]
+    assert assert_parity(lambda x: x * 2.5, x, device=sound, backward=False).agrees
+    with pytest.raises(ParityFailure):
+        assert_parity(lambda x: x * 2.5, x, device=faulty["mul"], backward=False)
