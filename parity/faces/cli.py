@@ -15,6 +15,7 @@ from parity.core.errors import OutputError, ParityError, UsageError
 from parity.engine.journal import ALLOWED, NOTES
 from parity.engine.options import HANG_AFTER
 from parity.faces import commandline, old_names
+from parity.faces.commands.groups import Mistake
 from parity.faces.files import check_outputs, in_words
 from parity.faces.running import INTERRUPTED as INTERRUPTED
 from parity.report import output
@@ -38,7 +39,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             except ParityError as e:
                 print(f"parity: {e}", file=sys.stderr)
                 return e.exit_code
-            except SystemExit as e:  # argparse's came before
+            except Mistake:  # some commands read a part of their line only here
+                raise
+            except SystemExit as e:
                 print(f"parity: a file of yours called sys.exit({e.code!r}); nothing was compared", file=sys.stderr)
                 return UsageError.exit_code
             except KeyboardInterrupt:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -28,12 +29,17 @@ Exit codes: 0 nothing to report, 1 findings or regressions, 2 usage,
 WAYS = ("terminal", "markdown", "json", "junit", "html")  # of a diff
 
 
+class Mistake(SystemExit):
+    """A command line is wrong, which was said. Any other SystemExit in a command comes from a person's file."""
+
+
 class Parser(argparse.ArgumentParser):
     """Reports a mistake in one line, like every other error."""
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong, and end with 2."""
-        self.exit(UsageError.exit_code, f"parity: {message}; see {self.prog} --help\n")
+        print(f"parity: {message}; see {self.prog} --help", file=sys.stderr)
+        raise Mistake(UsageError.exit_code)
 
 
 def add_device(to: argparse.ArgumentParser, default: str | None = "auto", by_default: str = "auto by default") -> None:
