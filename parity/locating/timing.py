@@ -1,9 +1,10 @@
 """Measures how long a function takes on the device and on the CPU, by operator, and what the fallback to the CPU costs there.
 
-A side runs once to warm up. The totals are the median of `RUNS` plain runs, forward and backward, with nothing in between: copies
-are made before, and the clock is read when the device has done all its work. Operators are measured in runs of their own, in
-which each is waited for; that is slower where the device computes behind the program's back. Where it doubles the time of a
-plain run on either side, it measures the waiting, and no operator is given a share. Random numbers are each side's own.
+A side runs once to warm up. The totals are the median of `RUNS` plain runs, forward and backward, with nothing in between:
+copies are made before, and the clock is read when the device has done all its work. Operators are measured in runs of their
+own, in which each is waited for; that is slower where the device computes behind the program's back. Where it doubles the
+time of a plain run on either side, it measures the waiting, and no operator is given a share. Random numbers are each
+side's own.
 """
 
 from __future__ import annotations
