@@ -40,7 +40,7 @@ def run(o: argparse.Namespace) -> int:
 
     def located(fn: Any, *inputs: Any, **kwargs: Any) -> Any:
         modules = o.verbose or bool(o.output)
-        how = {"modules": modules, "against": o.against, "compile": o.compile, "effort": effort}
+        how = {"modules": modules, "times": o.verbose, "against": o.against, "compile": o.compile, "effort": effort}
         return locate(fn, *inputs, device=device, backward=not o.no_backward, **how, **kwargs)
 
     found: dict[str, Any] = {}

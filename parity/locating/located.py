@@ -56,7 +56,8 @@ class Located:
     comparison with a capture, what was located on the device of this machine (None for the CPU); compiled: what became of the
     function that torch.compile compiled, where that was asked for. next: the command that tests the first operator by
     itself; workaround: what was tried around that operator and agreed, "" for nothing; agreement: where nothing diverges, how
-    far the results are from the CPU's and what rounding allows, a line each."""
+    far the results are from the CPU's and what rounding allows, a line each; times: how long both sides take, where that was
+    asked for, a line each."""
 
     subject: str
     dtype: str
@@ -73,6 +74,7 @@ class Located:
     next: str = ""
     workaround: str = ""
     agreement: tuple[str, ...] = ()
+    times: tuple[str, ...] = ()
 
     @property
     def agrees(self) -> bool:
@@ -131,6 +133,7 @@ class Located:
         if self.modules:
             lines += ["each module, as errors add up, in units of what rounding explains there:"]
             lines += [f"  {line}" for line in shown(self.modules)]
+        lines += self.times
         lines += [f"note: {n}" for n in self.notes]
         lines += [f"next: {self.next}"] if self.next else []
         lines += [f"and here: {self.here}"] if self.here is not None else []

@@ -44,6 +44,7 @@ from parity.execution import execute as ex
 from parity.locating.calls import Search, SearchMode
 from parity.locating.located import SHOWN, Divergence, Located, called
 from parity.locating.modules import module_errors
+from parity.locating.timing import times
 from parity.locating.workaround import workaround
 from parity.oracle.step_dtypes import Recorded
 
@@ -51,9 +52,10 @@ BACKWARD = 2.0  # operators of a backward pass for each of its forward pass, abo
 PATIENCE = 60.0  # seconds for looking where a comparison that failed diverges
 
 
-def located(q: Request, seconds: float = math.inf, whole: bool = True, modules: bool = False) -> Located:
+def located(q: Request, seconds: float = math.inf, whole: bool = True, modules: bool = False, timed: bool = False) -> Located:
     """What diverges on a device of this machine; raises as `locate` does. seconds: the time after which no more operators are
-    compared; whole: compare the results as well where no operator diverges; modules: say how far each module is off, too."""
+    compared; whole: compare the results as well where no operator diverges; modules: say how far each module is off, too;
+    timed: also how long it takes."""
     s, place = q.subject(), target(q.device)
     if not s.moves:
         raise NothingCompared(f"{s.name}: no input is a tensor, so nothing would reach {place.name}; give it tensors")
@@ -102,7 +104,7 @@ def located(q: Request, seconds: float = math.inf, whole: bool = True, modules: 
     around = workaround(order, place)
     return Located(
         title, dtype, place.name, order, search.compared, left, broken, differs, notes, table, next=next_, workaround=around,
-        agreement=agreement,
+        agreement=agreement, times=times(eager, cotangents, place) if timed else (),
     )  # fmt: skip
 
 
