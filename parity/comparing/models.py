@@ -78,9 +78,18 @@ def _maker(name: str, f: Callable[[], Any], returns: str) -> Callable[[], Made]:
         if not callable(parts[0]):
             wanted = "a model or a function, and its inputs after it" if returns == MODEL else returns
             raise UsageError(f"{name} returns {_spelt(got)}; return {wanted}")
+        if returns == MODEL and _is_training(parts):
+            raise UsageError(f"{name} returns make and the batches, which parity train takes (parity train --help)")
         return parted(parts) if returns == MODEL else (parts[0], parts[1:], {})
 
     return made
+
+
+def _is_training(parts: tuple[Any, ...]) -> bool:
+    """Whether it is what `parity train` takes: a function of a device, and batches that are no tensor."""
+    if len(parts) != 2 or not inspect.isfunction(parts[0]) or isinstance(parts[1], torch.Tensor):
+        return False
+    return list(inspect.signature(parts[0]).parameters) == ["device"]
 
 
 def parted(parts: tuple[Any, ...]) -> Made:

@@ -97,3 +97,17 @@ def test_a_function_that_is_named_twice_is_there_once(tmp_path: Path) -> None:
     both = f"two functions are called m.py:net, in {files[0]} and {files[1]}; give the files different names"
     with pytest.raises(UsageError, match=re.escape(both)):
         of_places([f"{file}:net" for file in files])
+
+
+def test_a_training_names_the_command_that_takes_it(tmp_path: Path) -> None:
+    """A function of lists whose one parameter has another name is a function like any other."""
+    path = tmp_path / "models.py"
+    path.write_text(
+        "import torch\n\n\ndef training():\n    def make(device):\n        return None\n    return make, [torch.ones(2)]\n"
+        "\n\ndef plain():\n    return (lambda many: many[0] + 1), [torch.ones(2)]\n"
+    )
+    found = functions(str(path))
+    with pytest.raises(UsageError, match=r"models.py:training returns make and the batches, which parity train takes"):
+        found["models.py:training"]()
+    assert functions(str(path), "make and the batches")["models.py:training"]()[0].__name__ == "make"
+    assert len(found["models.py:plain"]()[1]) == 1
