@@ -156,13 +156,12 @@ def updated(
     text: str,
     entries: Iterable[tuple[Entry, str]],
     environment: Environment | None = None,
-    texts: Mapping[str, str] = MappingProxyType({}),
+    like: Mapping[str, str] = MappingProxyType({}),
     path: Path = Path(NAME),
 ) -> str:
     """The text of a file with these entries added, or in place of those with their ids. entries: each with a sentence on what
-    it is; environment: that of the run that they were made from; texts: by id, what new ones are written in place of, so that its
-    comments are kept; path: for messages. An empty text is a new file. Raises KnownError for a layout that can't
-    be edited."""
+    it is; environment: that of the run that they were made from; like: by id, how new ones stand in another file, for their
+    comments; path: for messages. An empty text is a new file. Raises KnownError for a layout that can't be edited."""
     text = text if text.strip() else NEW
     head, section, blocks = _blocks(path, text)
     place, rows = _held(text)
@@ -175,7 +174,7 @@ def updated(
     for e, what in entries:
         name = untrusted.printable(e.id)
         rows[name] = _values(e, what)
-        blocks[name] = _with(blocks.get(name) or texts.get(name, "[[known]]"), rows[name])
+        blocks[name] = _with(blocks.get(name) or like.get(name, "[[known]]"), rows[name])
     return _whole(path, (head, section), blocks, (place, rows))
 
 
@@ -335,18 +334,16 @@ def _items(inner: str) -> tuple[list[_Item], list[str]]:
             continue
         now.text = f"{now.text} {inner[start : t.start()]}".strip()
         start = t.end()
-        if t[0] == ",":
-            items.append(now)
-            now, same_line = _Item(""), True
-        elif t[0] == "\n":
-            same_line = False
+        if t[0][0] != "#":
+            same_line = t[0] == ","
+            if now.text:
+                items.append(now)
+                now = _Item("")
         elif now.text or same_line:
-            (now if now.text else items[-1]).behind = t[0]
+            one = now if now.text else items[-1]
+            one.behind = f"{one.behind} {t[0]}".strip()
         else:
             now.above.append(t[0])
-    if now.text:
-        items.append(now)
-        now = _Item("")
     return items, now.above
 
 

@@ -208,7 +208,7 @@ def _merge(o: argparse.Namespace) -> int:
     changed = [known_entries.of_other(e, ours.by_id.get(e.id)) for e in new]
     text = known_file.dropped(known_file.content(o.file), gone, o.file)
     pairs = [(e, what(e)) for e in changed]
-    known_file.write(o.file, known_file.updated(text, pairs, texts=known_file.texts(o.other), path=o.file))
+    known_file.write(o.file, known_file.updated(text, pairs, like=known_file.texts(o.other), path=o.file))
     fresh = len({e.id for e in changed} - ours.by_id.keys())
     print(f"{fresh} added, {len(gone)} dropped, {len(ours.entries) + fresh - len(gone)} in {o.file}")
     return 0
