@@ -146,12 +146,12 @@ def _alike(one: Entry, e: Entry, cause: Cause) -> bool:
 
 
 def of_other(e: Entry, old: Entry | None) -> Entry:
-    """An entry of another file, as it is added to the one of this file: the words of this one stay, and of two last days the
-    earlier."""
+    """An entry of another file, joined to the one with its id of this file: the words of this one stay, and of two last days
+    the earlier. One of the same cause with another id is none of this one: it may accept less, and for another time."""
     if old is None:
         return e
     days = [day for day in (old.until, e.until) if day is not None]
-    return replace(e, reason=old.reason, link=old.link or e.link, until=min(days, default=None))
+    return merged(old, replace(e, reason=old.reason, link=old.link or e.link, until=min(days, default=None)))
 
 
 def _by_dtype(extents: Iterable[tuple[str, Extent]]) -> tuple[tuple[str, Extent], ...]:

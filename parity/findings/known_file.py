@@ -8,10 +8,11 @@ import hashlib
 import json
 import re
 import tomllib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import date
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import msgspec
@@ -19,7 +20,7 @@ import msgspec
 from parity.core import stored, untrusted
 from parity.core.errors import KnownError, OutputError, near
 from parity.core.results import Cause, Json
-from parity.findings.known import DIES, Entry, Environment, Known
+from parity.findings.known import DIES, NAME, Entry, Environment, Known
 from parity.store.code import Code
 
 T = TypeVar("T")
@@ -31,9 +32,10 @@ NEW = f"""\
 # Each entry has its reason; its cases are run first. parity known add writes entries, parity known drop takes them out.
 format = {FORMAT}
 """
-ENTRY = re.compile(r"\s*\[\[\s*\"?known\"?\s*\]\]")  # the head of one
-ID = re.compile(r"\s*\"?id\"?\s*=")
-SECTION = re.compile(r"\s*\[\s*\"?environment\"?\s*\]")
+# What TOML has of texts, comments, brackets, commas and line ends.
+TOKEN = re.compile(r'"""(?:\\.|[^\\])*?"{3,5}|\'\'\'.*?\'{3,5}|"(?:\\.|[^"\\])*"|\'[^\']*\'|#[^\n]*|[][{},\n]', re.DOTALL)
+DEPTH = {"[": 1, "{": 1, "]": -1, "}": -1}
+EMPTY: tuple[object, ...] = ("", None, (), [])
 CAUSE = tuple(f.name for f in fields(Cause))
 # The keys of an entry in the order of the file: what it is, why it is accepted, where it was seen, and what shows it. `what` is
 # for readers.
@@ -94,7 +96,7 @@ class _File:
     """A file being read. The TOML parser keeps no line numbers, so they are found by scanning the text."""
 
     def __init__(self, path: Path, text: str) -> None:
-        self.path, self.lines = path, text.splitlines()
+        self.path, self.text, self.lines = path, text, text.split("\n")
         try:
             self.data: Json = untrusted.cleaned(tomllib.loads(text))
         except tomllib.TOMLDecodeError as e:
@@ -114,7 +116,10 @@ class _File:
 
     def heads(self, count: int) -> list[int]:
         """The lines of the heads of the entries."""
-        lines = [i for i, text in enumerate(self.lines, 1) if ENTRY.match(text)]
+        lines, row = [], 1
+        for statement in _statements(self.text):
+            lines += [row] if _section(statement) == ("known", "") else []
+            row += 1 + statement.count("\n")
         return [*lines, *[1] * (count - len(lines))][:count]
 
     def convert(self, tree: Json, kind: type[T], start: int, entry: str = "") -> T:
@@ -147,99 +152,243 @@ def _entry(file: _File, row: Json, head: int) -> Entry:
 # --------------------------------------------------------------------------------------------------------------- writing
 
 
-def updated(text: str, entries: Iterable[tuple[Entry, str]], environment: Environment | None = None) -> str:
+def updated(
+    text: str,
+    entries: Iterable[tuple[Entry, str]],
+    environment: Environment | None = None,
+    like: Mapping[str, str] = MappingProxyType({}),
+    path: Path = Path(NAME),
+) -> str:
     """The text of a file with these entries added, or in place of those with their ids. entries: each with a sentence on what
-    it is; environment: that of the run that they were made from. An empty text is a new file."""
-    head, blocks = _blocks(text if text.strip() else NEW)
+    it is; environment: that of the run that they were made from; like: by id, how new ones stand in another file, for their
+    comments; path: for messages. An empty text is a new file. Raises KnownError for a layout that can't be edited."""
+    text = text if text.strip() else NEW
+    head, section, blocks = _blocks(path, text)
+    place, rows = _held(text)
     if environment is not None:
-        section = "" if any(map(SECTION.match, head.splitlines())) else "\n\n[environment]"
-        head = _with(head.rstrip("\n") + section, SECTION, _filled(environment), keep=True)
+        place |= _filled(environment)
+        if "environment" in tomllib.loads(head):  # as one line, or with dots
+            head = _with(head, {"environment": place}, keep=True)
+        else:
+            section = _with(section or "[environment]", place, keep=True)
     for e, what in entries:
-        blocks[e.id] = _with(blocks.get(e.id, "[[known]]"), ENTRY, _values(e, what))
-    return _whole(head, blocks)
+        name = untrusted.printable(e.id)
+        rows[name] = _values(e, what)
+        blocks[name] = _with(blocks.get(name) or like.get(name, "[[known]]"), rows[name])
+    return _whole(path, (head, section), blocks, (place, rows))
 
 
-def dropped(text: str, ids: Collection[str]) -> str:
-    """The text of a file without these entries."""
-    head, blocks = _blocks(text)
-    return _whole(head, {k: block for k, block in blocks.items() if k not in ids})
+def dropped(text: str, ids: Collection[str], path: Path = Path(NAME)) -> str:
+    """The text of a file without these entries. Raises KnownError for a layout that can't be edited."""
+    head, section, blocks = _blocks(path, text)
+    place, rows = _held(text)
+    kept, left = ({k: v for k, v in held.items() if k not in ids} for held in (blocks, rows))
+    return _whole(path, (head, section), kept, (place, left))
 
 
-def _blocks(text: str) -> tuple[str, dict[str, str]]:
-    """What stands before the entries, and each entry with the comments on top of it, by id."""
-    lines = text.splitlines()
-    starts = [k for k, line in enumerate(lines) if ENTRY.match(line)]
-    for i, k in enumerate(starts):
-        while k and (not lines[k - 1].strip() or lines[k - 1].startswith("#")):
-            k -= 1
-        starts[i] = k
-    parts = ["\n".join(lines[a:b]) for a, b in zip(starts, [*starts[1:], len(lines)])]
-    ids = (next(line for line in p.splitlines() if ID.match(line)) for p in parts)
-    return "\n".join(lines[: starts[0]] if starts else lines), {tomllib.loads(i)["id"]: p for i, p in zip(ids, parts)}
+def texts(path: Path) -> dict[str, str]:
+    """The text of each entry of a file, with the comments on top of it, by id. Raises KnownError."""
+    return _blocks(path, content(path))[2]
 
 
-def _whole(head: str, blocks: Mapping[str, str]) -> str:
-    return "\n\n".join(part.strip("\n") for part in (head, *(blocks[k] for k in sorted(blocks)))) + "\n"
+def _held(text: str) -> tuple[Json, Json]:
+    """The environment and the entries by id, as a text holds them."""
+    data = tomllib.loads(text)
+    return data.get("environment", {}), {untrusted.printable(row["id"]): row for row in data.get("known", ())}
 
 
-def _with(text: str, section: re.Pattern[str], values: Json, keep: bool = False) -> str:
-    """The text of a section with these values. Lines that hold the same already stay as they are. keep: other keys, too."""
-    lines = text.splitlines()
-    start = next(k for k, line in enumerate(lines) if section.match(line)) + 1
-    made, missing = lines[:start], dict(values)
-    while start < len(lines) and not lines[start].startswith("["):
-        end = start + 1
-        while (held := _loaded(lines[start:end])) is None and end < len(lines):
-            end += 1
-        key = next(iter(held or {}), None)
-        if key is None or (keep and key not in values):
-            made += lines[start:end]
-        elif key in values:
-            made += _changed(lines[start:end], key, missing.pop(key))
-        start = end
-    below = (_loaded(["[[known]]", *lines[start:]]) or {}).get("known", [{}])[0]  # tables that a person wrote as sections
-    made += [x for key, v in missing.items() if key not in below for x in _statement(key, v)]
-    return "\n".join([*made, *lines[start:]])
+def _blocks(path: Path, text: str) -> tuple[str, str, dict[str, str]]:
+    """What stands before all sections, the section of the environment wherever it stands, and each entry by id. A section has
+    the comments directly on top of it."""
+    head: list[str] = []
+    section: list[str] = []
+    entries: list[list[str]] = []
+    part = head
+    for statement in _statements(text):
+        if (name := _section(statement)) is not None:
+            k = len(part)
+            while k and part[k - 1].lstrip().startswith("#"):
+                k -= 1
+            above = part[k:]
+            del part[k:]
+            if name == ("known", ""):
+                entries.append([])
+            part = entries[-1] if name[0] == "known" else section
+            part += above
+        part.append(statement)
+    _, rows = _held(text)
+    if len(rows) != len(entries):
+        raise _uneditable(path)
+    return "\n".join(head), "\n".join(section), dict(zip(rows, map("\n".join, entries)))
 
 
-def _changed(old: list[str], key: str, value: Any) -> list[str]:
-    """The lines of a key with another value; a list that only grew keeps its lines, for the sake of comments."""
-    made, before = _statement(key, value), _loaded(old) or {}
-    more = made[1 + len(before[key]) : -1] if isinstance(before[key], list) else []
-    for lines in (old, [*old[:-1], *more, old[-1]]):
-        if _loaded(lines) == _loaded(made):
-            return lines
+def _uneditable(path: Path) -> KnownError:
+    how = "write each entry as a section [[known]] and the rest on top of them, and try again, or edit it by hand"
+    return KnownError(f"{path} has a layout that parity can't edit, and is left as it was; {how}")
+
+
+def _whole(path: Path, head: tuple[str, str], blocks: Mapping[str, str], held: tuple[Json, Json]) -> str:
+    """The parts of a file together, after a check that they hold what they should. Raises KnownError."""
+    parts = (part.strip("\n") for part in (*head, *(blocks[k] for k in sorted(blocks))))
+    made = "\n\n".join(part for part in parts if part) + "\n"
+    try:
+        there = _held(made)
+    except tomllib.TOMLDecodeError:
+        raise _uneditable(path) from None
+    if _plain(there) != _plain(held):
+        raise _uneditable(path)
     return made
 
 
-def _loaded(lines: Sequence[str]) -> Json | None:
-    try:
-        return tomllib.loads("\n".join(lines))
-    except tomllib.TOMLDecodeError:
+def _statements(text: str) -> Iterator[str]:
+    """What a text of TOML says in turn: keys with their values, heads of sections, comments and blank lines. Joined by line
+    ends they are the text."""
+    text = text.replace("\r\n", "\n")
+    start = depth = 0
+    for t in TOKEN.finditer(text):
+        depth += DEPTH.get(t[0], 0)
+        if t[0] == "\n" and not depth:
+            yield text[start : t.start()]
+            start = t.end()
+    yield text[start:]
+
+
+def _section(statement: str) -> tuple[str, str] | None:
+    """The first two names of a section's head: ("known", "") for that of an entry, ("known", "since") for a table of it. None
+    for other statements."""
+    if not statement.lstrip().startswith("["):
         return None
+    ((name, below),) = tomllib.loads(statement).items()
+    return name, next(iter(below[0] if isinstance(below, list) else below), "")
 
 
-def _statement(key: str, value: Any) -> list[str]:
+def _with(text: str, values: Json, keep: bool = False) -> str:
+    """A part of a file with these values. Statements that hold the same already stay as they are, and so do comments. keep:
+    other keys, too."""
+    row: Json = tomllib.loads(text)
+    statements = [*_statements(text)]
+    if any(map(_section, statements)):
+        (held,) = row.values()
+        row = held[0] if isinstance(held, list) else held
+    same = {k for k, v in values.items() if k in row and _plain(row[k]) == _plain(v)}
+    made: list[str] = []
+    missing, table, end = dict(values), "", 0
+    for s in statements:
+        if not s.strip() or s.lstrip().startswith("#"):
+            made.append(s)
+            continue
+        if (name := _section(s)) is not None:
+            key = table = name[1]
+        else:
+            key = table or next(iter(tomllib.loads(s)))
+        if not key or key in same or (keep and key not in values):
+            made.append(s)
+            missing.pop(key, None)
+        elif key in missing and not table:
+            made.append(_changed(s, key, missing.pop(key)))
+        end = end if table else len(made)
+    made[end:end] = [_statement(k, v) for k, v in missing.items()]
+    return "\n".join(made)
+
+
+def _changed(old: str, key: str, value: Any) -> str:
+    """The statement of a key with another value, with the comments of the old one; those of texts that left a list go."""
+    begin = end = depth = 0
+    behind = ""
+    for t in TOKEN.finditer(old):
+        depth += (step := DEPTH.get(t[0], 0))
+        if depth == 1 and step == 1:
+            begin = t.end()
+        elif depth == 0 and step == -1:
+            end = t.start()
+        elif depth == 0 and t[0].startswith("#"):
+            behind = f"  {t[0]}"
+    if not isinstance(value, tuple) or "\n" not in old[begin:end]:
+        return _statement(key, value) + behind
+    items, rest = _items(old[begin:end])
+    held = {_plain(tomllib.loads(f"x = {i.text}")["x"]): i for i in items}
+    lines = [line for v in value for line in held.get(_plain(v), _Item(_toml(v))).lines()]
+    return "\n".join([f"{key} = [", *lines, *(f"    {c}" for c in rest), f"]{behind}"])
+
+
+@dataclass(slots=True)
+class _Item:
+    """A value in a list, with the comments above and behind it."""
+
+    text: str
+    above: list[str] = field(default_factory=list)
+    behind: str = ""
+
+    def lines(self) -> list[str]:
+        """Its lines in the file."""
+        return [*(f"    {c}" for c in self.above), f"    {self.text},{'  ' * bool(self.behind)}{self.behind}"]
+
+
+def _items(inner: str) -> tuple[list[_Item], list[str]]:
+    """What stands in the brackets of a list, and the comments after the last value."""
+    items: list[_Item] = []
+    now, start, depth, same_line = _Item(""), 0, 0, False
+    for t in TOKEN.finditer(inner + "\n"):
+        depth += DEPTH.get(t[0], 0)
+        if depth or t[0][0] not in "#,\n":
+            continue
+        now.text = f"{now.text} {inner[start : t.start()]}".strip()
+        start = t.end()
+        if t[0][0] != "#":
+            same_line = t[0] == ","
+            if now.text:
+                items.append(now)
+                now = _Item("")
+        elif now.text or same_line:
+            one = now if now.text else items[-1]
+            one.behind = f"{one.behind} {t[0]}".strip()
+        else:
+            now.above.append(t[0])
+    return items, now.above
+
+
+def _plain(x: Any) -> str:
+    """A value in a form that can be compared: without empty fields, texts as they are read."""
+
+    def plain(x: Any) -> object:
+        if isinstance(x, dict):
+            return {untrusted.printable(k): plain(v) for k, v in x.items() if v not in EMPTY}
+        if isinstance(x, (tuple, list)):
+            return [*map(plain, x)]
+        number = isinstance(x, (int, float)) and not isinstance(x, bool)
+        return float(x) if number else untrusted.printable(str(x))
+
+    return json.dumps(plain(x), sort_keys=True)
+
+
+def _statement(key: str, value: Any) -> str:
     if isinstance(value, tuple) and key not in WORDS and len(value) > 1:
-        return [f"{key} = [", *(f"    {_toml(v)}," for v in value), "]"]
-    return [f"{key} = {_toml(value)}"]
+        return "\n".join([f"{key} = [", *(f"    {_toml(v)}," for v in value), "]"])
+    return f"{key} = {_toml(value)}"
 
 
 def _toml(value: Any) -> str:
     if isinstance(value, str):  # cases hold double quotes, which would need backslashes
-        literal = '"' in value and "'" not in value and value.isprintable()
-        return f"'{value}'" if literal else json.dumps(value, ensure_ascii=False)
+        if '"' in value and "'" not in value and value.isprintable():
+            return f"'{value}'"
+        whole = value.encode("utf-8", "backslashreplace").decode("utf-8")  # TOML has no half characters
+        return "".join(c if c.isprintable() else _escaped(c) for c in json.dumps(whole, ensure_ascii=False))
     if isinstance(value, dict):
-        return f"{{{', '.join(f'{k if k.isalpha() else json.dumps(k)} = {_toml(v)}' for k, v in value.items())}}}"
+        keys = {k: k if k.isascii() and k.isalpha() else _toml(k) for k in value}
+        return f"{{{', '.join(f'{keys[k]} = {_toml(v)}' for k, v in value.items())}}}"
     if isinstance(value, (tuple, list)):
         return f"[{', '.join(map(_toml, value))}]"
     return str(value).lower() if isinstance(value, (bool, date)) else repr(value)
 
 
+def _escaped(c: str) -> str:
+    return f"\\u{ord(c):04x}" if ord(c) < 1 << 16 else f"\\U{ord(c):08x}"
+
+
 def _filled(x: Any) -> Json:
     """The fields of a dataclass, without empty ones, with lists as tuples."""
     tree: Json = msgspec.to_builtins(x, builtin_types=(date,))
-    return {k: v for k, v in tree.items() if v not in ("", None, (), [])}
+    return {k: v for k, v in tree.items() if v not in EMPTY}
 
 
 def _values(e: Entry, what: str) -> Json:

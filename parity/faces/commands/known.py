@@ -96,7 +96,7 @@ def _add(o: argparse.Namespace) -> int:
                 f"'{e.id}' needs a reason: parity known add {o.run} {e.id} --reason TEXT; a reviewer will ask for it"
             )
     fresh = [e for e in changed.values() if e.id not in held]
-    known_file.write(path, known_file.updated(text, [(e, what(e)) for e in changed.values()], environment))
+    known_file.write(path, known_file.updated(text, [(e, what(e)) for e in changed.values()], environment, path=path))
     for e in changed.values():
         print(f"{'added' if e.id not in held else 'updated'} [{e.id}] {what(e)}")
     if unsearched := [e.id for e in changed.values() if e.cause is not None and UNSEARCHED in e.cause.properties]:
@@ -191,7 +191,7 @@ def _drop(o: argparse.Namespace) -> int:
     ids = [held.entry(id).id for id in o.cause]
     if not ids:
         raise KnownError(f"name the entries to drop: parity known drop {o.file} ID; parity known list {o.file} lists them")
-    known_file.write(o.file, known_file.dropped(known_file.content(o.file), ids))
+    known_file.write(o.file, known_file.dropped(known_file.content(o.file), ids, o.file))
     print(f"dropped {', '.join(ids)}; {len(held.entries) - len(set(ids))} left in {o.file}")
     return 0
 
@@ -201,12 +201,14 @@ def _merge(o: argparse.Namespace) -> int:
     from parity.report.known import what
 
     ours, theirs = known_file.read(o.file), known_file.read(o.other)
-    base = known_file.read(o.base).by_id if o.base is not None else {}
+    # git gives an empty base where both branches made the file
+    base = known_file.read(o.base).by_id if o.base is not None and known_file.content(o.base).strip() else {}
     gone = [id for id in base if id in ours.by_id and id not in theirs.by_id]
     new = [e for id, e in theirs.by_id.items() if id not in base or id in ours.by_id]
-    changed = known_entries.added(ours.by_id, [known_entries.of_other(e, ours.by_id.get(e.id)) for e in new])
-    text = known_file.updated(known_file.content(o.file), [(e, what(e)) for e in changed.values()])
-    known_file.write(o.file, known_file.dropped(text, gone))
-    fresh = len(changed.keys() - ours.by_id.keys())
+    changed = [known_entries.of_other(e, ours.by_id.get(e.id)) for e in new]
+    text = known_file.dropped(known_file.content(o.file), gone, o.file)
+    pairs = [(e, what(e)) for e in changed]
+    known_file.write(o.file, known_file.updated(text, pairs, like=known_file.texts(o.other), path=o.file))
+    fresh = len({e.id for e in changed} - ours.by_id.keys())
     print(f"{fresh} added, {len(gone)} dropped, {len(ours.entries) + fresh - len(gone)} in {o.file}")
     return 0

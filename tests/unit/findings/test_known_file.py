@@ -14,7 +14,10 @@ from datetime import date
 from pathlib import Path
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
+from parity.core import untrusted
 from parity.core.errors import KnownError, OutputError
 from parity.core.results import Cause, Fingerprint, Measure, Record
 from parity.faces.commands import known as known_command
@@ -217,3 +220,159 @@ def test_a_key_that_stands_for_all_now_is_taken_out_and_sections_of_a_person_sta
     assert (e.dtypes, e.since.torch) == ((), "2.13.0")
     assert "dtypes = " not in after
     assert after.endswith('[known.since]\ntorch = "2.13.0"\n')
+
+
+WIDE = Entry("wide", "ours", ("exp",), "wrong", Cause("aten::exp", "values"), until=date(2026, 12, 1))
+NARROW = replace(
+    WIDE, id="narrow", reason="theirs", cause=Cause("aten::exp", "values", ("transposed operand",)), until=date(2029, 12, 1)
+)
+NOTE = "# seen by Anna"
+
+
+@pytest.mark.parametrize(
+    ("base", "theirs", "after"),
+    [
+        (None, (NARROW,), (NARROW, WIDE)),
+        ((), (NARROW,), (NARROW, WIDE)),  # git gives an empty base where both branches made the file
+        ((WIDE,), (NARROW,), (NARROW,)),
+        ((WIDE,), (), ()),
+        ((WIDE, NARROW), (NARROW,), ()),
+    ],
+)
+def test_a_merge_accepts_no_more_than_its_sides(
+    base: tuple[Entry, ...] | None, theirs: tuple[Entry, ...], after: tuple[Entry, ...], tmp_path: Path
+) -> None:
+    """Entries of one cause with two ids stay two, each with its own reason and day; comments on new ones come with them."""
+    paths = [tmp_path / name for name in ("ours", "theirs", "base")]
+    paths[0].write_text(written(WIDE))
+    text = written(*theirs).replace("[[known]]", f"{NOTE}\n[[known]]").replace('ops = ["exp"]', 'ops = ["exp"]  # and cos?')
+    paths[1].write_text(text)
+    paths[2].write_text(written(*base) if base else "")
+    o = Namespace(action="merge", file=paths[0], other=paths[1], base=None if base is None else paths[2])
+    assert known_command.run(o) == 0
+    assert tuple(replace(e, line=0, since=Environment()) for e in read(paths[0]).entries) == after
+    assert (NARROW in after) == (NOTE in paths[0].read_text()) == ("  # and cos?" in paths[0].read_text())
+
+
+HAND = """\
+format = 1
+
+[[known]]
+id = "a"
+reason = "r"
+ops = ["exp"]
+status = "wrong"
+since = { torch = "2.13.0" }
+"""
+OLD = replace(ENTRY, id="a", reason="r", cause=None, members=(), since=Environment(torch="2.13.0"))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("", ""),
+        ("since = {", "# where\n\nsince = {"),
+        ("since = { torch = ", "since.torch = "),
+        ('id = "a"', "'id' = \"a\""),
+        ('id = "a"', 'id = """a"""'),
+        ('"r"', '"""r\n[[known]]\nid = 7"""'),
+        ("[[known]]", "[[ 'known' ]]"),
+        ("\n[[", 'environment = { device = "mps" }\n[['),
+        ("\n[[", 'environment.device = "mps"\nenvironment.os = "old"\n[['),
+        ('2.13.0" }\n', '2.13.0" }\n\n# here\n[environment]\ndevice = "mps"\n'),
+        ("\n", "\r\n"),
+    ],
+)
+def test_layouts_of_a_person_are_edited(old: str, new: str) -> None:
+    text = HAND.replace(old, new).replace('2.13.0" }', '2.13.0"') if "since." in new else HAND.replace(old, new)
+    b = replace(OLD, id="b")
+    held = parse(PATH, text).entries[0]
+    after = written(replace(OLD, reason=held.reason), b, text=text)
+    assert [replace(e, line=0) for e in parse(PATH, after).entries] == [replace(OLD, reason=held.reason), b]
+    assert parse(PATH, after).environment == HERE
+    assert written(replace(OLD, reason=held.reason), b, text=after) == after
+    left = parse(PATH, known_file.dropped(after, ["a", "b"]))
+    assert (left.entries, left.environment) == ((), HERE)
+    assert [line for line in new.split("\n") if line.startswith("#")] == [
+        line for line in after.split("\n") if line.startswith("# ") and "parity" not in line
+    ]
+
+
+def test_a_layout_that_cannot_be_edited_is_left_with_a_message() -> None:
+    text = 'format = 1\nknown = [{ id = "a", reason = "r", ops = ["exp"], status = "wrong" }]\n'
+    assert parse(PATH, text).entries
+    for edit in (lambda: written(OLD, text=text), lambda: known_file.dropped(text, ["a"])):
+        with pytest.raises(KnownError, match=r"parity-known.toml has a layout that parity can't edit, and is left as it was"):
+            edit()
+
+
+def test_members_that_a_person_wrote_as_sections_grow() -> None:
+    text = written(replace(ENTRY, members=())) + "".join(
+        f'\n[[known.members]]\nsubject = "{m.subject}"\nsymptom = "values"\nproperties = ["NaN"]\n' for m in ENTRY.members
+    )
+    assert written(ENTRY, text=text) == text
+    more = replace(ENTRY, members=(*ENTRY.members, Cause("aten::sin", "values")))
+    assert parse(PATH, written(more, text=text)).entries[0].members == more.members
+
+
+def test_comments_stay_where_a_person_put_them() -> None:
+    """Below an entry, behind a value that changes, and in a list that grows."""
+    text = written(replace(OLD, shows=("values in out", "values in grad")), replace(OLD, id="c"))
+    for old, new in (
+        ("2027-01-31\n", "2027-01-31  # ask Anna\n"),
+        ('["float32", "float16"]', '["float32", "float16"]  # not double'),
+        ('"exp",\n    "log_softmax",', '"exp",  # the worst\n    # "cos", soon\n    "log_softmax"  # last'),
+        ('"values in out",\n    "values in grad",\n]', '"values in out", "values in grad"\n    # more?\n]  # all'),
+    ):
+        assert old in text
+        text = text.replace(old, new, 1)
+    text = text.replace('\n\n[[known]]\nid = "c"', '\n# below a\n\n# above c\n[[known]]\nid = "c"')
+    grown = replace(
+        OLD, until=date(2028, 1, 1), dtypes=("float32", "float16", "int8"), ops=(*OLD.ops, "sin"),
+        shows=("values in out", "values in grad", "strides in out"),
+    )  # fmt: skip
+    after = written(grown, replace(OLD, id="b"), text=text)
+    assert [replace(e, line=0) for e in parse(PATH, after).entries] == [grown, replace(OLD, id="b"), replace(OLD, id="c")]
+    for kept in (
+        "until = 2028-01-01  # ask Anna\n",
+        'dtypes = ["float32", "float16", "int8"]  # not double\n',
+        '    "exp",  # the worst\n    # "cos", soon\n    "log_softmax",  # last\n    "sin",\n]',
+        '    "strides in out",\n    # more?\n]  # all\n',
+        '# below a\n\n[[known]]\nid = "b"',
+        '# above c\n[[known]]\nid = "c"',
+    ):
+        assert kept in after
+    assert "# below a" not in known_file.dropped(after, ["a"])
+
+
+def test_an_id_with_an_escape_is_one_entry() -> None:
+    text = HAND.replace('"a"', r'"a\u001bb"')
+    (e,) = parse(PATH, text).entries
+    assert e.id == r"a\x1bb"
+    assert len(parse(PATH, written(e, text=text)).entries) == 1
+    assert r'"a\u001bb"' in written(e, text=text)
+    assert parse(PATH, known_file.dropped(text, [e.id])).entries == ()
+
+
+TEXTS = st.text(st.characters() | st.sampled_from("\"'\\#,[]{}=\n\r\t\x00\x7f\x85\u2028\u2029\U000e0001"), max_size=12)
+
+
+@settings(max_examples=30, database=None, deadline=None, derandomize=True)
+@given(TEXTS.filter(str.strip), TEXTS, TEXTS)
+@example("\u2028", "\x85\u2029", "\x7f\ud800")
+@example('\'"""', "'''\\", '[[known]]\nid = "a"')
+def test_any_text_makes_the_round_trip(reason: str, what: str, word: str) -> None:
+    """Written, read, edited, and read again: as a text that is safe to print."""
+    e = replace(ENTRY, reason=reason, shows=(f"x{word}", "values in out"))
+    text = known_file.updated("", [(e, what)], HERE)
+    for made in (text, known_file.updated(text, [(replace(e, id="other"), what)]), known_file.updated(text, [(e, f"{what}.")])):
+        held = parse(PATH, made).by_id[e.id]
+        assert (held.reason, held.shows[0]) == (untrusted.printable(reason), untrusted.printable(e.shows[0]))
+        made.encode()
+    assert known_file.updated(text, [(parse(PATH, text).entries[0], what)]) == text
+
+
+def test_lines_are_counted_as_editors_do() -> None:
+    """Not at the line ends of Unicode, and no text is taken for the head of an entry."""
+    text = HAND.replace("format", "# \u2028\x85\nformat").replace('"r"', '"""r\n[[known]]\n"""')
+    assert [e.line for e in parse(PATH, text + HAND[HAND.index("[[") :].replace('"a"', '"b"')).entries] == [4, 12]
