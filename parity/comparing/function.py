@@ -194,9 +194,7 @@ def _judged(q: Request, s: Subject, device: Device, notes: Notes, seen: Seen | N
             notes.say(line)
     judgements = (*extra, *settled(judgements, q.fail_on, notes))
     failed = any(v.status is not Status.AGREE for _, v in judgements)
-    way, decided = _other_way(s, device, q.backward, watch) if failed else ("", False)
-    # Where a value decided on the way, it may have been wrong before.
-    following = _next(s, device, watch) if failed and (decided or not way) else ""
+    way, following = _explained(s, device, q.backward, watch) if failed else ("", "")
     apart = differences(judgements, results, ours)
     return Comparison(title, judgements, tuple(notes.lines), following, limits or {}, where=way, differences=apart), cause
 
@@ -566,6 +564,13 @@ def _other_way(s: Subject, device: Device, backward: bool, watch: PlacementWatch
         ex.attempt(lambda: forward(s, torch.clone, backward, here.over()), "run", False)
     way = other_way(here.steps, watch.steps, device.name, watch.whole)
     return way, bool(way) and read_before(here.steps, watch.steps)
+
+
+def _explained(s: Subject, device: Device, backward: bool, watch: PlacementWatch | None) -> tuple[str, str]:
+    """Where the device took another way, and the command that tests the operators: where a value decided on the way, it may
+    have been wrong before."""
+    way, decided = _other_way(s, device, backward, watch)
+    return way, _next(s, device, watch) if decided or not way else ""
 
 
 def _spent(theirs: Any) -> bool:

@@ -80,7 +80,7 @@ def _maker(name: str, f: Callable[[], Any], returns: str) -> Callable[[], Made]:
             raise UsageError(f"{name} returns {_spelt(got)}; return {wanted}")
         if returns == MODEL and _is_training(parts):
             raise UsageError(f"{name} returns make and the batches, which parity train takes (parity train --help)")
-        return parted(parts) if returns == MODEL else (parts[0], parts[1:], {})
+        return as_call(parts) if returns == MODEL else (parts[0], parts[1:], {})
 
     return made
 
@@ -92,7 +92,7 @@ def _is_training(parts: tuple[Any, ...]) -> bool:
     return list(inspect.signature(parts[0]).parameters) == ["device"]
 
 
-def parted(parts: tuple[Any, ...]) -> Made:
+def as_call(parts: tuple[Any, ...]) -> Made:
     """What a function returned, as (function, inputs, inputs by name)."""
     if len(parts) == 3 and type(parts[1]) is tuple and type(parts[2]) is dict and all(isinstance(k, str) for k in parts[2]):
         return parts[0], parts[1], parts[2]

@@ -40,7 +40,7 @@ import pytest
 import torch
 
 import parity
-from parity.comparing.models import parted
+from parity.comparing.models import as_call
 
 sys.path.insert(0, str(Path(__file__).parent / {folder!r}))
 import {module}  # noqa: E402  # found by the line before
@@ -49,7 +49,7 @@ import {module}  # noqa: E402  # found by the line before
 @pytest.mark.parametrize("make", [{makes}])
 def test_runs_on_mps(make):
     torch.manual_seed(0)
-    model, inputs, kwargs = parted(make())
+    model, inputs, kwargs = as_call(make())
     found = parity.audit(model, *inputs{options}, **kwargs)
     if not found.complete:
         pytest.fail(str(found), pytrace=False)

@@ -440,7 +440,8 @@ def said(make: Callable[[], Made], setting: Setting, locate: bool) -> tuple[str,
     if module is not None:
         module.zero_grad()
     torch.set_float32_matmul_precision("highest")
-    torch.backends.cudnn.allow_tf32 = False
+    with torch.backends.__allow_nonbracketed_mutation():  # torch's own tests freeze the flags where they are imported
+        torch.backends.cudnn.allow_tf32 = False
     started = time.perf_counter()
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
