@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from parity.comparing.models import MODEL, functions, of_places, parted
+from parity.comparing.models import MODEL, functions, of_places, as_call
 from parity.core.errors import UsageError
 from parity.engine import own
 
@@ -59,8 +59,8 @@ def test_inputs_may_come_as_torch_export_takes_them(tmp_path: Path) -> None:
     path.write_text("import torch\n\n\ndef named():\n    return torch.add, (torch.ones(2), 3.0), {'alpha': 2}\n")
     fn, inputs, kwargs = functions(str(path))["models.py:named"]()
     assert fn(*inputs, **kwargs).tolist() == [7.0, 7.0]
-    assert parted((torch.add, 1, {"alpha": 2})) == (torch.add, (1, {"alpha": 2}), {})
-    assert parted((torch.nn.Identity, (1, 2))) == (torch.nn.Identity, ((1, 2),), {})
+    assert as_call((torch.add, 1, {"alpha": 2})) == (torch.add, (1, {"alpha": 2}), {})
+    assert as_call((torch.nn.Identity, (1, 2))) == (torch.nn.Identity, ((1, 2),), {})
 
 
 def test_mistakes_are_one_sentence(tmp_path: Path) -> None:
