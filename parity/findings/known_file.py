@@ -4,6 +4,7 @@ wrote into a block or on top of it stays: comments, and entries of their own."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
@@ -209,8 +210,7 @@ def _blocks(path: Path, text: str) -> tuple[str, str, dict[str, str]]:
             k = len(part)
             while k and part[k - 1].lstrip().startswith("#"):
                 k -= 1
-            above = part[k:]
-            del part[k:]
+            above, part[k:] = part[k:], []
             if name == ("known", ""):
                 entries.append([])
             part = entries[-1] if name[0] == "known" else section
@@ -231,18 +231,14 @@ def _whole(path: Path, head: tuple[str, str], blocks: Mapping[str, str], held: t
     """The parts of a file together, after a check that they hold what they should. Raises KnownError."""
     parts = (part.strip("\n") for part in (*head, *(blocks[k] for k in sorted(blocks))))
     made = "\n\n".join(part for part in parts if part) + "\n"
-    try:
-        there = _held(made)
-    except tomllib.TOMLDecodeError:
-        raise _uneditable(path) from None
-    if _plain(there) != _plain(held):
-        raise _uneditable(path)
-    return made
+    with contextlib.suppress(tomllib.TOMLDecodeError):
+        if _plain(_held(made)) == _plain(held):
+            return made
+    raise _uneditable(path)
 
 
 def _statements(text: str) -> Iterator[str]:
-    """What a text of TOML says in turn: keys with their values, heads of sections, comments and blank lines. Joined by line
-    ends they are the text."""
+    """Each key with its value, head of a section, comment and blank line; joined by line ends they are the text."""
     text = text.replace("\r\n", "\n")
     start = depth = 0
     for t in TOKEN.finditer(text):
@@ -254,8 +250,7 @@ def _statements(text: str) -> Iterator[str]:
 
 
 def _section(statement: str) -> tuple[str, str] | None:
-    """The first two names of a section's head: ("known", "") for that of an entry, ("known", "since") for a table of it. None
-    for other statements."""
+    """The first two names of a section's head, as ("known", "since"); ("known", "") of an entry's; None for others."""
     if not statement.lstrip().startswith("["):
         return None
     ((name, below),) = tomllib.loads(statement).items()
@@ -278,9 +273,8 @@ def _with(text: str, values: Json, keep: bool = False) -> str:
             made.append(s)
             continue
         if (name := _section(s)) is not None:
-            key = table = name[1]
-        else:
-            key = table or next(iter(tomllib.loads(s)))
+            table = name[1]
+        key = table or (next(iter(tomllib.loads(s))) if name is None else "")
         if not key or key in same or (keep and key not in values):
             made.append(s)
             missing.pop(key, None)
@@ -293,8 +287,7 @@ def _with(text: str, values: Json, keep: bool = False) -> str:
 
 def _changed(old: str, key: str, value: Any) -> str:
     """The statement of a key with another value, with the comments of the old one; those of texts that left a list go."""
-    begin = end = depth = 0
-    behind = ""
+    begin, end, depth, behind = 0, 0, 0, ""
     for t in TOKEN.finditer(old):
         depth += (step := DEPTH.get(t[0], 0))
         if depth == 1 and step == 1:
@@ -355,8 +348,7 @@ def _plain(x: Any) -> str:
             return {untrusted.printable(k): plain(v) for k, v in x.items() if v not in EMPTY}
         if isinstance(x, (tuple, list)):
             return [*map(plain, x)]
-        number = isinstance(x, (int, float)) and not isinstance(x, bool)
-        return float(x) if number else untrusted.printable(str(x))
+        return float(x) if type(x) in (int, float) else untrusted.printable(str(x))
 
     return json.dumps(plain(x), sort_keys=True)
 
@@ -372,17 +364,13 @@ def _toml(value: Any) -> str:
         if '"' in value and "'" not in value and value.isprintable():
             return f"'{value}'"
         whole = value.encode("utf-8", "backslashreplace").decode("utf-8")  # TOML has no half characters
-        return "".join(c if c.isprintable() else _escaped(c) for c in json.dumps(whole, ensure_ascii=False))
+        return "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in json.dumps(whole, ensure_ascii=False))
     if isinstance(value, dict):
         keys = {k: k if k.isascii() and k.isalpha() else _toml(k) for k in value}
         return f"{{{', '.join(f'{keys[k]} = {_toml(v)}' for k, v in value.items())}}}"
     if isinstance(value, (tuple, list)):
         return f"[{', '.join(map(_toml, value))}]"
     return str(value).lower() if isinstance(value, (bool, date)) else repr(value)
-
-
-def _escaped(c: str) -> str:
-    return f"\\u{ord(c):04x}" if ord(c) < 1 << 16 else f"\\U{ord(c):08x}"
 
 
 def _filled(x: Any) -> Json:
