@@ -165,9 +165,7 @@ def _judged(q: Request, s: Subject, device: Device, notes: Notes, seen: Seen | N
         verdict, next_, way = _refused_there(s, device, q.backward, theirs, cause, watch, notes)
         return Comparison(title, (*extra, ("", verdict)), tuple(notes.lines), next_, where=way), cause
     if watch is not None and watch.seeded and not s.draws:
-        if q.wrap is not None or is_compiled(s.function):
-            raise UsageError(f"{s.name} {OWN_KERNELS}")
-        return _judged(q, replace(s, draws=True), device, notes.anew(), seen)
+        return _judged(q, _drawing(q, s), device, notes.anew(), seen)
     extra += tuple(_overwritten(device, theirs.held))
     if watch is not None and q.wrap is None:
         here, theirs = _along_its_choices(here, device, q.backward, theirs, watch, notes)
@@ -237,6 +235,13 @@ def _on_the_cpu(q: Request, s: Subject, meter: Meter, notes: Notes) -> Here:
         notes.say(f"no gradients: {no_gradients(problem.message)}", loud=True)
         tracked, cotangents = (), []
     return Here(s, run, tracked, cotangents, ours, here.left)
+
+
+def _drawing(q: Request, s: Subject) -> Subject:
+    """A subject that draws its random numbers on the CPU. Raises UsageError for compiled code."""
+    if q.wrap is not None or is_compiled(s.function):
+        raise UsageError(f"{s.name} {OWN_KERNELS}")
+    return replace(s, draws=True)
 
 
 def _fell_back(q: Request, fallbacks: Sequence[str], notes: Notes) -> Verdicts:

@@ -341,6 +341,16 @@ class Side:
         return took
 
 
+def taken(got: StepResult | Raised, number: int) -> StepResult:
+    """A step that was taken again. Raises UsageError if it raised, since nothing then shows what rounding explains."""
+    if isinstance(got, Raised):
+        raise UsageError(
+            f"step {number + 1}, taken again with everything moved by a rounding, raises on the CPU: {got.type}: "
+            f"{got.message}; let it accept values that are a rounding away"
+        )
+    return got
+
+
 def _built(make: Callable[..., Any], place: torch.device) -> tuple[Any, ...]:
     """What make returns. One that takes no device runs with `place` as the default one."""
     try:

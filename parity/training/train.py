@@ -44,7 +44,7 @@ from parity.oracle.roundoffs import perturbed
 from parity.oracle.step_dtypes import Recorded, in_double
 from parity.oracle.yardstick import MARGIN, STEP
 from parity.training.judge import Judge, StepRuns
-from parity.training.side import Side, State, StepResult, widened
+from parity.training.side import Side, State, StepResult, taken, widened
 from parity.training.trained import KINDS, Departure, Point, Training
 
 SAMPLES = 4  # rounded runs of every step
@@ -202,7 +202,7 @@ class _Trainings:
         before = self.there.state()
         ours = self._on_the_cpu(self.free, number, batch, timed=True)
         moved = [  # which go on from their own states
-            _taken(s.extra(None, number, batch, functools.partial(_moved, u=self.u, key=31 * number + k)), number)
+            taken(s.extra(None, number, batch, functools.partial(_moved, u=self.u, key=31 * number + k)), number)
             for k, s in enumerate(self.moved)
         ]
         self.near.load(before)
@@ -279,13 +279,13 @@ class _Trainings:
         """The step in float64, rounded by chance; where it does not run in float64, on the CPU from a state and with a batch
         that are moved by a rounding. Raises UsageError if it raises on the CPU, or each time in float64."""
         if self.narrow:
-            return [_taken(self._shaken(before, number, batch, key, times), number) for key in keys]
+            return [taken(self._shaken(before, number, batch, key, times), number) for key in keys]
         every = []
         for key in keys:
             around = functools.partial(by_chance, dtypes, self.near.dtype, key, times)
             change = functools.partial(perturbed, u=times * self.u, key=key)
             every.append(self.wide.extra(before, number, batch, change, around))
-        return [r for r in every if isinstance(r, StepResult)] or [_taken(every[0], number)]
+        return [r for r in every if isinstance(r, StepResult)] or [taken(every[0], number)]
 
     def _shaken(self, before: State, number: int, batch: Any, key: int, times: float) -> StepResult | Raised:
         u = times * self.u
@@ -381,16 +381,6 @@ class _Trainings:
             return locate_run(title, prepared, self.device, PATIENCE)
         except ParityError:
             return None
-
-
-def _taken(got: StepResult | Raised, number: int) -> StepResult:
-    """A step that was taken again. Raises UsageError if it raised, since nothing then shows what rounding explains."""
-    if isinstance(got, Raised):
-        raise UsageError(
-            f"step {number + 1}, taken again with everything moved by a rounding, raises on the CPU: {got.type}: "
-            f"{got.message}; let it accept values that are a rounding away"
-        )
-    return got
 
 
 def _moved(t: Tensor, u: float, key: int) -> Tensor:
