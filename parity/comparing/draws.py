@@ -44,17 +44,19 @@ ATEN_ASKED = ("dropout_p", "dropout", "training")  # their arguments that ask fo
 
 
 class SharedRandom(Operators):
-    """Draws every random number inside on the CPU. draws: how many operators drew; left: those that drew by themselves, whose
-    numbers no other side has; stream: the state of the CPU's generator when it was left first; drew: whether anything drew,
-    Python and numpy too. on_draw: called at each draw. own: whether draws from generators of the user's own are handed out:
-    from such a one on the CPU, whose state is put back at the end, or from one with the same seed."""
+    """Draws every random number inside on the CPU. draws: how many operators drew; states: where a generator of the user's own
+    was at each of its draws, to be compared; left: those that drew by themselves, whose numbers no other side has; stream: the
+    state of the CPU's generator when it was left first; drew: whether anything drew, Python and numpy too. on_draw: called at
+    each draw. own: whether draws from generators of the user's own are handed out: from such a one on the CPU, or from a twin
+    of the device's that is seeded as that is. Their states are put back at the end."""
 
     def __init__(self, on_draw: Callable[[], None] | None = None, own: bool = True) -> None:
         super().__init__()
         self._own = own
         self._before_run: dict[int, tuple[torch.Generator, Tensor]] = {}
-        self._twins: dict[int, tuple[torch.Generator, torch.Generator]] = {}
+        self._twins: dict[int, tuple[torch.Generator, dict[int, Tensor]]] = {}  # and its states by those of the device's
         self.draws = 0
+        self.states: list[int] = []
         self.left: set[str] = set()
         self.stream: Tensor | None = None
         self.drew = False
@@ -92,26 +94,45 @@ class SharedRandom(Operators):
         given = kwargs.get("generator")
         if (given is None or self._own) and name in (*ATEN_INTO, *ATEN_MADE) and ".out" not in func.name():
             self.draws += 1
-            if given is not None:
-                here = self._on_the_cpu(given)
-                if here is given and _place(args, kwargs).type != "cpu":
-                    state = given.get_state()
-                    func(*args, **kwargs)  # devices refuse a generator of the CPU, the simulated one apart
-                    given.set_state(state)
-                kwargs = {**kwargs, "generator": here}
-            return _into(func, args, kwargs) if name in ATEN_INTO else _made(func, args, kwargs)
+            handed = _into if name in ATEN_INTO else _made
+            if given is None:
+                return handed(func, args, kwargs)
+            here, state = self._on_the_cpu(given), given.get_state()
+            self.states.append(_bits(here))
+            if here is not given or _place(args, kwargs).type != "cpu":
+                # Devices refuse a generator of the CPU, the simulated one apart. One of their own moves on, so that it shows
+                # where the user seeds it again.
+                func(*args, **kwargs)
+            if here is given:
+                given.set_state(state)
+            result = handed(func, args, {**kwargs, "generator": here})
+            if here is not given:
+                self._twins[id(given)][1][_bits(given)] = here.get_state()
+            return result
         if not name.startswith(ATEN_SOMETIMES) or _drops(func, args, kwargs):
             self.left.add(name)
         return func(*args, **kwargs)
 
     def _on_the_cpu(self, given: torch.Generator) -> torch.Generator:
-        """The generator on the CPU that draws in place of one of the user's own."""
+        """The generator on the CPU that draws in place of one of the user's own. A state of a device's that neither its seed
+        nor a draw in here gave it says nothing about the CPU's, so that `states` will differ."""
+        self._before_run.setdefault(id(given), (given, given.get_state()))
         if given.device.type == "cpu":
-            self._before_run.setdefault(id(given), (given, given.get_state()))
             return given
-        if id(given) not in self._twins:
-            self._twins[id(given)] = given, torch.Generator().manual_seed(given.initial_seed())
-        return self._twins[id(given)][1]
+        twin, states = self._twins.setdefault(id(given), (torch.Generator(), {}))
+        now, seed = given.get_state(), given.initial_seed()
+        at, new = _bits(given), _bits(given.manual_seed(seed))
+        given.set_state(now)
+        if at in states:
+            twin.set_state(states[at])
+        elif at == new:
+            twin.manual_seed(seed)
+        return twin
+
+
+def _bits(generator: torch.Generator) -> int:
+    """Tells its states apart."""
+    return hash(generator.get_state().numpy().tobytes())
 
 
 def _place(args: Any, kwargs: Any) -> torch.device:

@@ -65,6 +65,9 @@ COMPILED = (
     "it is compiled, and the CPU and the truth run its eager code: compile= with the original shows whether the compiler or "
     "the device is wrong where they differ"
 )
+OWN_KERNELS = (
+    "draws random numbers, which compiled code draws by its own kernels; call .eval(), or draw them outside and pass them in"
+)
 INFERENCE = "no gradients were compared: the call is under torch.inference_mode(); leave that, or say backward=False"
 NOT_COMPILED = "a copy is not compiled where .compile() of a module did that, so eager code was compared; compile= compiles it"
 HELD_BYTES = 1 << 20  # most bytes of outputs that are held across the device's later runs
@@ -161,8 +164,8 @@ def _judged(q: Request, s: Subject, device: Device, notes: Notes, seen: Seen | N
     if isinstance(theirs, Raised):
         verdict, next_, way = _refused_there(s, device, q.backward, theirs, cause, watch, notes)
         return Comparison(title, (*extra, ("", verdict)), tuple(notes.lines), next_, where=way), cause
-    if watch is not None and watch.seeded and not s.draws and q.wrap is None:
-        return _judged(q, replace(s, draws=True), device, notes.anew(), seen)
+    if watch is not None and watch.seeded and not s.draws:
+        return _judged(q, _drawing(q, s), device, notes.anew(), seen)
     extra += tuple(_overwritten(device, theirs.held))
     if watch is not None and q.wrap is None:
         here, theirs = _along_its_choices(here, device, q.backward, theirs, watch, notes)
@@ -217,7 +220,7 @@ def _on_the_cpu(q: Request, s: Subject, meter: Meter, notes: Notes) -> Here:
     with meter.run("the runs on the CPU", AFTER_THE_CPU), state.Kept() as here:
         s, run, reference = _reference(s, q.backward, notes)
     if s.draws and q.wrap is not None:
-        raise UsageError(f"{s.name} draws random numbers, which compiled code draws by its own kernels; call .eval()")
+        raise UsageError(f"{s.name} {OWN_KERNELS}")
     if s.draws:
         notes.say("random numbers (dropout) were drawn on the CPU and handed to both sides, so the device drew none")
     _compiled(s, notes)
@@ -232,6 +235,13 @@ def _on_the_cpu(q: Request, s: Subject, meter: Meter, notes: Notes) -> Here:
         notes.say(f"no gradients: {no_gradients(problem.message)}", loud=True)
         tracked, cotangents = (), []
     return Here(s, run, tracked, cotangents, ours, here.left)
+
+
+def _drawing(q: Request, s: Subject) -> Subject:
+    """A subject that draws its random numbers on the CPU. Raises UsageError for compiled code."""
+    if q.wrap is not None or is_compiled(s.function):
+        raise UsageError(f"{s.name} {OWN_KERNELS}")
+    return replace(s, draws=True)
 
 
 def _fell_back(q: Request, fallbacks: Sequence[str], notes: Notes) -> Verdicts:
@@ -429,8 +439,8 @@ def _spread(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> dict[str, Tenso
     return {n: (widen(x, None) - widen(y, None)).abs().to(torch.float64).nan_to_num(0.0, 0.0, 0.0) for n, x, y in apart}
 
 
-def _handed_out(s: Subject, run: ForwardRun, place: str, wanted: int | None = None) -> None:
-    """Raise UsageError if random numbers were drawn that the other sides do not have. wanted: how many draws they made."""
+def _handed_out(s: Subject, run: ForwardRun, place: str, reference: ForwardRun | None = None) -> None:
+    """Raise UsageError if random numbers were drawn that the reference's run does not have."""
     if run.handed is None:
         return
     if run.handed.left:
@@ -438,10 +448,16 @@ def _handed_out(s: Subject, run: ForwardRun, place: str, wanted: int | None = No
             f"{s.name} draws random numbers in {', '.join(sorted(run.handed.left))} on {place}, which no two devices share; "
             "call .eval(), or draw them outside and pass them in"
         )
-    if wanted is not None and run.handed.draws != wanted:
+    own = reference.handed if reference is not None else None
+    if own is not None and run.handed.draws != (wanted := own.draws):
         raise UsageError(
             f"{s.name} makes {wanted} random draw{'' if wanted == 1 else 's'} on the CPU and {run.handed.draws} on {place}, so "
             "that the two differ; call .eval(), or draw them outside and pass them in"
+        )
+    if own is not None and run.handed.states != own.states:
+        raise UsageError(
+            f"{s.name} draws random numbers from a generator in another state on {place} than on the CPU, so that the two "
+            "differ; seed it in each call, or draw them outside and pass them in"
         )
 
 
@@ -512,7 +528,7 @@ def _on_device(
         if isinstance(run, Raised):
             return run, cause
         _stays(s, run, device)
-        _handed_out(s, run, device.name, reference.handed.draws if reference.handed is not None else None)
+        _handed_out(s, run, device.name, reference)
         outside = frozenset(n for n, t in run.outputs if t.device.type != device.torch_device.type)
         results = ex.computed((*((n, t.detach()) for n, t in run.outputs), *run.written), device)
         if isinstance(results, Raised):

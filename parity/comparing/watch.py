@@ -43,7 +43,7 @@ class PlacementWatch:
     device; last: the last of them, "" if no catalog row tests it. steps: all calls, in order. made: the last call that made a
     tensor on the CPU out of none, and its line. cast: the dtypes of the operators that ran under autocast, as `Recorded` gives
     them. error: the first exception in a backward. whole: whether the run finished; seeded: whether it drew
-    random numbers from a generator of the user's own."""
+    random numbers on the device from a generator of the user's own."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
@@ -95,7 +95,7 @@ class PlacementWatch:
                 raise
             self.error = self.error or e
             return no_results(func)
-        self.seeded |= kwargs.get("generator") is not None
+        self.seeded |= kwargs.get("generator") is not None and any(not t.is_cpu for t in _tensors(result))
         name = func.name().partition(".")[0]
         if not func.is_view and name not in ATEN_IDLE:
             self._saw(name, _tensors((args, kwargs)), result)

@@ -292,10 +292,13 @@ class Side:
         self, before: State | None, number: int, batch: Any, change: Put | None, around: Callable[[], Any] | None = None
     ) -> StepResult | Raised:
         """Take a step with a batch that is changed; with the batch as it is where the step raises otherwise, since a model may
-        check that it gets what it knows. before: the state to begin with; around: makes what is in force during the step."""
+        check that it gets what it knows. before: the state to begin with, by default this side's own; around: makes what is in
+        force during the step."""
         change = None if self._as_given else change
         if before is not None:
             self.load(before)
+        elif change is not None:
+            before = self.state()  # since the step may raise behind optimizer.step()
         given = self.batch(batch, change)
         got: StepResult | Raised = ex.attempt(lambda: self.take(given, number, around and around()), "run")
         if change is not None and isinstance(got, Raised):
@@ -336,6 +339,16 @@ class Side:
         took.tensors = {n: self._near(t) for n, t in self._tensors()}
         took.draws, took.left = random_.draws, frozenset(random_.left)
         return took
+
+
+def taken(got: StepResult | Raised, number: int) -> StepResult:
+    """A step that was taken again. Raises UsageError if it raised, since nothing then shows what rounding explains."""
+    if isinstance(got, Raised):
+        raise UsageError(
+            f"step {number + 1}, taken again with everything moved by a rounding, raises on the CPU: {got.type}: "
+            f"{got.message}; let it accept values that are a rounding away"
+        )
+    return got
 
 
 def _built(make: Callable[..., Any], place: torch.device) -> tuple[Any, ...]:

@@ -44,7 +44,7 @@ from parity.oracle.roundoffs import perturbed
 from parity.oracle.step_dtypes import Recorded, in_double
 from parity.oracle.yardstick import MARGIN, STEP
 from parity.training.judge import Judge, StepRuns
-from parity.training.side import Side, State, StepResult, widened
+from parity.training.side import Side, State, StepResult, taken, widened
 from parity.training.trained import KINDS, Departure, Point, Training
 
 SAMPLES = 4  # rounded runs of every step
@@ -201,8 +201,8 @@ class _Trainings:
         """Take a step everywhere; what the device raised, if it did."""
         before = self.there.state()
         ours = self._on_the_cpu(self.free, number, batch, timed=True)
-        moved = [  # which go on from their own states; a check of the batch refuses the first
-            s.extra(None if number else s.state(), number, batch, functools.partial(_moved, u=self.u, key=31 * number + k))
+        moved = [  # which go on from their own states
+            taken(s.extra(None, number, batch, functools.partial(_moved, u=self.u, key=31 * number + k)), number)
             for k, s in enumerate(self.moved)
         ]
         self.near.load(before)
@@ -277,16 +277,15 @@ class _Trainings:
         self, before: State, number: int, batch: Any, dtypes: Any, keys: Iterable[int], times: float = 1.0
     ) -> list[StepResult]:
         """The step in float64, rounded by chance; where it does not run in float64, on the CPU from a state and with a batch
-        that are moved by a rounding."""
-        got = []
+        that are moved by a rounding. Raises UsageError if it raises on the CPU, or each time in float64."""
+        if self.narrow:
+            return [taken(self._shaken(before, number, batch, key, times), number) for key in keys]
+        every = []
         for key in keys:
-            if self.narrow:
-                one = self._shaken(before, number, batch, key, times)
-            else:
-                around = functools.partial(by_chance, dtypes, self.near.dtype, key, times)
-                one = self.wide.extra(before, number, batch, functools.partial(perturbed, u=times * self.u, key=key), around)
-            got += [one] if isinstance(one, StepResult) else []
-        return got
+            around = functools.partial(by_chance, dtypes, self.near.dtype, key, times)
+            change = functools.partial(perturbed, u=times * self.u, key=key)
+            every.append(self.wide.extra(before, number, batch, change, around))
+        return [r for r in every if isinstance(r, StepResult)] or [taken(every[0], number)]
 
     def _shaken(self, before: State, number: int, batch: Any, key: int, times: float) -> StepResult | Raised:
         u = times * self.u
@@ -318,7 +317,7 @@ class _Trainings:
         runs = self._rounded(before, number, batch, dtypes, [997 * number + k for k in range(self.samples)])
         scaled = any(isinstance(o, torch.amp.GradScaler) for o in self.near.others)  # which skips no step in float64
         alike = [r for r in runs if scaled or r.stepped == cpu.stepped]
-        if (truth.stepped != cpu.stepped and not scaled) or (runs and 2 * len(alike) <= len(runs)):
+        if (truth.stepped != cpu.stepped and not scaled) or 2 * len(alike) <= len(runs):
             does = "does not step" if cpu.stepped else "steps"
             raise UsageError(
                 f"step {number + 1} taken again from the same state {does} the optimizer; let step keep its counts in "
@@ -358,12 +357,10 @@ class _Trainings:
         if self.departures and self.reported is None:
             self.reported = self.departures[next(iter(self.departures))].step - 1, before
 
-    def _point(
-        self, number: int, ours: StepResult, theirs: StepResult, moved: Sequence[StepResult | Raised], ratio: float
-    ) -> Point:
+    def _point(self, number: int, ours: StepResult, theirs: StepResult, moved: Sequence[StepResult], ratio: float) -> Point:
         walked = _distance(ours.tensors, self.start.tensors)
         away = _distance(theirs.tensors, ours.tensors)
-        explained = max((_distance(m.tensors, ours.tensors) for m in moved if isinstance(m, StepResult)), default=0.0)
+        explained = max(_distance(m.tensors, ours.tensors) for m in moved)
         by = walked or 1.0
         return Point(number + 1, float(ours.loss), float(theirs.loss), away / by, explained / by, ratio)
 

@@ -213,10 +213,12 @@ def test_nothing_is_read_before_the_device_is_waited_for(tmp_path: Path) -> None
 # --------------------------------------------------------------------------------------------------- people's own tests
 
 PEOPLE = """
+import functools
 import pytest
 import torch
 from parity import assert_parity
 from parity import ParityFailure
+from parity.core.errors import UsageError
 
 def test_fixture(parity):
     torch.manual_seed(0)
@@ -233,6 +235,36 @@ def test_missing():
     with pytest.raises(ParityFailure, match="unsupported"):
         assert_parity(torch.heaviside, torch.randn(3), torch.randn(3), device="mps")
 
+@functools.cache
+def kept(place):
+    return torch.Generator(place).manual_seed(2)
+
+def seeded_again(x):
+    g = torch.Generator(x.device)
+    a, b = (torch.randn(x.shape, generator=g.manual_seed(3), device=x.device) for _ in "ab")
+    c = torch.empty_like(x).uniform_(generator=g)
+    state = g.get_state()
+    d = torch.rand(x.shape, generator=g, device=x.device)
+    g.set_state(state)
+    return x + a - b + c, d - torch.rand(x.shape, generator=g, device=x.device)
+
+def kept_between_calls(x):
+    return torch.rand_like(x, generator=kept(x.device.type))
+
+def set_by_hand(x):
+    g = torch.Generator(x.device).manual_seed(3)
+    if not x.is_cpu:
+        g.set_offset(8)
+    return x + torch.randn(x.shape, generator=g, device=x.device)
+
+def test_generators():
+    assert_parity(seeded_again, torch.rand(5), device="mps")
+    with pytest.raises(ParityFailure):
+        assert_parity(lambda x: seeded_again(x)[0] * (1.0 if x.is_cpu else 1.01), torch.rand(5), device="mps")
+    for odd in (kept_between_calls, set_by_hand):
+        with pytest.raises(UsageError, match="from a generator in another state on mps than on the CPU"):
+            assert_parity(odd, torch.rand(5), device="mps")
+
 def test_wrong(parity):
     parity(torch.Tensor.conj_physical_, torch.ones(2, dtype=torch.complex64))
 """
@@ -246,7 +278,7 @@ def test_the_fixture_and_assert_parity(tmp_path: Path) -> None:
         [sys.executable, "-m", "pytest", *options, str(tmp_path)],
         cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=SECONDS, check=False,
     )  # fmt: skip
-    assert "1 failed, 3 passed" in done.stdout, done.stdout
+    assert "1 failed, 4 passed" in done.stdout, done.stdout
     assert f"--device mps --setup {HERE / 'standin.py'}" in done.stdout
 
 

@@ -6,6 +6,7 @@ import copy
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -205,6 +206,29 @@ def test_compiled_code_that_raises_is_an_error() -> None:
 def test_what_cannot_be_asked_is_an_error_of_the_user(fn: Any, device: str, backend: Any, text: str) -> None:
     with pytest.raises(UsageError, match=text):
         parity.assert_parity(fn, X, device=device, compile=backend)
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]  # as torch has it
+def _noise(x: Tensor, place: torch.device | str) -> Any:
+    return torch.rand(x.shape, generator=torch.Generator(place).manual_seed(1), device=place).to(x.device)
+
+
+def noisy_there(x: Tensor) -> Any:
+    return x + _noise(x, x.device)
+
+
+def noisy_here(x: Tensor) -> Any:
+    return x + _noise(x, "cpu")
+
+
+@pytest.mark.parametrize("fn", [noisy_there, noisy_here])
+@pytest.mark.parametrize("already", [True, False])
+def test_numbers_of_a_devices_own_generator_are_refused_in_compiled_code(fn: Callable[..., Any], already: bool) -> None:
+    """Two equal runs on the CPU give the same, and an honest device has another stream; that of the CPU is one for all."""
+    given = torch.compile(fn, backend="aot_eager") if already else fn
+    refused = pytest.raises(UsageError, match="draws random numbers, which compiled code draws by its own kernels")
+    with refused if fn is noisy_there else nullcontext():
+        assert parity.assert_parity(given, X, device=resolve("sim", tuple(HONEST)), compile=None if already else "aot_eager")
 
 
 @pytest.mark.parametrize("effort", ["quick", "default", "full"])

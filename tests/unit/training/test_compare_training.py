@@ -13,9 +13,11 @@ from torch import Tensor, nn
 
 import parity
 from parity.core.errors import UsageError
+from parity.core.results import Raised
 from parity.devices import Call, Fault, resolve
 from parity.devices.sim.honest import FAULTS as HONEST
 from parity.faces.cli import main
+from parity.training.side import Side, StepResult
 
 
 class Net(nn.Module):
@@ -455,6 +457,59 @@ def test_without_float64_and_with_complex_weights(net: Callable[[], nn.Module]) 
     first = compared(make, Fault("large", ("linear_backward",), larger, level="kernel")).first
     assert first is not None
     assert (first.step, first.kind, first.name) == (1, "gradient", "two.weight")
+
+
+def checking(what: str, net: Callable[[], nn.Module]) -> Callable[[torch.device], Any]:
+    """A step that refuses, behind optimizer.step(), a batch that it does not know, or weights that it did not begin with."""
+
+    def make(device: torch.device) -> Any:
+        made: Any = net().to(device)
+        optimizer, known, first = torch.optim.SGD(made.parameters(), 0.1), batches(), made.two.weight.detach().clone()
+
+        def step(batch: Any) -> Tensor:
+            began = torch.equal(made.two.weight, first)
+            optimizer.zero_grad()
+            loss = F.cross_entropy(made(batch[0]), batch[1])
+            torch.autograd.backward(loss)
+            optimizer.step()
+            if not (began if what == "weights" else any(torch.equal(batch[0].cpu().float(), x) for x, _ in known)):
+                raise ValueError(f"other {what}")
+            return loss
+
+        return made, optimizer, step
+
+    return make
+
+
+@pytest.mark.parametrize("net", [Net, Squares])
+def test_a_step_that_cannot_be_taken_from_moved_weights_is_refused(net: Callable[[], nn.Module]) -> None:
+    """One that checks its batch can."""
+    assert compared(checking("batch", net), *HONEST, steps=1)
+    with pytest.raises(UsageError, match="moved by a rounding, raises on the CPU: ValueError: other weights"):
+        compared(checking("weights", net), steps=1)
+
+
+@pytest.mark.parametrize("net", [Net, Squares])
+def test_no_extra_run_counts_as_one(net: Callable[[], nn.Module], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing would be judged without any."""
+    whole = Side.extra
+
+    def once(self: Side, before: Any, *rest: Any) -> Any:
+        return whole(self, before, *rest) if before is None else Raised("error", "ValueError", "never again", "run")
+
+    monkeypatch.setattr(Side, "extra", once)
+    with pytest.raises(UsageError, match="raises on the CPU: ValueError: never again"):
+        compared(checking("batch", net), steps=1)
+
+
+@pytest.mark.parametrize("far", [0.0, 1.0])
+def test_a_side_that_raised_behind_its_optimizer_steps_once(far: float) -> None:
+    side, plain = Side(checking("batch", Net)), Side(checking("batch", Net))
+    batch = batches()[0]
+    want = plain.take(plain.batch(batch), 0).tensors
+    got = side.extra(None, 0, batch, lambda x: x + far)
+    assert isinstance(got, StepResult)
+    assert all(torch.equal(t, want[n]) for n, t in got.tensors.items())
 
 
 def test_data_starts_over() -> None:
