@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 from parity import catalog
 from parity.catalog.row import Row
 from parity.comparing.subject import is_dense
-from parity.core.case import OpClass
+from parity.judging.rules import rule_of
 from parity.oracle.kernels import kernel_of
 
 GIVEN = ""  # in place of the name of an operator
@@ -27,7 +27,10 @@ ATEN_SCALES = ("mul", "div")
 def row_of(operator: str) -> Row | None:
     """The row of an elementwise operator of aten, without "aten::"; None for any other."""
     row = catalog.ROWS.get(operator)
-    return row if row is not None and row.rule is OpClass.ELEMENTWISE and row.call == f"torch.{operator}" else None
+    if row is None or row.call != f"torch.{operator}":
+        return None
+    rule = rule_of(row)
+    return row if rule.by_element and rule.rounds else None
 
 
 class Direct:

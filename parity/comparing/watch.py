@@ -32,7 +32,8 @@ ATEN_READS = ("aten::_local_scalar_dense",)
 ATEN_IDLE = ("aten::detach", "aten::alias", "aten::lift_fresh", "aten::lift")
 MANY = 12  # most op names in the suggested command
 IDLE = ("__get__", "__set__", "device")  # attributes of tensors, and torch.device, which compute nothing
-READS = ("item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "__contains__", "equal", "allclose")
+ATEN_DECIDING = ("item", "equal", "allclose", "is_nonzero")  # what reads a value, among public functions
+READS = (*ATEN_DECIDING, "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "__contains__")
 WINDOW = 200  # calls behind the first difference that are aligned
 Step = tuple[str, str]  # a call: the public function, and its line
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from parity.comparing.models import MODEL, functions, of_places, as_call
+from parity.comparing.models import MODEL, as_call, functions, of_places
 from parity.core.errors import UsageError
 from parity.engine import own
 
