@@ -131,7 +131,7 @@ class SharedRandom(Operators):
 
 
 def _bits(generator: torch.Generator) -> int:
-    """Tells its states apart."""
+    """A key that two states share only where they are equal."""
     return hash(generator.get_state().numpy().tobytes())
 
 
