@@ -18,13 +18,15 @@ from parity.core.results import Aspect, Status
 from parity.devices.base import Device
 from parity.devices.fallbacks import listening
 from parity.engine.alone import Checked
+from parity.engine.cases import CaseChecked, CaseDrawn
 from parity.engine.journal import CaseJournal, NoJournal
 from parity.engine.planning import RunPlan
 from parity.engine.settings import settings_of_run
 from parity.engine.suite import Item
-from parity.engine.tally import ItemTally
 from parity.execution.execute import There, program
 from parity.generation.generate import Drawn
+
+KEPT_NUMEL = 1000  # most elements of the operands of a case that is repeated to look for leaks
 
 
 def check_case(item: Item, plan: RunPlan, ordinal: int, pinned: bool, one: Drawn, mark: Mark, notes: list[str]) -> Checked:
@@ -45,35 +47,52 @@ def check_case(item: Item, plan: RunPlan, ordinal: int, pinned: bool, one: Drawn
     return Checked(results, digest, seconds, tuple(power))
 
 
-def checked_here(
-    item: Item, plan: RunPlan, ordinal: int, pinned: bool, one: Drawn, journal: CaseJournal, notes: list[str]
-) -> Checked:
+def checked_here(item: Item, plan: RunPlan, case: CaseDrawn, journal: CaseJournal, notes: list[str]) -> Checked:
     """Check one case, which the journal holds, in this process; it ends if the device computes nothing any more afterwards."""
     try:
-        checked = check_case(item, plan, ordinal, pinned, one, journal.stage, notes)
+        checked = check_case(item, plan, case.ordinal, case.pinned, case.one, journal.stage, notes)
     except CaseError as e:
         end_unless_alive(plan, journal, str(e))
         checked = Checked(void=str(e))
     # A call that the CPU refuses as well may still have broken the device for all later calls.
     odd = [r.verdict.reason for r in checked.results if r.verdict.status.is_doubtful]
-    if odd or (one.case.refused and not checked.void):
-        end_unless_alive(plan, journal, odd[0] if odd else f"a call that is to be refused ({one.case.refused})")
+    refused = case.one.case.refused
+    if odd or (refused and not checked.void):
+        end_unless_alive(plan, journal, odd[0] if odd else f"a call that is to be refused ({refused})")
     journal.end()
     return checked
 
 
-def leaks_of(item: Item, plan: RunPlan, tally: ItemTally, journal: CaseJournal) -> dict[str, int]:
-    """The case of the item that agreed and was kept for this, if each of its repeats leaves memory on the device. Looked for in
-    one dtype of each op, because it takes as long as some cases."""
-    if tally.agreed is None or item.dtype != item.row.dtypes[0]:
-        return {}
-    ordinal, case, differentiated = tally.agreed
-    text = notation.case_text(case)
-    journal.begin(ordinal, item.id, text, plan.patience(case))
-    journal.stage("device")
-    left = leak_of(program(item.row), case, plan.device, differentiated)
-    journal.end()
-    return {text: left} if left else {}
+class Leaks:
+    """A listener that keeps a case in which everything agrees: the largest that is not too large, and one with a backward if
+    any has. `found` repeats it. Leaks are looked for in one dtype of each op, because it takes as long as some cases."""
+
+    def __init__(self, item: Item, plan: RunPlan, journal: CaseJournal) -> None:
+        self._item, self._plan, self._journal = item, plan, journal
+        self._kept: CaseDrawn | None = None
+        self._rank = -1, -1  # of the case that is kept: whether it is differentiated, and its size
+
+    def hear(self, event: object) -> None:
+        """Keep the case if it is better."""
+        if not isinstance(event, CaseChecked) or not event.checked.results:
+            return
+        case, results = event.drawn.one.case, event.checked.results
+        rank = any(r.aspect is Aspect.BACKWARD for r in results), case.numel
+        if rank <= self._rank or case.numel > KEPT_NUMEL or case.refused or case.after:
+            return
+        if all(r.verdict.status is Status.AGREE for r in results):
+            self._kept, self._rank = event.drawn, rank
+
+    def found(self) -> dict[str, int]:
+        """The case that was kept, if each of its repeats leaves memory on the device, and how many bytes."""
+        item, kept = self._item, self._kept
+        if kept is None or item.dtype != item.row.dtypes[0]:
+            return {}
+        self._journal.begin(kept.ordinal, item.id, kept.text, self._plan.patience(kept.one.case))
+        self._journal.stage("device")
+        left = leak_of(program(item.row), kept.one.case, self._plan.device, bool(self._rank[0]))
+        self._journal.end()
+        return {kept.text: left} if left else {}
 
 
 def recheck(
