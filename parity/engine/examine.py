@@ -19,7 +19,7 @@ from parity.core.results import Json, Record
 from parity.devices.fallbacks import listening
 from parity.engine.alone import Checked, IsolatedRunner
 from parity.engine.cases import CaseChecked, CaseDied, CaseDrawn, CaseLeftOut, NoMoreCases, alike, drawn
-from parity.engine.checking import Leaks, checked_here, end_unless_able
+from parity.engine.checking import ItemRun, Leaks, checked_here, end_unless_able
 from parity.engine.findings import Finding, Looks, by_kind, how_far, may_report_now, record_of
 from parity.engine.journal import CaseJournal
 from parity.engine.known_cases import recognition, replay_known, take_out_known
@@ -111,22 +111,21 @@ class Examination:
         alone: IsolatedRunner | None,
     ) -> None:
         """As in `examine`."""
+        self.run = run = ItemRun(item, plan, journal)
         self.item, self.plan, self.journal, self.dead, self.part, self.alone = item, plan, journal, dead, part, alone
-        self.known, self.notes = recognition(item, plan), list[str]()
-        self.tally, self.leaks, self.reported = ItemTally(item), Leaks(item, plan, journal), Reported()
+        self.known, self.tally, self.leaks, self.reported = recognition(run), ItemTally(item), Leaks(run), Reported()
         self.listeners: tuple[Listener, ...] = self.tally, self.leaks, self.reported
         self._last = 0, item.id, ""  # ordinal, item and text of the last case
 
     def events(self, left_out: frozenset[int]) -> Iterator[Event]:
         """Everything that happens, in order. left_out: ordinals of cases that are not run."""
         if self._is_first:  # each known case is run once
-            replay_known(self.item, self.plan, self.known, self.notes, self.journal, self.dead)
+            replay_known(self.run, self.known, self.dead)
         else:
             self.known.leave_out_deadly()
         yield from self._cases(left_out)
         yield from self._after_the_cases()
-        accepted = take_out_known(self.item, self.plan, self.tally, self.known, self.notes, self.journal)
-        yield from map(Accepted, accepted)
+        yield from map(Accepted, take_out_known(self.run, self.tally, self.known))
         yield from self._findings()
 
     @property
@@ -166,7 +165,7 @@ class Examination:
         allowed = self.plan.patience(case.one.case)
         if self.alone is None:
             self.journal.begin(case.ordinal, self.item.id, case.text, allowed)
-            return checked_here(self.item, self.plan, case, self.journal, self.notes)
+            return checked_here(self.run, case)
         self.journal.begin(case.ordinal, self.item.id, case.text, PATIENCE_ALONE + PROCESSES_ALONE * allowed)
         checked = self.alone.checked(case.ordinal, case.text, allowed, left_out)
         self.journal.end()
@@ -183,7 +182,7 @@ class Examination:
         self.journal.end()
         if self.plan.study.looks_everywhere and self._is_first and (found := self.leaks.found()):
             yield Leaked(found)
-        self.notes.clear()
+        self.run.notes.clear()
 
     def _findings(self) -> Iterator[Event]:
         """Each kind of finding, with its cause if this part looks for it: that counts for a limit of time."""
@@ -191,7 +190,7 @@ class Examination:
         now = not plan.later if part is None or plan.limit is None else may_report_now(part, plan.limit, self.tally)
         looks, began = how_far(plan.options, self.dead), time.monotonic()
         looks = Looks(looks.kinds if now else 0, looks.locate and now, not now and not plan.options.no_shrink)
-        yield from by_kind(self.item, plan, self.tally, self.known, self.notes, self.journal, looks)
+        yield from by_kind(self.run, self.tally, self.known, looks)
         if plan.limit is not None:
             plan.limit.causes += time.monotonic() - began
 
@@ -212,7 +211,7 @@ def examine(
     plan.study.begin()
     it = Examination(item, plan, journal, dead, part, alone)
     left_out = dead | alike(item, plan, part, hung)
-    with plan.device.active(), listening(it.notes):
+    with plan.device.active(), listening(it.run.notes):
         for event in it.events(left_out):
             for listener in it.listeners:
                 listener.hear(event)
@@ -240,9 +239,9 @@ def explain(
 ) -> tuple[tuple[Finding, ...], tuple[Record, ...], tuple[Sighting, ...]]:
     """Shrink what an item found, and look for the causes: the findings, their records, and what was seen of known ones. dead:
     as in `examine`."""
-    tally, notes = ItemTally(item, pinned=set(held.pinned)), list[str]()
+    tally, run = ItemTally(item, pinned=set(held.pinned)), ItemRun(item, plan, journal)
     tally.failing.update(held.failing)
-    known = recognition(item, plan)
-    with plan.device.active(), listening(notes):
-        findings = tuple(by_kind(item, plan, tally, known, notes, journal, how_far(plan.options, dead)))
+    known = recognition(run)
+    with plan.device.active(), listening(run.notes):
+        findings = tuple(by_kind(run, tally, known, how_far(plan.options, dead)))
     return findings, tuple(map(record_of, findings)), tuple(known.sightings)

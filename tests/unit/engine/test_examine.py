@@ -15,7 +15,7 @@ from parity.core.errors import CaseError, DeviceError
 from parity.core.results import Status
 from parity.devices import Call, Fault, resolve
 from parity.engine import cases as cases_of_items
-from parity.engine import checking, findings, suite
+from parity.engine import checking, suite
 from parity.engine import examine as examining
 from parity.engine.alone import Checked
 from parity.engine.cases import CaseChecked, CaseDrawn, CaseLeftOut, drawn
@@ -206,7 +206,7 @@ def test_a_case_of_the_shrinker_that_stops_the_device_ends_the_process(monkeypat
             raise SystemExit(why)
 
     used = plan(Fault("off", ("sin",), poison))
-    monkeypatch.setattr(findings, "recheck", unable)
+    monkeypatch.setattr(checking, "recheck", unable)
     monkeypatch.setattr(type(used.device), "answers", lambda self: not broken[0])
     with pytest.raises(SystemExit, match="could not be built"):
         examine(item("sin"), used, Ending())
