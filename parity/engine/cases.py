@@ -1,15 +1,17 @@
-"""The cases of an item: which are drawn, and which of them are left out because others hung."""
+"""The cases of an item: which are drawn, which of them are left out because others hung, and the events that happen to them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 
 from parity.core.case import Case
 from parity.core.errors import CaseError
+from parity.engine.alone import Checked
 from parity.engine.planning import RunPlan
 from parity.engine.rounds import Part
 from parity.engine.suite import Item
-from parity.engine.tally import ItemTally
 from parity.findings.recognition import outline, shared
 from parity.generation import generate, sweep
 from parity.generation.generate import Drawn
@@ -20,6 +22,47 @@ ALIKE = 2
 SWEPT = 1 << 28  # the ordinal of the first case of the sweep over border sizes
 SWEPT_ROUND = 1  # the part of a run with a limit of time that sweeps
 PLAIN_NUMEL = 1000  # a case of more elements may hang for its size
+
+
+@dataclass(frozen=True, slots=True)
+class CaseDrawn:
+    """A case that is about to be checked. text: its id."""
+
+    ordinal: int
+    pinned: bool
+    one: Drawn
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class CaseLeftOut:
+    """A case that is not run. tried: whether it was, and ended a process."""
+
+    text: str
+    tried: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CaseDied:
+    """A case that ended its process, or came after too many that did."""
+
+    drawn: CaseDrawn
+
+
+@dataclass(frozen=True, slots=True)
+class CaseChecked:
+    """A case that was checked. before: those before it in its process, the last one last, if it shows a finding."""
+
+    drawn: CaseDrawn
+    checked: Checked
+    before: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NoMoreCases:
+    """The item ends because no further case can be drawn."""
+
+    why: str
 
 
 def drawn(item: Item, plan: RunPlan, part: Part | None = None) -> Iterator[tuple[int, bool, Drawn]]:
@@ -50,12 +93,7 @@ def alike(item: Item, plan: RunPlan, part: Part | None, hung: Sequence[Case]) ->
     common = shared(hung)
     if len(hung) == 1 and not common.words and common.numel <= PLAIN_NUMEL:
         return frozenset()
-    return frozenset(k for k, _, one in valid(drawn(item, plan, part), ItemTally(item)) if common.stands_for(outline(one.case)))
-
-
-def valid(cases: Iterator[tuple[int, bool, Drawn]], tally: ItemTally) -> Iterator[tuple[int, bool, Drawn]]:
-    """The cases until one cannot be drawn: an OpInfo entry without samples ends the item with a reason."""
-    try:
-        yield from cases
-    except CaseError as e:
-        tally.void[str(e)[:160]] += 1
+    found = set[int]()
+    with suppress(CaseError):  # no further case can be drawn
+        found.update(k for k, _, one in drawn(item, plan, part) if common.stands_for(outline(one.case)))
+    return frozenset(found)

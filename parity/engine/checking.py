@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -18,13 +18,38 @@ from parity.core.results import Aspect, Status
 from parity.devices.base import Device
 from parity.devices.fallbacks import listening
 from parity.engine.alone import Checked
+from parity.engine.cases import CaseChecked, CaseDrawn
 from parity.engine.journal import CaseJournal, NoJournal
 from parity.engine.planning import RunPlan
 from parity.engine.settings import settings_of_run
 from parity.engine.suite import Item
-from parity.engine.tally import ItemTally
 from parity.execution.execute import There, program
 from parity.generation.generate import Drawn
+
+KEPT_NUMEL = 1000  # most elements of the operands of a case that is repeated to look for leaks
+
+
+@dataclass(frozen=True, slots=True)
+class ItemRun:
+    """What the jobs of examining an item share. notes: which operators fell back to the CPU in the case at hand."""
+
+    item: Item
+    plan: RunPlan
+    journal: CaseJournal
+    notes: list[str] = field(default_factory=list)
+
+    def begin(self, ordinal: int, case: Case) -> None:
+        """Note in the journal that a case begins that nobody drew."""
+        self.journal.begin(ordinal, self.item.id, notation.case_text(case), self.plan.patience(case))
+
+    def end(self) -> None:
+        """Note that it is done."""
+        self.notes.clear()
+        self.journal.end()
+
+    def recheck(self, case: Case, only: Aspect, there: There | None = None) -> tuple[Result, ...]:
+        """See `recheck`."""
+        return recheck(self.item, self.plan, case, self.notes, only, self.journal, there)
 
 
 def check_case(item: Item, plan: RunPlan, ordinal: int, pinned: bool, one: Drawn, mark: Mark, notes: list[str]) -> Checked:
@@ -45,35 +70,52 @@ def check_case(item: Item, plan: RunPlan, ordinal: int, pinned: bool, one: Drawn
     return Checked(results, digest, seconds, tuple(power))
 
 
-def checked_here(
-    item: Item, plan: RunPlan, ordinal: int, pinned: bool, one: Drawn, journal: CaseJournal, notes: list[str]
-) -> Checked:
+def checked_here(run: ItemRun, case: CaseDrawn) -> Checked:
     """Check one case, which the journal holds, in this process; it ends if the device computes nothing any more afterwards."""
     try:
-        checked = check_case(item, plan, ordinal, pinned, one, journal.stage, notes)
+        checked = check_case(run.item, run.plan, case.ordinal, case.pinned, case.one, run.journal.stage, run.notes)
     except CaseError as e:
-        end_unless_alive(plan, journal, str(e))
+        end_unless_alive(run.plan, run.journal, str(e))
         checked = Checked(void=str(e))
     # A call that the CPU refuses as well may still have broken the device for all later calls.
     odd = [r.verdict.reason for r in checked.results if r.verdict.status.is_doubtful]
-    if odd or (one.case.refused and not checked.void):
-        end_unless_alive(plan, journal, odd[0] if odd else f"a call that is to be refused ({one.case.refused})")
-    journal.end()
+    refused = case.one.case.refused
+    if odd or (refused and not checked.void):
+        end_unless_alive(run.plan, run.journal, odd[0] if odd else f"a call that is to be refused ({refused})")
+    run.journal.end()
     return checked
 
 
-def leaks_of(item: Item, plan: RunPlan, tally: ItemTally, journal: CaseJournal) -> dict[str, int]:
-    """The case of the item that agreed and was kept for this, if each of its repeats leaves memory on the device. Looked for in
-    one dtype of each op, because it takes as long as some cases."""
-    if tally.agreed is None or item.dtype != item.row.dtypes[0]:
-        return {}
-    ordinal, case, differentiated = tally.agreed
-    text = notation.case_text(case)
-    journal.begin(ordinal, item.id, text, plan.patience(case))
-    journal.stage("device")
-    left = leak_of(program(item.row), case, plan.device, differentiated)
-    journal.end()
-    return {text: left} if left else {}
+class Leaks:
+    """A listener that keeps a case in which everything agrees: the largest that is not too large, and one with a backward if
+    any has. `found` repeats it. Leaks are looked for in one dtype of each op, because it takes as long as some cases."""
+
+    def __init__(self, run: ItemRun) -> None:
+        self._run = run
+        self._kept: CaseDrawn | None = None
+        self._rank = -1, -1  # of the case that is kept: whether it is differentiated, and its size
+
+    def hear(self, event: object) -> None:
+        """Keep the case if it is better."""
+        if not isinstance(event, CaseChecked) or not event.checked.results:
+            return
+        case, results = event.drawn.one.case, event.checked.results
+        rank = any(r.aspect is Aspect.BACKWARD for r in results), case.numel
+        if rank <= self._rank or case.numel > KEPT_NUMEL or case.refused or case.after:
+            return
+        if all(r.verdict.status is Status.AGREE for r in results):
+            self._kept, self._rank = event.drawn, rank
+
+    def found(self) -> dict[str, int]:
+        """The case that was kept, if each of its repeats leaves memory on the device, and how many bytes."""
+        run, kept = self._run, self._kept
+        if kept is None or run.item.dtype != run.item.row.dtypes[0]:
+            return {}
+        run.begin(kept.ordinal, kept.one.case)
+        run.journal.stage("device")
+        left = leak_of(program(run.item.row), kept.one.case, run.plan.device, bool(self._rank[0]))
+        run.journal.end()
+        return {kept.text: left} if left else {}
 
 
 def recheck(

@@ -1,22 +1,25 @@
 """Examine one item: check its pinned and explored cases, collect findings by kind, and shrink each kind.
 
-A finding never stops the drawing; the findings are complete only when all cases have run.
+`Examination.events` yields typed events, and listeners make of them what the item reports. A finding never stops the drawing;
+the findings are complete only when all cases have run.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol, TypeAlias
 
 from parity.checks.check import failing
 from parity.core import notation
 from parity.core.case import Case
+from parity.core.errors import CaseError
 from parity.core.results import Json, Record
 from parity.devices.fallbacks import listening
-from parity.engine.alone import IsolatedRunner
-from parity.engine.cases import alike, drawn, valid
-from parity.engine.checking import checked_here, end_unless_able, leaks_of
+from parity.engine.alone import Checked, IsolatedRunner
+from parity.engine.cases import CaseChecked, CaseDied, CaseDrawn, CaseLeftOut, NoMoreCases, alike, drawn
+from parity.engine.checking import ItemRun, Leaks, checked_here, end_unless_able
 from parity.engine.findings import Finding, Looks, by_kind, how_far, may_report_now, record_of
 from parity.engine.journal import CaseJournal
 from parity.engine.known_cases import recognition, replay_known, take_out_known
@@ -51,6 +54,147 @@ class Examined:
     held: Held | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Leaked:
+    """A case leaves memory on the device each time. bytes: by case."""
+
+    bytes: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A finding that is known."""
+
+    record: Record
+
+
+Event: TypeAlias = CaseDrawn | CaseLeftOut | CaseDied | CaseChecked | NoMoreCases | Leaked | Accepted | Finding
+
+
+class Listener(Protocol):
+    """Hears what happens while an item is examined."""
+
+    def hear(self, event: Event) -> None:
+        """Take note of it, if it is of interest."""
+
+
+class Reported:
+    """A listener that keeps what the item reports besides its cases."""
+
+    def __init__(self) -> None:
+        self.leaks: dict[str, int] = {}
+        self.accepted: list[Record] = []
+        self.findings: list[Finding] = []
+
+    def hear(self, event: Event) -> None:
+        """Keep it."""
+        match event:
+            case Leaked():
+                self.leaks |= event.bytes
+            case Accepted():
+                self.accepted.append(event.record)
+            case Finding():
+                self.findings.append(event)
+
+
+class Examination:
+    """The jobs of examining one item, one after the other: `events` yields what happens in them, and goes on when the
+    `listeners` have heard it."""
+
+    def __init__(
+        self,
+        item: Item,
+        plan: RunPlan,
+        journal: CaseJournal,
+        dead: frozenset[int],
+        part: Part | None,
+        alone: IsolatedRunner | None,
+    ) -> None:
+        """As in `examine`."""
+        self.run = run = ItemRun(item, plan, journal)
+        self.item, self.plan, self.journal, self.dead, self.part, self.alone = item, plan, journal, dead, part, alone
+        self.known, self.tally, self.leaks, self.reported = recognition(run), ItemTally(item), Leaks(run), Reported()
+        self.listeners: tuple[Listener, ...] = self.tally, self.leaks, self.reported
+        self._last = 0, item.id, ""  # ordinal, item and text of the last case
+
+    def events(self, left_out: frozenset[int]) -> Iterator[Event]:
+        """Everything that happens, in order. left_out: ordinals of cases that are not run."""
+        if self._is_first:  # each known case is run once
+            replay_known(self.run, self.known, self.dead)
+        else:
+            self.known.leave_out_deadly()
+        yield from self._cases(left_out)
+        yield from self._after_the_cases()
+        yield from map(Accepted, take_out_known(self.run, self.tally, self.known))
+        yield from self._findings()
+
+    @property
+    def _is_first(self) -> bool:
+        """Whether no part of the item comes before this one."""
+        return self.part is None or self.part.round == PINNED
+
+    def _cases(self, left_out: frozenset[int]) -> Iterator[Event]:
+        """Check the cases, until the time is over, or the item says no more."""
+        tally = self.tally
+        try:
+            for ordinal, pinned, one in drawn(self.item, self.plan, self.part):
+                if ordinal in left_out:
+                    yield CaseLeftOut(notation.case_text(one.case), ordinal in self.dead)
+                    continue
+                if not pinned and self.plan.left <= 0:
+                    return
+                case = CaseDrawn(ordinal, pinned, one, notation.case_text(one.case))
+                self._last = ordinal, self.item.id, case.text
+                yield case
+                if case.text in self.known.deadly:
+                    continue
+                checked = self._checked(case, left_out)
+                if checked is None:
+                    yield CaseDied(case)
+                    continue
+                yield CaseChecked(case, checked, tuple(self.journal.calls)[:-1] if failing(checked.results) else ())
+                if not checked.void and (
+                    (tally.cases >= GIVE_UP_AFTER and tally.all_refused) or self.plan.study.is_over(self.item, tally.counts)
+                ):
+                    return
+        except CaseError as e:  # an OpInfo entry without samples ends the item with a reason
+            yield NoMoreCases(str(e))
+
+    def _checked(self, case: CaseDrawn, left_out: frozenset[int]) -> Checked | None:
+        """Check a case, here or in another process; None if it ended that."""
+        allowed = self.plan.patience(case.one.case)
+        if self.alone is None:
+            self.journal.begin(case.ordinal, self.item.id, case.text, allowed)
+            return checked_here(self.run, case)
+        self.journal.begin(case.ordinal, self.item.id, case.text, PATIENCE_ALONE + PROCESSES_ALONE * allowed)
+        checked = self.alone.checked(case.ordinal, case.text, allowed, left_out)
+        self.journal.end()
+        return checked
+
+    def _after_the_cases(self) -> Iterator[Event]:
+        """Whether the device still computes, and whether a case leaves memory behind."""
+        if self.alone is not None:
+            self.alone.close()
+            return
+        self.journal.begin(*self._last, self.plan.options.hang_after or BASE_SECONDS)
+        said = next(iter(self.tally.void), "the last case, or one before it that said nothing")
+        end_unless_able(self.item, self.plan, self.journal, said)
+        self.journal.end()
+        if self.plan.study.looks_everywhere and self._is_first and (found := self.leaks.found()):
+            yield Leaked(found)
+        self.run.notes.clear()
+
+    def _findings(self) -> Iterator[Event]:
+        """Each kind of finding, with its cause if this part looks for it: that counts for a limit of time."""
+        plan, part = self.plan, self.part
+        now = not plan.later if part is None or plan.limit is None else may_report_now(part, plan.limit, self.tally)
+        looks, began = how_far(plan.options, self.dead), time.monotonic()
+        looks = Looks(looks.kinds if now else 0, looks.locate and now, not now and not plan.options.no_shrink)
+        yield from by_kind(self.run, self.tally, self.known, looks)
+        if plan.limit is not None:
+            plan.limit.causes += time.monotonic() - began
+
+
 def examine(
     item: Item,
     plan: RunPlan,
@@ -63,76 +207,31 @@ def examine(
     """Check every case of an item, or of a part of it; exploration ends when the time is over. dead: ordinals of cases that
     ended a process before and are left out; alone: checks the cases in other processes; hung: cases of the item that hung:
     those that have all that they share, and are not smaller, are left out."""
-    o, tally, started, notes = plan.options, ItemTally(item), time.monotonic(), list[str]()
+    started = time.monotonic()
     plan.study.begin()
-    known = recognition(item, plan)
+    it = Examination(item, plan, journal, dead, part, alone)
     left_out = dead | alike(item, plan, part, hung)
-    with plan.device.active(), listening(notes):
-        if part is None or part.round == PINNED:  # each known case is run once
-            replay_known(item, plan, known, notes, journal, dead)
-        else:
-            known.leave_out_deadly()
-        ordinal, text = 0, ""
-        for ordinal, pinned, one in valid(drawn(item, plan, part), tally):
-            if ordinal in left_out:
-                tally.leave_out(notation.case_text(one.case), tried=ordinal in dead)
-                continue
-            if not pinned and plan.left <= 0:
-                break
-            text = notation.case_text(one.case)
-            tally.texts.append(text)
-            if text in known.deadly:
-                continue
-            allowed = plan.patience(one.case)
-            if alone is not None:
-                journal.begin(ordinal, item.id, text, PATIENCE_ALONE + PROCESSES_ALONE * allowed)
-                checked = alone.checked(ordinal, text, allowed, left_out)
-                journal.end()
-            else:
-                journal.begin(ordinal, item.id, text, allowed)
-                checked = checked_here(item, plan, ordinal, pinned, one, journal, notes)
-            if checked is None:
-                tally.not_run.append(text)
-                continue
-            if checked.void:
-                tally.void[checked.void[:120]] += 1
-                continue
-            tally.asked += checked.power
-            tally.add(one, checked.results, text, checked.digest, pinned, checked.seconds)
-            tally.keep(ordinal, one.case, checked.results)
-            if failing(checked.results):
-                tally.before.setdefault(one, tuple(journal.calls)[:-1])
-            if tally.cases >= GIVE_UP_AFTER and tally.all_refused:
-                break
-            if plan.study.is_over(item, tally.counts):
-                break
-        leaks: dict[str, int] = {}
-        if alone is None:
-            journal.begin(ordinal, item.id, text, o.hang_after or BASE_SECONDS)
-            end_unless_able(item, plan, journal, next(iter(tally.void), "the last case, or one before it that said nothing"))
-            journal.end()
-            if plan.study.looks_everywhere and not (part is not None and part.round != PINNED):
-                leaks = leaks_of(item, plan, tally, journal)
-            notes.clear()
-        else:
-            alone.close()
-        looks = how_far(o, dead)
-        accepted = take_out_known(item, plan, tally, known, notes, journal)
-        now = not plan.later if part is None or plan.limit is None else may_report_now(part, plan.limit, tally)
-        began = time.monotonic()
-        looks = Looks(looks.kinds if now else 0, looks.locate and now, not now and not o.no_shrink)
-        findings = tuple(by_kind(item, plan, tally, known, notes, journal, looks))
-        if plan.limit is not None:
-            plan.limit.causes += time.monotonic() - began
-    records = (*tally.records, *accepted, *map(record_of, findings))
+    with plan.device.active(), listening(it.run.notes):
+        for event in it.events(left_out):
+            for listener in it.listeners:
+                listener.hear(event)
+    tally, known, reported = it.tally, it.known, it.reported
+    records = (*tally.records, *reported.accepted, *map(record_of, reported.findings))
     summary = replace(tally.summary(time.monotonic() - started), round=0 if part is None else max(0, part.round))
-    summary = plan.study.noted(replace(summary, leaks=leaks))
-    more = tuple(tally.features), tuple(tally.power()), (tally.packed(not o.no_screens),)
-    unknown = known.without_known(summary, o.fail_on_statuses)
-    deaths = () if alone is None else tuple(alone.deaths)
-    explained = tuple(r.shrunk for r in accepted)
-    held = Held(dict(tally.failing), frozenset(tally.pinned)) if plan.later and tally.failing else None
-    return Examined(summary, records, findings, *more, tuple(known.sightings), unknown, explained, deaths, held)
+    summary = plan.study.noted(replace(summary, leaks=reported.leaks))
+    return Examined(
+        summary,
+        records,
+        tuple(reported.findings),
+        tuple(tally.features),
+        tuple(tally.power()),
+        (tally.packed(not plan.options.no_screens),),
+        tuple(known.sightings),
+        known.without_known(summary, plan.options.fail_on_statuses),
+        tuple(r.shrunk for r in reported.accepted),
+        () if alone is None else tuple(alone.deaths),
+        Held(dict(tally.failing), frozenset(tally.pinned)) if plan.later and tally.failing else None,
+    )
 
 
 def explain(
@@ -140,9 +239,9 @@ def explain(
 ) -> tuple[tuple[Finding, ...], tuple[Record, ...], tuple[Sighting, ...]]:
     """Shrink what an item found, and look for the causes: the findings, their records, and what was seen of known ones. dead:
     as in `examine`."""
-    tally, notes = ItemTally(item, pinned=set(held.pinned)), list[str]()
+    tally, run = ItemTally(item, pinned=set(held.pinned)), ItemRun(item, plan, journal)
     tally.failing.update(held.failing)
-    known = recognition(item, plan)
-    with plan.device.active(), listening(notes):
-        findings = tuple(by_kind(item, plan, tally, known, notes, journal, how_far(plan.options, dead)))
+    known = recognition(run)
+    with plan.device.active(), listening(run.notes):
+        findings = tuple(by_kind(run, tally, known, how_far(plan.options, dead)))
     return findings, tuple(map(record_of, findings)), tuple(known.sightings)

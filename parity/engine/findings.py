@@ -15,10 +15,9 @@ from parity.core import notation
 from parity.core.case import Case
 from parity.core.errors import ParityError
 from parity.core.results import UNSEARCHED, Aspect, Cause, Measure, Record, Status, Workaround
-from parity.engine.checking import end_unless_alive, recheck
-from parity.engine.journal import LOCATING, SHRINKING, CaseJournal
+from parity.engine.checking import ItemRun, end_unless_alive
+from parity.engine.journal import LOCATING, SHRINKING
 from parity.engine.options import RunOptions
-from parity.engine.planning import RunPlan
 from parity.engine.rounds import Part, TimeLimit
 from parity.engine.suite import Item
 from parity.engine.tally import ItemTally, record
@@ -75,9 +74,7 @@ class Looks(NamedTuple):
     later: bool = False
 
 
-def by_kind(
-    item: Item, plan: RunPlan, tally: ItemTally, known: Recognition, notes: list[str], journal: CaseJournal, looks: Looks
-) -> Iterator[Finding]:
+def by_kind(run: ItemRun, tally: ItemTally, known: Recognition, looks: Looks) -> Iterator[Finding]:
     """Each kind of finding with its least case and its cause, and what it is to the known ones."""
     kinds, locate, later = looks
     spent = around = 0.0
@@ -85,26 +82,26 @@ def by_kind(
         one, result = min(seen, key=lambda s: (len(s[0].picks), s[0].picks))
         case = one.case
         if kinds:
-            case, result = shrink(item, plan, one, result, notes, journal, k < kinds)
-        left = min(CAUSE_SECONDS - spent, plan.left)
+            case, result = shrink(run, one, result, k < kinds)
+        left = min(CAUSE_SECONDS - spent, run.plan.left)
         began = time.monotonic()
         look = locate and left > 0
-        cause = None if later else unlocated(item.row, result, (UNSEARCHED,))
+        cause = None if later else unlocated(run.item.row, result, (UNSEARCHED,))
         if look:
-            cause = _cause(item, plan, case, result, notes, journal)
+            cause = _cause(run, case, result)
         shown = [(case, result.verdict.measure), *((s.case, r.verdict.measure) for s, r in seen)]
-        shown += _with_rare_values(item, plan, case, result, notes, journal) if look else ()
+        shown += _with_rare_values(run, case, result) if look else ()
         spent += time.monotonic() - began
         drawn_cases = sorted({s[0].case for s in seen} - {one.case}, key=lambda c: (-c.numel, notation.case_text(c)))
         also = tuple(map(notation.case_text, uncovered((case,), (s.case for s, _ in seen))))
-        chance = kinds > 0 and plan.left > 0 and comes_and_goes(item, plan, case, result, notes, journal)
-        others = tuple(drawn_cases[:OTHERS])
+        chance = kinds > 0 and run.plan.left > 0 and comes_and_goes(run, case, result)
         found = Finding(
-            item, result, case, one.case, len(seen), others, cause, also, None, chance, extent(shown), tally.before.get(one, ())
-        )
+            run.item, result, case, one.case, len(seen), tuple(drawn_cases[:OTHERS]), cause, also,
+            by_chance=chance, extent=extent(shown), before=tally.before.get(one, ()),
+        )  # fmt: skip
         if look and not chance and around < WAYS_SECONDS:
             began = time.monotonic()
-            found = replace(found, ways=_ways(item, plan, found, (case, *reversed(drawn_cases), one.case), notes, journal))
+            found = replace(found, ways=_ways(run, found, (case, *reversed(drawn_cases), one.case)))
             around += time.monotonic() - began
         if known.entries and not later:
             pinned = any(s in tally.pinned for s, _ in seen)
@@ -114,14 +111,12 @@ def by_kind(
         yield found
 
 
-def comes_and_goes(
-    item: Item, plan: RunPlan, case: Case, result: Result, notes: list[str], journal: CaseJournal, tries: int = AGAIN
-) -> bool:
+def comes_and_goes(run: ItemRun, case: Case, result: Result, tries: int = AGAIN) -> bool:
     """Whether a finding comes and goes: it is unstable, or its case does not show it every time."""
     if result.verdict.status is Status.UNSTABLE or (result.aspect is Aspect.REPEAT and result.verdict.status is Status.ERROR):
         return True
     for _ in range(tries):
-        again = _again(item, plan, case, result, notes, journal)
+        again = _again(run, case, result)
         if not again:  # it cannot be built by itself
             return False
         if not any(r.about(result.key) is not None for r in failing(again)):
@@ -129,89 +124,78 @@ def comes_and_goes(
     return False
 
 
-def _again(item: Item, plan: RunPlan, case: Case, result: Result, notes: list[str], journal: CaseJournal) -> tuple[Result, ...]:
+def _again(run: ItemRun, case: Case, result: Result) -> tuple[Result, ...]:
     """The results of a case in the aspect of a finding."""
-    journal.begin(SHRINKING, item.id, notation.case_text(case), plan.patience(case))
+    run.begin(SHRINKING, case)
     try:
-        return recheck(item, plan, case, notes, result.aspect, journal)
+        return run.recheck(case, result.aspect)
     finally:
-        notes.clear()
-        journal.end()
+        run.end()
 
 
-def _with_rare_values(
-    item: Item, plan: RunPlan, case: Case, result: Result, notes: list[str], journal: CaseJournal
-) -> Iterator[tuple[Case, Measure]]:
+def _with_rare_values(run: ItemRun, case: Case, result: Result) -> Iterator[tuple[Case, Measure]]:
     """What the tensor of a finding shows where the least case holds one rare value instead, in each operand in turn."""
-    deadline = time.monotonic() + min(PLAIN_SECONDS, plan.left)
+    deadline = time.monotonic() + min(PLAIN_SECONDS, run.plan.left)
     for changed in rare(case) if result.verdict.measure is not None else ():
         if time.monotonic() > deadline:
             return
         with suppress(*UNFIT):
-            for r in _again(item, plan, changed, result, notes, journal):
+            for r in _again(run, changed, result):
                 compared = r.measures if r.verdict.status.is_comparison else ()
                 yield from ((changed, m) for m in compared if m.tensor == result.verdict.tensor and not m.unjudged)
 
 
-def _cause(item: Item, plan: RunPlan, case: Case, result: Result, notes: list[str], journal: CaseJournal) -> Cause:
+def _cause(run: ItemRun, case: Case, result: Result) -> Cause:
     """The cause of a finding; if the experiments end the process, the item is examined again without them."""
 
     def found(case: Case, only: Aspect) -> tuple[Result, ...]:
-        return tuple(failing(recheck(item, plan, case, notes, only, journal)))
+        return tuple(failing(run.recheck(case, only)))
 
-    journal.begin(LOCATING, item.id, notation.case_text(case), plan.patience(case))
-    cause = cause_of(item.row, case, result, plan.device, found)
-    end_unless_alive(plan, journal, f"looking for the cause of {result.verdict.reason[:80]}")
-    notes.clear()
-    journal.end()
+    run.begin(LOCATING, case)
+    cause = cause_of(run.item.row, case, result, run.plan.device, found)
+    end_unless_alive(run.plan, run.journal, f"looking for the cause of {result.verdict.reason[:80]}")
+    run.end()
     return cause
 
 
-def _ways(
-    item: Item, plan: RunPlan, f: Finding, cases: Sequence[Case], notes: list[str], journal: CaseJournal
-) -> tuple[Workaround, ...]:
+def _ways(run: ItemRun, f: Finding, cases: Sequence[Case]) -> tuple[Workaround, ...]:
     """What came of the ways around a finding; as `_cause` if they end the process."""
     aspect, of_strides = f.result.aspect, _problem(f.result) == metadata.PROBLEM
 
     def differs(case: Case, way: Way | None) -> bool | None:
-        journal.begin(LOCATING, item.id, notation.case_text(case), plan.patience(case))
-        results = recheck(
-            item, plan, case, notes, aspect, journal, None if way is None else functools.partial(detour.there, way.name)
-        )
+        run.begin(LOCATING, case)
+        results = run.recheck(case, aspect, None if way is None else functools.partial(detour.there, way.name))
         if any(r.verdict.status.is_doubtful for r in results):
-            end_unless_alive(plan, journal, f"looking for a way around {f.result.verdict.reason[:80]}")
-        notes.clear()
-        journal.end()
+            end_unless_alive(run.plan, run.journal, f"looking for a way around {f.result.verdict.reason[:80]}")
+        run.end()
         # A way may well give fresh results other strides, which alone are no fault if they were none before.
         bad = [r for r in failing(results) if of_strides or _problem(r) != metadata.PROBLEM]
         compared = any(r.aspect is aspect and r.verdict.status.is_comparison for r in results)
         return True if bad else False if compared else None
 
     assert f.cause is not None
-    return tried(ways_around(f.cause, aspect, item.dtype), dict.fromkeys(cases), differs, min(WAY_SECONDS, plan.left))
+    return tried(ways_around(f.cause, aspect, run.item.dtype), dict.fromkeys(cases), differs, min(WAY_SECONDS, run.plan.left))
 
 
 def _problem(r: Result) -> str:
     return r.verdict.measure.problem if r.verdict.measure is not None else ""
 
 
-def shrink(
-    item: Item, plan: RunPlan, one: Drawn, result: Result, notes: list[str], journal: CaseJournal, sizes: bool = True
-) -> tuple[Case, Result]:
+def shrink(run: ItemRun, one: Drawn, result: Result, sizes: bool = True) -> tuple[Case, Result]:
     """The least case that shows this kind of finding, and its result; the original case if it does not show the finding
     again. sizes: whether to look for smaller sizes, too, which takes longest."""
-    deadline, key = time.monotonic() + min(SHRINK_SECONDS, plan.left), result.key
+    deadline, key = time.monotonic() + min(SHRINK_SECONDS, run.plan.left), result.key
     hits: dict[Case, Result | None] = {}  # each case is tried once, so that an unstable device cannot confuse the shrinker
 
     def fails(case: Case) -> bool:
         if case not in hits:
             if time.monotonic() > deadline:
                 return False
-            journal.begin(SHRINKING, item.id, notation.case_text(case), plan.patience(case))
-            again = recheck(item, plan, case, notes, result.aspect, journal)
+            run.begin(SHRINKING, case)
+            again = run.recheck(case, result.aspect)
             if not again or any(r.verdict.status.is_doubtful for r in again):
-                end_unless_alive(plan, journal, again[0].verdict.reason if again else "a case that could not be built")
-            journal.end()
+                end_unless_alive(run.plan, run.journal, again[0].verdict.reason if again else "a case that could not be built")
+            run.journal.end()
             hits[case] = next((shown for r in failing(again) if (shown := r.about(key)) is not None), None)
         return hits[case] is not None
 
@@ -222,13 +206,13 @@ def shrink(
         except ParityError:
             raise
         except Exception:
-            journal.end()
+            run.journal.end()
             return False
 
-    smallest = least(item.row, item.dtype, plan.profile.sizes, one, fails) if sizes else one.case
+    smallest = least(run.item.row, run.item.dtype, run.plan.profile.sizes, one, fails) if sizes else one.case
     if smallest is None or not (smallest in hits or fails(smallest)) or hits[smallest] is None:
         return one.case, result
-    deadline = time.monotonic() + min(PLAIN_SECONDS, plan.left)
+    deadline = time.monotonic() + min(PLAIN_SECONDS, run.plan.left)
     smallest = plainest(smallest, result.aspect, buildable)
     return smallest, hits[smallest] or result
 

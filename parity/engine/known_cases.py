@@ -11,12 +11,11 @@ from parity.core import notation, untrusted
 from parity.core.case import Case
 from parity.core.results import Aspect, Json, Record, Status
 from parity.engine import inquest, suite
-from parity.engine.checking import end_unless_alive, recheck
+from parity.engine.checking import ItemRun, end_unless_alive
 from parity.engine.findings import comes_and_goes
-from parity.engine.journal import REPLAYING, SHRINKING, CaseJournal
+from parity.engine.journal import REPLAYING, SHRINKING
 from parity.engine.options import RunOptions
 from parity.engine.planning import BASE_SECONDS, RunPlan
-from parity.engine.suite import Item
 from parity.engine.tally import ItemTally, record
 from parity.findings import known_file
 from parity.findings.known import Entry, aspect_and_case, cases_of
@@ -29,16 +28,16 @@ REPLAYS = 3  # how often a known case must agree, one time after the other, to c
 USUAL = [Aspect.FORWARD, Aspect.BACKWARD, Aspect.OUT, Aspect.INPLACE]  # aspects of a known case that names none
 
 
-def recognition(item: Item, plan: RunPlan) -> Recognition:
+def recognition(run: ItemRun) -> Recognition:
     """What recognizes the known findings of an item."""
+    item, plan = run.item, run.plan
     entries = plan.known.entries if plan.known is not None else ()
     return Recognition(item.row.name, item.dtype, entries, date.today(), plan.options.strict_known)
 
 
-def replay_known(
-    item: Item, plan: RunPlan, known: Recognition, notes: list[str], journal: CaseJournal, dead: frozenset[int]
-) -> None:
+def replay_known(run: ItemRun, known: Recognition, dead: frozenset[int]) -> None:
     """Run the least cases of the known findings of this item; those that end the process, in one of their own."""
+    item, plan = run.item, run.plan
     for k, (entry, text, case) in enumerate(cases_of(known.entries, item.row.name, item.dtype), REPLAYING):
         if entry.dies and dead:  # the item was begun before, and each of these takes a process and its patience
             known.skipped(entry, text, "not run again after another death")
@@ -51,25 +50,23 @@ def replay_known(
         elif k in dead:  # the controller reports this death
             known.note(entry, NOTHING, text, "it ends the process now")
         else:
-            journal.begin(k, item.id, notation.case_text(case), plan.patience(case))
-            known.replayed(entry, text, _results_of_known(item, plan, entry, text, case, notes, journal))
-            journal.end()
+            run.begin(k, case)
+            known.replayed(entry, text, _results_of_known(run, entry, text, case))
+            run.journal.end()
 
 
-def _results_of_known(
-    item: Item, plan: RunPlan, entry: Entry, text: str, case: Case, notes: list[str], journal: CaseJournal
-) -> tuple[Result, ...]:
+def _results_of_known(run: ItemRun, entry: Entry, text: str, case: Case) -> tuple[Result, ...]:
     """The results of a known case in its aspect, or in those of its entry: of the first time that it does not agree, or of the
     last."""
     named = aspect_and_case(text)[0]
     aspects = [Aspect(a) for a in ((named,) if named else entry.aspects)] or USUAL
     results: tuple[Result, ...] = ()
     for _ in range(REPLAYS):
-        again = ((a, recheck(item, plan, case, notes, a, journal)) for a in aspects)
+        again = ((a, run.recheck(case, a)) for a in aspects)
         results = tuple(r for a, some in again for r in some if r.aspect is a)
-        notes.clear()
+        run.notes.clear()
         if odd := [r.verdict.reason for r in results if r.verdict.status.is_doubtful]:
-            end_unless_alive(plan, journal, odd[0])
+            end_unless_alive(run.plan, run.journal, odd[0])
         if any(r.verdict.status is not Status.AGREE for r in results):
             break
     return results
@@ -87,23 +84,21 @@ def _replay_deadly(plan: RunPlan, known: Recognition, entry: Entry, text: str, c
         known.note(entry, NOTHING, text, "it does not end the process any more, and does not agree")
 
 
-def take_out_known(
-    item: Item, plan: RunPlan, tally: ItemTally, known: Recognition, notes: list[str], journal: CaseJournal
-) -> list[Record]:
+def take_out_known(run: ItemRun, tally: ItemTally, known: Recognition) -> list[Record]:
     """Take the cases of known findings out of `tally.failing`, so that they are not shrunk. Their records: one for each kind
     and entry, with the known case that stands for it. What is known to come and go must not come every time."""
     made: list[Record] = []
     for key, seen in list(tally.failing.items()):
         hits = [(s, known.explaining(s[1], s[0].case)) for s in seen]
         chance = [s for s, hit in hits if hit is not None and hit[0].by_chance]
-        if not all(comes_and_goes(item, plan, s[0].case, s[1], notes, journal, OFTEN) for s in chance[:ASKED]):
+        if not all(comes_and_goes(run, s[0].case, s[1], OFTEN) for s in chance[:ASKED]):
             hits = [(s, None if hit is None or hit[0].by_chance else hit) for s, hit in hits]
         accepted: dict[str, Entry] = {}
         for (one, result), hit in sorted(hits, key=lambda h: (len(h[0][0].picks), h[0][0].picks)):
             if hit is not None and hit[0].id not in accepted:
                 entry, drawn = accepted.setdefault(hit[0].id, hit[0]), notation.case_text(one.case)
                 known.saw(entry, result.aspect, hit[1] or drawn)
-                finding = record(item, result, drawn, "", False, hit[1] or drawn)
+                finding = record(run.item, result, drawn, "", False, hit[1] or drawn)
                 count = sum(h is not None and h[0].id == entry.id for _, h in hits)
                 made.append(replace(finding, cause=entry.cause, known=entry.id, count=count))
         if new := [s for s, hit in hits if hit is None]:

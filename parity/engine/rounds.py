@@ -1,9 +1,8 @@
 """Runs whose items come in parts: those with a limit of time, and those that look for causes when the rest is done.
 
 Without a limit of time, an item is a test, and looking for the causes of what it found is another one (`CAUSES`), for which
-all items come first; some workers begin with those that take long. A test that does nothing (`IDLE`) lets a worker begin the
-one before it while it is not known what comes next. With a limit, the pinned cases of all items come first, then rounds of
-exploration.
+all items come first; some workers begin with those that take long. With a limit, the pinned cases of all items come first, then
+rounds of exploration. `parity.faces.scheduling` hands them out.
 
 Every part is a test of its own. Round 0 checks the pinned cases of an item and looks for no causes; `CAUSES` goes through them
 again, for the causes of what round 0 found; round 1 and those after it explore, each as many cases of an item as all before it.
@@ -20,7 +19,7 @@ from dataclasses import dataclass, field
 from parity.catalog import ROWS
 from parity.engine.suite import Item, RunProfile
 
-PINNED, CAUSES, IDLE = 0, -1, -2  # parts of an item that are no rounds of exploration
+PINNED, CAUSES = 0, -1  # parts of an item that are no rounds of exploration
 FIRST_ROUND = 0.25  # of the cases that the profile explores in an item
 FASTEST_CASE = 0.0015  # seconds; how many rounds may be reached follows from it
 MOST_ROUNDS = 24
@@ -33,7 +32,7 @@ CUT = "the time was over before it began"  # why a part was skipped
 # they come first, so that nobody waits for one of them at the end, and before all those with a single item of half a minute or
 # more: a hang (linalg), or a kernel that is slow by itself (vision, kernels).
 LONG = ("attention", "linalg", "vision", "kernels", "special", "recurrent", "convolutions")
-ROUND, AGAIN, NOTHING = " round ", " causes", "idle"  # in the ids of parts
+ROUND, AGAIN = " round ", " causes"  # in the ids of parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +47,6 @@ class Part:
     @property
     def id(self) -> str:
         """Its name in pytest. Round 0 has the item's own."""
-        if self.round == IDLE:
-            return NOTHING
         return self.item.id + (AGAIN if self.round == CAUSES else f"{ROUND}{self.round}" if self.round else "")
 
     @property
@@ -63,17 +60,15 @@ def part_of(node: str) -> tuple[str, int]:
     text = node.rpartition("[")[2].removesuffix("]")
     if text.endswith(AGAIN):
         return text.removesuffix(AGAIN), CAUSES
-    if text == NOTHING:
-        return "", IDLE
     item, _, number = text.rpartition(ROUND)
     return (item, int(number)) if number.isdecimal() and item else (text, PINNED)
 
 
 def whole(items: Sequence[Item], causes: bool) -> tuple[Item | Part, ...]:
-    """Whole items, those of long families first, then the parts that look for the causes of what they found, if there are any,
-    and the test that does nothing."""
+    """Whole items, those of long families first, then the parts that look for the causes of what they found, if there are
+    any."""
     first = sorted(items, key=lambda i: LONG.index(i.row.family) if i.row.family in LONG else len(LONG))
-    return (*first, *(Part(i, CAUSES) for i in first if causes), *(Part(i, IDLE) for i in first[:1]))
+    return (*first, *(Part(i, CAUSES) for i in first if causes))
 
 
 def is_long(item: str) -> bool:

@@ -5,23 +5,20 @@ from __future__ import annotations
 import hashlib
 import pickle
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
 
 from parity.checks.check import Result
 from parity.checks.power import Probe, ProbeResults
-from parity.core.case import Case
-from parity.core.results import COMPARED, SILENT, Aspect, MetadataNote, Record, Status
+from parity.core.results import COMPARED, SILENT, MetadataNote, Record, Status
+from parity.engine.cases import CaseChecked, CaseDied, CaseDrawn, CaseLeftOut, NoMoreCases
 from parity.engine.suite import Item
 from parity.generation.generate import Drawn
 from parity.store.features import features
 from parity.store.figures import Collected, Figures
 from parity.store.rows import ItemRow, Power, gathered
 
-Timing: TypeAlias = Mapping[str, float]
 NOTHING = SILENT - {Status.FALLBACK}  # which computes
-KEPT_NUMEL = 1000  # most elements of the operands of a case that is repeated to look for leaks
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +41,12 @@ class Held:
 
 @dataclass(slots=True)
 class ItemTally:
-    """The counts of one item while `examine` runs.
+    """A listener that counts what happens in one item.
 
     counts, worst, void, judged, left: as in ItemRow. failing: kind of finding -> the cases that showed it. recorded: what was
-    stored of explored cases, to store each kind once. texts: the ids of all cases. figures: of each case. agreed: (ordinal,
-    case, whether it is differentiated) of the largest case in which everything agreed; not_run: the cases that were left out,
-    because they or others ended processes; alike: as in ItemRow. metadata: as in ItemRow. before: failing case -> those before
-    it in its process, the last one last.
+    stored of explored cases, to store each kind once. texts: the ids of all cases. figures: of each case. not_run: the cases
+    that were left out, because they or others ended processes; alike, metadata: as in ItemRow. before: failing case -> those
+    before it in its process, the last one last.
     """
 
     item: Item
@@ -70,7 +66,6 @@ class ItemTally:
     judged: int = 0
     left: Counter[str] = field(default_factory=Counter)
     figures: Collected = field(default_factory=Collected)
-    agreed: tuple[int, Case, bool] | None = None
     not_run: list[str] = field(default_factory=list)
     alike: list[str] = field(default_factory=list)
     metadata: tuple[MetadataNote, ...] = ()
@@ -81,10 +76,32 @@ class ItemTally:
         """Whether no case was compared, and every one ended in a refusal or compared nothing."""
         return not self.compared and all(status in NOTHING for c in self.counts.values() for status in c)
 
-    def add(self, one: Drawn, results: Sequence[Result], text: str, digest: str, pinned: bool, seconds: Timing) -> None:
-        """Count one case. text: its id; digest: of its inputs; seconds: aspect -> the device's time."""
+    def hear(self, event: object) -> None:
+        """Count what an event is about."""
+        match event:
+            case CaseDrawn():
+                self.texts.append(event.text)
+            case CaseChecked() if event.checked.void:
+                self.void[event.checked.void[:120]] += 1
+            case CaseChecked():
+                self._add(event)
+            case CaseLeftOut():
+                self.not_run.append(event.text)
+                self.alike.extend([] if event.tried else [event.text])
+            case CaseDied():
+                self.not_run.append(event.drawn.text)
+            case NoMoreCases():
+                self.void[event.why[:160]] += 1
+
+    def _add(self, event: CaseChecked) -> None:
+        """Count a case that was checked."""
+        one, text, pinned = event.drawn.one, event.drawn.text, event.drawn.pinned
+        results, digest = event.checked.results, event.checked.digest
         self.cases += 1
-        self.figures.add(text, digest, ((r.aspect, r.verdict.status, r.measures) for r in results), seconds)
+        self.asked += event.checked.power
+        if event.before:
+            self.before.setdefault(one, event.before)
+        self.figures.add(text, digest, ((r.aspect, r.verdict.status, r.measures) for r in results), event.checked.seconds)
         compared = [r.aspect for r in results if r.verdict.status in COMPARED]
         self.features.append(features(one.case, compared))
         for r in results:
@@ -108,27 +125,6 @@ class ItemTally:
                 self.recorded.add(what)
                 self.records.append(record(self.item, r, text, digest, False))
                 self.keys.append(r.key)
-
-    def leave_out(self, text: str, tried: bool) -> None:
-        """Count a case that is not run. tried: whether it was, and ended a process."""
-        self.not_run.append(text)
-        if not tried:
-            self.alike.append(text)
-
-    def keep(self, ordinal: int, case: Case, results: Sequence[Result]) -> None:
-        """Remember a case of which everything agrees, the largest that is not too large, and one with a backward if any has."""
-        if (
-            case.numel > KEPT_NUMEL
-            or case.refused
-            or case.after
-            or any(r.verdict.status is not Status.AGREE for r in results)
-            or not results
-        ):
-            return
-        differentiated = any(r.aspect is Aspect.BACKWARD for r in results)
-        before = (-1, -1) if self.agreed is None else (self.agreed[2], self.agreed[1].numel)
-        if (differentiated, case.numel) > before:
-            self.agreed = ordinal, case, differentiated
 
     def mark(self, key: tuple[str, ...], known: str) -> None:
         """Write into the records of a kind of finding that it is known. known: the id of its entry."""

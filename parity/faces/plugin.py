@@ -48,7 +48,7 @@ class Hooks:
 
     @pytest.hookspec(firstresult=True)
     def pytest_parity_yields(self) -> Mapping[str, float] | None:
-        """Of a run with a limit of time: item -> what its last part brought for each second (`scheduling.Rounds`)."""
+        """Of a run with a limit of time: item -> what its last part brought for each second (`scheduling.HandsOut`)."""
 
     @pytest.hookspec(firstresult=True)
     def pytest_parity_explains_later(self) -> bool | None:
@@ -82,6 +82,10 @@ def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput"):
         if "parity_rundir" in worker:
             _guard_worker(worker)
+        if "parity_left" in worker or "parity_later" in worker:
+            from parity.faces.scheduling import EagerWorker  # it imports xdist
+
+            config.pluginmanager.register(EagerWorker(config), "parity-eager-worker")
         return
     config.pluginmanager.register(Folded(config), "parity-folded")
     if config.getoption("verbose", 0) > 0:  # pytest 8.3 has no get_verbosity without its terminal reporter
@@ -108,18 +112,14 @@ def _prepare_controller(config: pytest.Config) -> None:
 
         if getattr(config.option, "maxworkerrestart", None) is None:
             config.option.maxworkerrestart = "100000"  # xdist's own limit ends the run at the fifth death of a worker
-        rounds = None
-        if config.option.parity_time:
-            from parity.faces.scheduling import Rounds  # it imports xdist
+        seconds, out = config.option.parity_time, None
+        if seconds or (later := config.hook.pytest_parity_explains_later()) is not None:
+            from parity.faces.scheduling import HandsOut  # it imports xdist
 
             yields = config.hook.pytest_parity_yields()
-            rounds = Rounds(config.option.parity_time, {} if yields is None else yields)
-            config.pluginmanager.register(rounds, "parity-rounds")
-        elif (later := config.hook.pytest_parity_explains_later()) is not None:
-            from parity.faces.explaining import Explaining  # it imports xdist
-
-            config.pluginmanager.register(Explaining(later), "parity-explaining")
-        config.pluginmanager.register(Survival(config, rounds), "parity-survival")
+            out = HandsOut(True, seconds, yields) if seconds else HandsOut(later)
+            config.pluginmanager.register(out, "parity-hands-out")
+        config.pluginmanager.register(Survival(config, out if seconds else None), "parity-survival")
         config.pluginmanager.register(Starting(config), "parity-starting")
         if several and not getattr(config.option, "numprocesses", None):
             from parity.faces.remote import SeveralMachines
@@ -192,18 +192,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             worker = getattr(metafunc.config, "workerinput", {})
             about = suite.profile(options.profile), options.examples, options.time, int(worker.get("workercount", 1))
             items = rounds.parts(chosen, *about, causes="parity_left" in worker and not options.no_shrink)
-        elif _is_scheduled(metafunc.config):
+        elif "parity_later" in getattr(metafunc.config, "workerinput", {}):
             items = rounds.whole(chosen, _explains_later(metafunc.config))
     except ParityError as e:
         items = e
     if isinstance(items, ParityError):  # outside of the handler, or pytest shows both tracebacks
         raise pytest.Collector.CollectError(f"parity: {items}")
     metafunc.parametrize("parity_item", items, ids=[i.id for i in items])
-
-
-def _is_scheduled(config: pytest.Config) -> bool:
-    """Whether this is a worker to which parity hands out the items (`parity.faces.explaining`)."""
-    return "parity_later" in getattr(config, "workerinput", {})
 
 
 def _explains_later(config: pytest.Config) -> bool:
@@ -267,21 +262,14 @@ def parity_plan(request: pytest.FixtureRequest) -> Any:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
-    """End a worker that has passed its share of the memory, before it begins another item: what it has reported is sent. Of the
-    test that does nothing, report nothing."""
-    if _is_scheduled(item.config):
-        from parity.engine.rounds import IDLE, part_of
-
-        if part_of(item.nodeid)[1] == IDLE:
-            return True
+def pytest_runtest_protocol(item: pytest.Item) -> None:
+    """End a worker that has passed its share of the memory, before it begins another item: what it has reported is sent."""
     if item.config.stash.get(FULL, False):
         from parity.engine import journal
 
         worker: dict[str, Any] = item.config.workerinput  # type: ignore[attr-defined]  # xdist's
         (Path(worker["parity_rundir"]) / f"journal-{worker['workerid']}{journal.FULL}").touch()
         os._exit(journal.LOST)
-    return None
 
 
 @pytest.fixture

@@ -1,73 +1,104 @@
-"""The order of a run with a limit of time, in the controller of an xdist run: pinned cases of every item, then rounds of
-exploration, each in the order of what the round before it brought."""
+"""The order of a run, in the controller of an xdist run: `HandsOut` is the plugin, `Schedule` xdist's scheduler, and a phase an
+ordered part of the tests.
+
+Without a limit of time there are two phases: all items, of which some workers begin with those that take long, and then the
+causes of what they found. An item with findings takes as long as a hundred others while its cases are shrunk and its causes
+looked for. So that is a part of its own (`parity.engine.rounds.CAUSES`), which a worker is given when no item is left for it.
+These parts together take as long as the items did, or `LEAST_SECONDS` of each worker if that is more; what is left then keeps
+its findings as they were drawn.
+
+With a limit of time there are three: the pinned cases of every item, then causes and rounds of exploration, which share the
+time; each round is in the order of what the round before it brought.
+"""
 
 from __future__ import annotations
 
+import functools
+import json
+import math
+import queue
 import time
-from collections import deque
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 from xdist.scheduler.load import LoadScheduling  # type: ignore[import-untyped]  # xdist ships no types
 
-from parity.engine.rounds import CAUSES, END_SECONDS, PINNED, part_of
+from parity.engine.rounds import CAUSES, END_SECONDS, LEAST_SECONDS, PINNED, is_long, part_of
 
 if TYPE_CHECKING:
     from xdist.workermanage import WorkerController  # type: ignore[import-untyped]
 
-AHEAD = 2  # tests that a worker is given ahead: it begins one when it knows the next
+LONG_SHARE = 2  # one in so many workers begins with what takes long, half of the work there: a run may be ended early
+MOST_AHEAD = 8  # tests that a worker is given while many are left, so that it need not wait for a controller that is busy
+TIMED_AHEAD = 2  # the same with a limit of time: what a round brought decides on the next one
+FIRST_CAUSES = 0.001  # seconds: with a limit of time, causes come before exploration has taken any
 
 
-class Rounds:
-    """A plugin of the controller that hands out the parts of items. yields: item -> what its last part brought for each second
-    (new kinds of findings, new pairs of features); below 0 if the item is not worth another part. `parity run` fills it."""
+class HandsOut:
+    """A plugin of the controller that hands out the tests. yields: of a run with a limit of time, item -> what its last part
+    brought for each second (new kinds of findings, new pairs of features); below 0 if the item is not worth another part.
+    `parity run` fills it."""
 
-    def __init__(self, seconds: float, yields: Mapping[str, float]) -> None:
-        self.deadline = time.monotonic() + seconds - END_SECONDS
-        self.yields = yields
-        self.found: set[str] = set()  # items whose pinned cases found something
+    def __init__(self, causes: bool, seconds: float | None = None, yields: Mapping[str, float] | None = None) -> None:
+        """causes: whether there are parts that look for causes when all items are done; seconds: the limit of time."""
+        self.causes, self.yields = causes, yields or {}
+        self.timed = seconds is not None
+        self.deadline = math.inf if seconds is None else time.monotonic() + seconds - END_SECONDS
+        self.found: dict[str, None] = {}  # items whose findings are to be explained, in order
 
     @property
     def left(self) -> float:
-        """Seconds until no part begins any more."""
+        """Seconds until no test begins any more."""
         return self.deadline - time.monotonic()
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: WorkerController) -> None:
-        """Let a new worker know how much time is left."""
-        node.workerinput["parity_left"] = self.left
+        """Let a new worker know how much time is left, or whether the causes come later."""
+        node.workerinput |= {"parity_left": self.left} if self.timed else {"parity_later": self.causes}
 
     @pytest.hookimpl(optionalhook=True)
-    def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> RoundScheduling:
+    def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> Schedule:
         """Take the place of xdist's own scheduler."""
-        return RoundScheduling(config, log, self)
+        return Schedule(config, log, self)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Note which items' pinned cases found something."""
+        """Note which items found something that another part explains."""
         item, number = part_of(report.nodeid)
         if number == PINNED and report.when == "call" and report.failed:
-            self.found.add(item)
+            parts = [json.loads(str(value)) for name, value in report.user_properties if name == "parity"]
+            if self.timed or any(part.get("later") for part in parts):
+                self.found[item] = None
 
 
-class RoundScheduling(LoadScheduling):  # type: ignore[misc]  # an untyped base
-    """Gives each worker the next part that is due, one at a time."""
+class Phase(Protocol):
+    """Some of the tests, in an order that may depend on what became of others."""
 
-    def __init__(self, config: pytest.Config, log: Any, rounds: Rounds) -> None:
+    def has_more(self) -> bool:
+        """Whether `take` gives a test now."""
+
+    def take(self, worker: Any) -> int | None:
+        """The test that a worker is to run next; None if there is none for it now."""
+
+
+class Schedule(LoadScheduling):  # type: ignore[misc]  # an untyped base
+    """Gives each worker the next test of the first phase that has one for it. A worker begins a test when it has it
+    (`EagerWorker`)."""
+
+    def __init__(self, config: pytest.Config, log: Any, out: HandsOut) -> None:
         super().__init__(config, log)
         self.collection: list[str] | None = None
-        self._rounds = rounds
-        self._pinned: deque[int] = deque()
-        self._causes: dict[str, int] = {}
-        self._later: dict[int, dict[str, int]] = {}  # round -> item -> test
-        self._now: deque[int] = deque()  # what is left of the current round
-        self._spent = {True: 0.0, False: 0.0}  # seconds of workers, for causes and for exploration
+        self._out = out
+        self._first: Items | Queue = Queue(())
+        self.causes = Causes({}, out.found, lambda: 0.0)
+        self._phases: tuple[Phase, ...] = ()
+        self._spent = 0.0  # seconds of workers for what causes share the time with: items, or exploration
 
     @property
     def tests_finished(self) -> bool:
-        """Whether every worker is at its last test."""
-        started = self.collection_is_completed and self.collection is not None
-        return started and not self._has_more() and all(len(p) < AHEAD for p in self.node2pending.values())
+        """Whether nothing is left but to send the workers home."""
+        return self.collection is not None and not self.has_pending
 
     @property
     def has_pending(self) -> bool:
@@ -75,68 +106,256 @@ class RoundScheduling(LoadScheduling):  # type: ignore[misc]  # an untyped base
         return self._has_more() or any(self.node2pending.values())
 
     def schedule(self) -> None:
-        """Sort the collected parts into rounds, and begin."""
+        """Sort the collected tests into phases, and begin."""
         if self.collection is None:
             if not self._check_nodes_have_same_collection():
                 return
             self.collection = next(iter(self.node2collection.values()))
-            for index, node in enumerate(self.collection):
-                item, number = part_of(node)
-                if number == PINNED:
-                    self._pinned.append(index)
-                elif number == CAUSES:
-                    self._causes[item] = index
-                else:
-                    self._later.setdefault(number, {})[item] = index
+            self._make_phases(list(enumerate(map(part_of, self.collection))))
+        self._check_all()
+
+    def _make_phases(self, tests: list[tuple[int, tuple[str, int]]]) -> None:
+        """Declare the phases of a run. tests: (number, (item, round)) of each."""
+        pinned = {index: item for index, (item, number) in tests if number == PINNED}
+        causes = {item: index for index, (item, number) in tests if number == CAUSES}
+        if self._out.timed:
+            rounds = Rounds(((k, item, number) for k, (item, number) in tests if number > PINNED), self._out.yields)
+            self._first = Queue(pinned)
+            share = functools.partial(self._share_beside, rounds)
+            self.causes = Causes(causes, self._out.found, share)
+            self._phases = self._first, self.causes, rounds
+        else:
+            least = LEAST_SECONDS * len(self.nodes)
+            self._first = Items(pinned, self.node2pending)
+            self.causes = Causes(causes, self._out.found, lambda: max(least, self._spent))
+            self._phases = self._first, self.causes
+
+    def _share_beside(self, rounds: Rounds) -> float:
+        """Seconds of workers that may go into causes, with a limit of time."""
+        return max(FIRST_CAUSES, self._spent) if rounds.has_more() else math.inf
+
+    def mark_test_complete(self, node: WorkerController, item_index: int, duration: float = 0) -> None:
+        """A test is done."""
+        assert self.collection is not None
+        number = part_of(self.collection[item_index])[1]
+        if number == CAUSES:
+            self.causes.ended(node, duration)
+        elif number > PINNED or not self._out.timed:
+            self._spent += duration
+        super().mark_test_complete(node, item_index, duration)
+        if not self._first.has_more():  # what it found may be explained by any worker
+            self._check_all()
+        if idle := sum(not pending for pending in self.node2pending.values()):
+            self.config.hook.pytest_parity_idle(workers=len(self.nodes), idle=idle)
+
+    def mark_test_pending(self, item: str) -> None:
+        """A test is to be run again. A part that looks for causes waits for its turn, and for its share of the time."""
+        assert self.collection is not None
+        name, number = part_of(item)
+        if number == CAUSES:
+            self.causes.again(name, self.collection.index(item))
+        else:
+            self.pending.insert(0, self.collection.index(item))
+        self._check_all()
+
+    def remove_node(self, node: WorkerController) -> str | None:
+        """A worker is gone; the test at which it was, if it was at one. Its time counts."""
+        self.causes.ended(node)
+        crashed: str | None = super().remove_node(node)
+        return crashed
+
+    def check_schedule(self, node: WorkerController, duration: float = 0) -> None:
+        """Give a worker what is due."""
+        if node.shutting_down or self.collection is None:
+            return
+        pending, before = self.node2pending[node], len(self.node2pending[node])
+        while len(pending) < self._first.ahead(node) and (index := self._next(node)) is not None:
+            pending.append(index)
+        if pending[before:]:
+            node.send_runtest_some(pending[before:])
+
+    def _check_all(self) -> None:
         for node in self.nodes:
             self.check_schedule(node)
 
-    def mark_test_complete(self, node: WorkerController, item_index: int, duration: float = 0) -> None:
-        """A part is done."""
-        assert self.collection is not None
-        number = part_of(self.collection[item_index])[1]
-        if number != PINNED:
-            self._spent[number == CAUSES] += duration
-        super().mark_test_complete(node, item_index, duration)
-
-    def check_schedule(self, node: WorkerController, duration: float = 0) -> None:
-        """Give a worker what is due, or send it home."""
-        if node.shutting_down or self.collection is None:
-            return
-        while len(self.node2pending[node]) < AHEAD:
-            index = self._next()
-            if index is None:
-                node.shutdown()
-                return
-            self.node2pending[node].append(index)
-            node.send_runtest_some([index])
-
     def _has_more(self) -> bool:
-        if self._rounds.left <= 0:
-            return False
-        return bool(self.pending or self._pinned or self._now or self._later or self._due())
+        return self._out.left > 0 and (bool(self.pending) or any(phase.has_more() for phase in self._phases))
 
-    def _due(self) -> str | None:
-        """An item whose pinned cases found something of which no cause is known yet."""
-        return next((i for i in self._causes if i in self._rounds.found), None)
-
-    def _next(self) -> int | None:
-        """The test to run next; None if there is none, or no time."""
-        if self._rounds.left <= 0:
+    def _next(self, node: WorkerController) -> int | None:
+        """The test that a worker is to run next; None if there is none for it now, or no time."""
+        if self._out.left <= 0:
             return None
         if self.pending:  # given back: by a worker that died
             return int(self.pending.pop(0))
-        if self._pinned:
-            return self._pinned.popleft()
-        item = self._due()
-        if item is not None and (self._spent[True] <= self._spent[False] or not self._exploring()):
-            return self._causes.pop(item)
-        return self._now.popleft() if self._exploring() else None
+        return next((index for phase in self._phases if (index := phase.take(node)) is not None), None)
 
-    def _exploring(self) -> bool:
-        """Whether exploration goes on; begins its next round if one is through."""
+
+class Queue:
+    """Tests in their order, in a run with a limit of time."""
+
+    def __init__(self, tests: Iterable[int]) -> None:
+        self._tests = deque(tests)
+
+    def has_more(self) -> bool:
+        """See `Phase`."""
+        return bool(self._tests)
+
+    def ahead(self, worker: Any) -> int:
+        """How many tests a worker is given, those of later phases, too."""
+        return TIMED_AHEAD
+
+    def take(self, worker: Any) -> int | None:
+        """See `Phase`."""
+        return self._tests.popleft() if self._tests else None
+
+
+class Items:
+    """Gives some workers ops that take long, one op to each and then dtypes that others have not come to, and all of them
+    neighbouring items of their own, then those of others."""
+
+    def __init__(self, tests: Mapping[int, str], workers: Collection[Any]) -> None:
+        """tests: test -> item; workers: those that there are, which change."""
+        long, items, n = dict[str, list[int]](), list[int](), len(workers)
+        for index, item in tests.items():
+            (long.setdefault(_op(item), []) if is_long(item) else items).append(index)
+        self._workers = workers
+        self._long = deque(long.values())  # the items of each op that takes long
+        self._op: dict[Any, deque[int]] = {}  # worker -> those of the op that it is at; of dead ones, too
+        # worker -> the other items that it has not been given yet; of dead ones, too
+        self._items = {w: deque(items[k * len(items) // n : (k + 1) * len(items) // n]) for k, w in enumerate(workers)}
+
+    @property
+    def left(self) -> int:
+        """How many items no worker has been given."""
+        return sum(map(len, (*self._long, *self._op.values(), *self._items.values())))
+
+    def has_more(self) -> bool:
+        """See `Phase`."""
+        return self.left > 0
+
+    def ahead(self, worker: Any) -> int:
+        """How many tests a worker is given: one while they are long, or few, so that none waits behind it for nothing."""
+        if self._begins_long(worker) and (self._long or any(self._op.values())):
+            return 1
+        return min(MOST_AHEAD, max(1, self.left // max(1, len(self._workers)) // 4))
+
+    def take(self, worker: Any) -> int | None:
+        """See `Phase`."""
+        op, own = self._op.setdefault(worker, deque()), self._items.setdefault(worker, deque())
+        if not op and self._begins_long(worker):
+            op.extend(self._long.popleft() if self._long else _half_of_most(self._op))
+        if not op and not own:
+            own.extend(_half_of_most(self._items))
+        return (op or own).popleft() if op or own else None
+
+    def _begins_long(self, worker: Any) -> bool:
+        """Whether a worker is to take what takes long: some do at once, and the others when nothing else is left."""
+        return list(self._workers).index(worker) % LONG_SHARE == 0 or not any(self._items.values())
+
+
+class Causes:
+    """The parts that look for the causes of what items found, while they have not had their share of the time: of the op first
+    of which least is known."""
+
+    def __init__(self, tests: dict[str, int], found: Iterable[str], share: Callable[[], float]) -> None:
+        """tests: item -> test; found: the items that found something, which grow; share: seconds of workers that may go into
+        causes as the run is."""
+        self._tests, self._found, self._share = tests, found, share
+        self.explained: Counter[str] = Counter()  # op -> items whose causes were looked for
+        self._began: dict[Any, float] = {}  # worker -> when it was given the part that it looks for causes in
+        self._spent = 0.0  # seconds of workers
+
+    def has_more(self) -> bool:
+        """See `Phase`."""
+        return self.due() is not None
+
+    def take(self, worker: Any) -> int | None:
+        """See `Phase`."""
+        item = self.due()
+        if item is None:
+            return None
+        self.explained[_op(item)] += 1
+        self._began[worker] = time.monotonic()
+        return self._tests.pop(item)
+
+    def due(self) -> str | None:
+        """The next item whose findings are to be explained, if there is time for it."""
+        if self._spent + sum(map(self._looked, self._began)) >= self._share():
+            return None
+        due = [i for i in self._found if i in self._tests]
+        return min(due, key=lambda i: self.explained[_op(i)], default=None)
+
+    def ended(self, worker: Any, seconds: float | None = None) -> None:
+        """A worker is through with a test. seconds: that it looked for causes in it; None if it died."""
+        self._spent += self._looked(worker) if seconds is None else seconds
+        self._began.pop(worker, None)
+
+    def again(self, item: str, test: int) -> None:
+        """A part is to be run once more."""
+        self._tests[item] = test
+
+    def _looked(self, worker: Any) -> float:
+        """Seconds for which a worker has looked for the causes that it is at; 0 if it is at none."""
+        return time.monotonic() - self._began[worker] if worker in self._began else 0.0
+
+
+class Rounds:
+    """Rounds of exploration, each in the order of what the items brought before it."""
+
+    def __init__(self, tests: Iterable[tuple[int, str, int]], yields: Mapping[str, float]) -> None:
+        """tests: (test, item, round) of each; yields: as in `HandsOut`."""
+        self._yields = yields
+        self._later: dict[int, dict[str, int]] = {}  # round -> item -> test
+        self._now: deque[int] = deque()  # what is left of the current round
+        for test, item, number in tests:
+            self._later.setdefault(number, {})[item] = test
+
+    def has_more(self) -> bool:
+        """See `Phase`."""
+        return bool(self._now) or any(self._worth(item) >= 0 for tests in self._later.values() for item in tests)
+
+    def take(self, worker: Any) -> int | None:
+        """See `Phase`; begins the next round if one is through."""
         while not self._now and self._later:
             tests = self._later.pop(min(self._later))
-            worth = {i: self._rounds.yields.get(i, 0.0) for i in tests}
-            self._now.extend(tests[i] for i in sorted(tests, key=lambda i: -worth[i]) if worth[i] >= 0)
-        return bool(self._now)
+            self._now.extend(tests[i] for i in sorted(tests, key=lambda i: -self._worth(i)) if self._worth(i) >= 0)
+        return self._now.popleft() if self._now else None
+
+    def _worth(self, item: str) -> float:
+        return self._yields.get(item, 0.0)
+
+
+def _half_of_most(left: Mapping[Any, deque[int]]) -> list[int]:
+    """Take half of what the worker with most has left, from its end; nothing where nobody has any."""
+    most = max(left.values(), key=len)
+    return [most.pop() for _ in range((len(most) + 1) // 2)][::-1]
+
+
+def _op(item: str) -> str:
+    """The op of an item's id."""
+    return item.rpartition("-")[0]
+
+
+class EagerWorker:
+    """A plugin of a worker that begins each test as soon as it has it. xdist's own loop waits until it knows the next one, so
+    that it tears down no fixture that both use."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._commands: queue.SimpleQueue[tuple[str, dict[str, Any]] | None] = queue.SimpleQueue()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """Run what the controller sends, in the place of xdist's loop."""
+        xdist: Any = next(p for p in self._config.pluginmanager.get_plugins() if type(p).__name__ == "WorkerInteractor")
+        xdist.channel.setcallback(self._commands.put, endmarker=None)
+        tests = session.items
+        alike = len(tests) > 1 and len({t.parent for t in tests}) == 1  # any other test keeps what the next one uses
+        while (command := self._commands.get()) is not None and command[0] == "runtests":
+            for index in command[1]["indices"]:
+                xdist.item_index, began = index, time.perf_counter()
+                self._config.hook.pytest_runtest_protocol(item=tests[index], nextitem=tests[index - 1] if alike else None)
+                xdist.sendevent("runtest_protocol_complete", item_index=index, duration=time.perf_counter() - began)
+                if session.shouldfail or session.shouldstop:
+                    return True
+        return True

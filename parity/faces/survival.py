@@ -28,7 +28,7 @@ from parity.report.words import plural
 if TYPE_CHECKING:
     from xdist.workermanage import WorkerController  # type: ignore[import-untyped]  # xdist ships no types
 
-    from parity.faces.scheduling import Rounds
+    from parity.faces.scheduling import HandsOut
 
 ALONE_AFTER = 3  # deaths of an item, after which its cases run in processes of their own
 DEATHS_PER_ITEM = 6  # after which it is given up
@@ -48,9 +48,9 @@ class Survival:
 
     again_from_nothing = True  # whether an item is run again whose worker died before its first case
 
-    def __init__(self, config: pytest.Config, rounds: Rounds | None = None) -> None:
-        """rounds: of a run with a limit of time, after which no worker may hold it up."""
-        self.config, self._rounds = config, rounds
+    def __init__(self, config: pytest.Config, timed: HandsOut | None = None) -> None:
+        """timed: of a run with a limit of time, after which no worker may hold it up."""
+        self.config, self._timed = config, timed
         self._cut: set[int] = set()  # workers that were ended because the time was over
         self._open = contextlib.ExitStack()
         folder = config.option.parity_rundir or self._open.enter_context(parent.guarded_folder())
@@ -77,7 +77,7 @@ class Survival:
         """Report the deaths whose inquests are left when all tests are done: they count for the exit code."""
         done = yield
         self._report(self._inquests.done())
-        seconds = INQUEST_SECONDS if self._rounds is None else max(0.0, self._rounds.left)
+        seconds = INQUEST_SECONDS if self._timed is None else max(0.0, self._timed.left)
         if left := self._inquests.left:
             text = f"finding out whether the device or the CPU ended {plural(left, 'case')}, for {seconds:.0f} s at most"
             self.config.hook.pytest_parity_say(text=text)
@@ -153,7 +153,7 @@ class Survival:
         from parity.engine import journal
 
         while not self._over.wait(WATCH_SECONDS):
-            late = self._rounds is not None and self._rounds.left < -GRACE_SECONDS
+            late = self._timed is not None and self._timed.left < -GRACE_SECONDS
             for worker in list(self._nodes):
                 entry = journal.read(self.folder / f"journal-{worker}")
                 if entry is not None and late and entry.running and entry.pid not in self._killed:

@@ -15,7 +15,7 @@ import pytest
 
 from parity.core.results import Record
 from parity.engine import again
-from parity.faces import cli, explaining
+from parity.faces import cli, scheduling
 from parity.store import run_file
 from parity.store.rows import ItemRow, Run
 
@@ -94,9 +94,9 @@ def test_what_had_no_time_is_told_and_resumed(
     whole: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The run is whole, and fails; another one with its file gives the rest, and is in the end what a run with time is."""
-    due = explaining.CausesLast._due
+    due = scheduling.Causes.due
     with monkeypatch.context() as patch:
-        patch.setattr(explaining.CausesLast, "_due", lambda self: None if self._explained else due(self))
+        patch.setattr(scheduling.Causes, "due", lambda self: None if self.explained else due(self))
         assert cli.main([*ASKED, "--output", "run.jsonl"]) == 1
     said = capsys.readouterr().out
     run = run_file.read(Path("run.jsonl"))

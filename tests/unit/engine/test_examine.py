@@ -15,10 +15,12 @@ from parity.core.errors import CaseError, DeviceError
 from parity.core.results import Status
 from parity.devices import Call, Fault, resolve
 from parity.engine import cases as cases_of_items
-from parity.engine import checking, findings, suite
+from parity.engine import checking, suite
 from parity.engine import examine as examining
-from parity.engine.cases import drawn
-from parity.engine.examine import Examined, examine
+from parity.engine.alone import Checked
+from parity.engine.cases import CaseChecked, CaseDrawn, CaseLeftOut, drawn
+from parity.engine.examine import Event, Examination, Examined, examine
+from parity.engine.findings import Finding
 from parity.engine.journal import Journal, NoJournal
 from parity.engine.options import RunOptions
 from parity.engine.planning import RunPlan
@@ -204,7 +206,7 @@ def test_a_case_of_the_shrinker_that_stops_the_device_ends_the_process(monkeypat
             raise SystemExit(why)
 
     used = plan(Fault("off", ("sin",), poison))
-    monkeypatch.setattr(findings, "recheck", unable)
+    monkeypatch.setattr(checking, "recheck", unable)
     monkeypatch.setattr(type(used.device), "answers", lambda self: not broken[0])
     with pytest.raises(SystemExit, match="could not be built"):
         examine(item("sin"), used, Ending())
@@ -244,3 +246,41 @@ def test_a_finding_knows_the_cases_before_its_first_one(tmp_path: Path) -> None:
     assert done.findings
     for f in done.findings:
         assert f.before == ("cos(float32[3])", *cases[: cases.index(notation.case_text(f.first))])
+
+
+def test_the_events_of_an_item_come_in_order() -> None:
+    """Its cases first, each as it is drawn and as it ended, and then what was found; a case that is left out is never drawn."""
+    used = plan(Fault("off", ("exp",), lambda call: call.run() * 1.01), examples=3, skip=("shrink",))
+    it = Examination(item("exp"), used, NoJournal(), frozenset({1}), None, None)
+    told: list[Event] = []
+    with used.device.active():
+        for event in it.events(frozenset({1, 2})):
+            told.append(event)
+            it.tally.hear(event)
+            if isinstance(event, CaseDrawn):
+                assert it.tally.texts[-1] == event.text, "a listener has heard of a case before it is checked"
+    assert [type(e) for e in told[:6]] == [CaseDrawn, CaseChecked, CaseLeftOut, CaseLeftOut, CaseDrawn, CaseChecked]
+    assert [e.tried for e in told if isinstance(e, CaseLeftOut)] == [True, False]
+    first = next(k for k, e in enumerate(told) if isinstance(e, Finding))
+    assert {type(e) for e in told[:first]} == {CaseDrawn, CaseChecked, CaseLeftOut}
+    assert {type(e) for e in told[first:]} == {Finding}
+    assert len(told[first:]) == len(it.tally.failing)
+
+
+def test_a_case_that_ends_another_process_is_an_event() -> None:
+    """It counts as not run, and the cases after it are checked."""
+
+    class Isolated:
+        deaths: tuple[()] = ()
+
+        def checked(self, ordinal: int, text: str, allowed: float, skip: frozenset[int]) -> Checked | None:
+            return None if ordinal == 1 else Checked(void="nothing to check")
+
+        def close(self) -> None:
+            """Nothing is open."""
+
+    isolated: Any = Isolated()
+    row = examine(item("exp"), plan(examples=1), NoJournal(), alone=isolated).summary
+    texts = [notation.case_text(one.case) for _, _, one in drawn(item("exp"), plan(examples=1))]
+    assert row.not_run == (texts[1],)
+    assert row.void == {"nothing to check": len(texts) - 1}

@@ -17,7 +17,7 @@ from parity.engine.examine import examine
 from parity.engine.journal import NoJournal
 from parity.engine.options import RunOptions
 from parity.engine.planning import RunPlan
-from parity.engine.rounds import CAUSES, IDLE, LONG, PINNED, Part, TimeLimit, is_long, part_of, parts
+from parity.engine.rounds import CAUSES, LONG, PINNED, Part, TimeLimit, is_long, part_of, parts
 from parity.faces import cli
 from parity.store import run_file
 from parity.store.rows import ItemRow, folded
@@ -62,18 +62,18 @@ def test_a_part_is_known_by_its_test() -> None:
     assert part_of("[exp-float32]") == ("exp-float32", PINNED)
 
 
-def test_causes_come_after_all_items_and_one_test_does_nothing() -> None:
+def test_causes_come_after_all_items() -> None:
     """Each item has its own part for causes."""
     made = [part_of(f"test_operators.py::test_operator[{i.id}]") for i in rounds.whole(ITEMS, causes=True)]
-    assert made == [*((i.id, PINNED) for i in ITEMS), *((i.id, CAUSES) for i in ITEMS), ("", IDLE)]
+    assert made == [*((i.id, PINNED) for i in ITEMS), *((i.id, CAUSES) for i in ITEMS)]
 
 
 def test_long_families_come_first() -> None:
     """In the order in which they are listed; the dtypes of an op stay together."""
     items = [suite.Item(suite.row(op), dtype) for op in ("exp", "eig", "attention_turned") for dtype in ("float32", "float16")]
     made = [i.id for i in rounds.whole(items, causes=False)]
-    assert made == [*(i.id for i in (*items[4:], *items[2:4], *items[:2])), "idle"]
-    assert [is_long(i) for i in made] == [True, True, True, True, False, False, False]
+    assert made == [*(i.id for i in (*items[4:], *items[2:4], *items[:2]))]
+    assert [is_long(i) for i in made] == [True, True, True, True, False, False]
     assert set(LONG) <= {row.family for row in suite.rows("native")}
 
 

@@ -1,98 +1,370 @@
-"""The order in which the parts of a run with a limit of time are handed out."""
+"""The order in which items, their parts and the causes of what they found are handed out, and the worker that runs them."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from parity.faces.scheduling import Rounds, RoundScheduling
+from parity.engine.rounds import LEAST_SECONDS
+from parity.faces import scheduling
+from parity.faces.scheduling import EagerWorker, HandsOut, Schedule
 
-TESTS = [
+ITEMS = [f"{op}-{dtype}" for op in "abcd" for dtype in ("f", "i")]
+TESTS = [*(f"t[{i}]" for i in ITEMS), *(f"t[{i} causes]" for i in ITEMS)]
+PARTS = [
     *("t[a-f]", "t[b-f]", "t[c-f]", "t[a-f causes]", "t[b-f causes]", "t[c-f causes]"),
     *("t[a-f round 1]", "t[b-f round 1]", "t[c-f round 1]", "t[a-f round 2]", "t[b-f round 2]", "t[c-f round 2]"),
 ]
 
 
 class Worker:
-    """A worker that does nothing but note what it is given."""
+    """A worker that runs each test that it is given."""
 
     def __init__(self) -> None:
-        self.given: list[int] = []
+        self.queue: list[int] = []
+        self.run: list[str] = []
         self.shutting_down = False
         self.gateway = SimpleNamespace(id="gw0")
 
     def send_runtest_some(self, indices: list[int]) -> None:
-        self.given += indices
+        self.queue += indices
 
     def shutdown(self) -> None:
         self.shutting_down = True
 
 
-def begun(rounds: Rounds, *workers: Worker) -> RoundScheduling:
-    config: Any = SimpleNamespace(getvalue=lambda name: ["popen"] * len(workers), getoption=lambda name: None, hook=None)
-    made = RoundScheduling(config, None, rounds)
+def config(workers: int, hook: Any) -> Any:
+    return SimpleNamespace(getvalue=lambda name: ["popen"] * workers, getoption=lambda name: None, hook=hook)
+
+
+class Session:
+    """Workers, the scheduler, and items that find something."""
+
+    def __init__(
+        self, workers: int, finding: tuple[str, ...] = (), causes: float = 1.0, tests: Sequence[str] = tuple(TESTS)
+    ) -> None:
+        """causes: seconds that looking for the causes of an item takes; an item takes one."""
+        self.workers, self.tests = [Worker() for _ in range(workers)], tests
+        self.finding, self.causes = finding, causes
+        self.plugin = HandsOut(True)
+        self.told: list[tuple[int, int]] = []
+        hook = SimpleNamespace(pytest_parity_idle=lambda workers, idle: self.told.append((workers, idle)))
+        self.schedule = Schedule(config(workers, hook), None, self.plugin)
+        for w in self.workers:
+            self.add(w)
+        self.schedule.schedule()
+
+    def add(self, w: Worker) -> None:
+        self.schedule.add_node(w)
+        self.schedule.add_node_collection(w, self.tests)
+
+    def step(self, w: Worker) -> bool:
+        """Let a worker run one test; False if it cannot begin one."""
+        if not w.queue:
+            return False
+        index = w.queue.pop(0)
+        item = self.tests[index][2:-1]
+        w.run.append(item)
+        told = json.dumps({"later": item in self.finding})
+        report: Any = SimpleNamespace(
+            nodeid=self.tests[index], when="call", failed=item in self.finding, user_properties=[("parity", told)]
+        )
+        self.plugin.pytest_runtest_logreport(report)
+        self.schedule.mark_test_complete(w, index, self.causes if "causes" in self.tests[index] else 1.0)
+        return True
+
+    def go_on(self) -> list[str]:
+        """All tests in the order in which they were run, the workers in turn, until there are none."""
+        while [w for w in self.workers if self.step(w)]:
+            pass
+        assert self.schedule.tests_finished
+        return [i for w in self.workers for i in w.run]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 11])
+def test_every_item_is_run_once_and_causes_only_of_what_was_found(workers: int) -> None:
+    """Also of the very last item, on a worker that has nothing else to do."""
+    run = Session(workers, (ITEMS[0], ITEMS[-1])).go_on()
+    assert sorted(run) == sorted([*ITEMS, f"{ITEMS[0]} causes", f"{ITEMS[-1]} causes"])
+
+
+def test_all_items_come_before_any_causes() -> None:
+    run = Session(1, tuple(ITEMS)).go_on()
+    assert run[: len(ITEMS)] == ITEMS
+    assert all("causes" in i for i in run[len(ITEMS) :])
+
+
+def test_another_op_comes_before_another_dtype_of_the_same() -> None:
+    """Findings of one op in two dtypes mostly have one cause."""
+    run = Session(1, tuple(ITEMS)).go_on()[len(ITEMS) :]
+    assert run == [f"{op}-{dtype} causes" for dtype in ("f", "i") for op in "abcd"]
+
+
+def test_neighbouring_items_go_to_the_same_worker() -> None:
+    """They share kernels, caches and operators."""
+    session = Session(2)
+    session.go_on()
+    assert [w.run for w in session.workers] == [ITEMS[:4], ITEMS[4:]]
+
+
+LONG = [f"{op}-{dtype}" for op in ("attention_turned", "eig") for dtype in ("f", "i", "b")]
+
+
+def test_some_workers_begin_with_ops_that_take_long_and_nobody_waits_behind_them() -> None:
+    """Each of them has one, and is given one item at a time; without another such op, it takes dtypes of one. The others go
+    through the rest meanwhile, so that a run that is ended early has come to most ops."""
+    tests = [f"t[{i}]" for i in (*LONG, *ITEMS * 16)]
+    session = Session(4, tests=tests)
+    queues = [[tests[k][2:-1] for k in w.queue] for w in session.workers]
+    assert queues[0] == [LONG[0]]
+    assert queues[2] == [LONG[3]]
+    assert queues[1][:7] == queues[3][:7] == ITEMS[:7]
+    last = session.workers[2]
+    assert session.step(last)
+    assert [tests[k][2:-1] for k in last.queue] == [LONG[4]]
+    while session.step(last):
+        pass
+    assert last.run[:3] == LONG[3:]
+    assert last.run[3:5] == [LONG[2], LONG[1]]
+    assert last.run[5] == ITEMS[0]
+    assert sorted(session.go_on()) == sorted((*LONG, *ITEMS * 16))
+
+
+def test_workers_without_anything_else_take_ops_that_take_long() -> None:
+    tests = [f"t[{i}]" for i in (*LONG, *ITEMS)]
+    session = Session(2, tests=tests)
+    two = session.workers[1]
+    while session.step(two):
+        pass
+    assert two.run[:4] == ITEMS[4:]
+    assert sorted(two.run[4:8]) == ITEMS[:4]
+    assert two.run[8:] == [*LONG[3:], LONG[2], LONG[1]]
+
+
+def test_it_is_told_when_a_worker_has_nothing_left_to_do() -> None:
+    """Not before: its processor is needed."""
+    session = Session(2)
+    told = session.told
+    one, two = session.workers
+    while len(two.run) + len(one.queue) < len(ITEMS):
+        assert not told
+        session.step(two)
+    while session.step(two):
+        pass
+    assert set(told) == {(2, 1)}
+    session.go_on()
+    assert told[-1] == (2, 2)
+
+
+def test_a_run_without_causes_has_the_same_order() -> None:
+    """As with --skip shrink."""
+    session = Session(2, tests=[f"t[{i}]" for i in (*LONG, *ITEMS)])
+    assert sorted(session.go_on()) == sorted((*LONG, *ITEMS))
+
+
+def test_a_worker_without_items_takes_those_of_another() -> None:
+    """A slow one keeps what it has been given already."""
+    session = Session(2)
+    _, fast = session.workers
+    while session.step(fast):
+        pass
+    assert len(fast.run) > len(ITEMS) // 2
+    assert sorted(session.go_on()) == sorted(ITEMS)
+
+
+def test_causes_take_as_long_as_the_items_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight items took eight seconds: the third begins when six are gone."""
+    monkeypatch.setattr(scheduling, "LEAST_SECONDS", 0.0)
+    assert sum("causes" in i for i in Session(1, tuple(ITEMS), causes=3.0).go_on()) == 3
+
+
+def test_each_worker_has_its_least_share() -> None:
+    """However little time the items took."""
+    assert sum("causes" in i for i in Session(1, tuple(ITEMS), causes=LEAST_SECONDS / 5).go_on()) == 5
+    assert sum("causes" in i for i in Session(2, tuple(ITEMS), causes=LEAST_SECONDS / 5).go_on()) == len(ITEMS)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time, which a test may set."""
+    now = [0.0]
+    monkeypatch.setattr(scheduling, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    return now
+
+
+def test_the_time_of_a_worker_that_died_among_the_causes_counts(clock: list[float]) -> None:
+    """The part runs again if time is left for it, behind those of other ops."""
+    session = Session(1, tuple(ITEMS))
+    (one,) = session.workers
+    while len(one.run) < len(ITEMS):
+        assert session.step(one)
+    while session.step(one) and one.run[-1] != "a-f causes":
+        pass
+    clock[0] += LEAST_SECONDS - 1.5
+    crashed = session.schedule.remove_node(one)
+    assert crashed == "t[b-f causes]"
+    session.schedule.mark_test_pending(crashed)
+    new = Worker()
+    session.workers = [new]
+    session.add(new)
+    session.schedule.schedule()
+    assert session.go_on() == ["c-f causes"]
+
+
+def test_parts_that_are_under_way_count(clock: list[float]) -> None:
+    """Else each worker would begin one more."""
+    session = Session(3, tuple(ITEMS))
+    one, two, slow = session.workers
+    while len([i for w in session.workers for i in w.run]) < len(ITEMS):
+        assert [session.step(w) for w in session.workers]
+    while not slow.queue or "causes" not in TESTS[slow.queue[0]]:
+        assert session.step(slow)
+    clock[0] += 3 * LEAST_SECONDS
+    while session.step(one) or session.step(two):
+        pass
+    assert sum("causes" in i for i in (*one.run, *two.run)) <= 2
+    session.go_on()
+
+
+@pytest.mark.parametrize("part", ["items", "causes"])
+def test_what_a_dead_worker_leaves_is_given_to_another(part: str) -> None:
+    """What it had queued and what was still to be queued, and its last test, which is to run again."""
+    session = Session(2, tuple(ITEMS))
+    one, two = session.workers
+    if part == "causes":
+        while sum(len(w.run) for w in session.workers) < len(ITEMS) + 1:
+            assert [session.step(w) for w in session.workers]
+    crashed = session.schedule.remove_node(one)
+    session.workers = [two]
+    assert crashed is not None
+    assert ("causes" in crashed) == (part == "causes")
+    session.schedule.mark_test_pending(crashed)
+    done = [*one.run, *session.go_on()]
+    assert sorted(done) == sorted([*ITEMS, *(f"{i} causes" for i in ITEMS)])
+
+
+def test_a_worker_that_ends_while_it_waits_ended_in_no_test() -> None:
+    """Nothing is to be run again, and the run goes on with the one that takes its place."""
+    session = Session(2, (ITEMS[0],))
+    one, two = session.workers
+    while session.step(two):
+        pass
+    assert session.schedule.remove_node(two) is None
+    new = Worker()
+    session.workers = [one, new]
+    session.add(new)
+    session.schedule.schedule()
+    assert sorted([*two.run, *session.go_on()]) == sorted([*ITEMS, f"{ITEMS[0]} causes"])
+
+
+def begun(out: HandsOut, *workers: Worker) -> Schedule:
+    hook = SimpleNamespace(pytest_parity_idle=lambda workers, idle: None)
+    made = Schedule(config(len(workers), hook), None, out)
     for w in workers:
         made.add_node(w)
-        made.add_node_collection(w, TESTS)
+        made.add_node_collection(w, PARTS)
     made.schedule()
     return made
 
 
-def order(schedule: RoundScheduling, worker: Worker, seconds: float = 1.0) -> list[str]:
-    """All that one worker is given, each test done when it has the next."""
-    done = 0
-    while done < len(worker.given):
-        schedule.mark_test_complete(worker, worker.given[done], seconds)
-        done += 1
-    return [TESTS[k].removeprefix("t") for k in worker.given]
+def order(schedule: Schedule, worker: Worker, seconds: float = 1.0) -> list[str]:
+    """All that one worker is given."""
+    while worker.queue:
+        test = worker.queue.pop(0)
+        worker.run.append(PARTS[test].removeprefix("t"))
+        schedule.mark_test_complete(worker, test, seconds)
+    assert schedule.tests_finished
+    return worker.run
 
 
 def failed(node: str) -> Any:
-    return SimpleNamespace(nodeid=node, when="call", failed=True)
+    return SimpleNamespace(nodeid=node, when="call", failed=True, user_properties=[])
 
 
 def test_pinned_cases_first_then_the_most_productive() -> None:
     """Round by round; an item that is worth nothing is left alone, and causes are for what was found."""
     worker = Worker()
-    rounds = Rounds(1000.0, {"a-f": 1.0, "b-f": 5.0, "c-f": -1.0})
-    rounds.pytest_runtest_logreport(failed("t[b-f]"))
-    assert order(begun(rounds, worker), worker) == [
+    out = HandsOut(True, 1000.0, {"a-f": 1.0, "b-f": 5.0, "c-f": -1.0})
+    out.pytest_runtest_logreport(failed("t[b-f]"))
+    assert order(begun(out, worker), worker) == [
         *("[a-f]", "[b-f]", "[c-f]", "[b-f causes]", "[b-f round 1]", "[a-f round 1]", "[b-f round 2]", "[a-f round 2]")
     ]
-    assert worker.shutting_down
 
 
 def test_causes_take_no_more_time_than_exploration() -> None:
     """Where every item found something."""
-    worker, rounds = Worker(), Rounds(1000.0, {})
+    worker, out = Worker(), HandsOut(True, 1000.0)
     for k in "abc":
-        rounds.pytest_runtest_logreport(failed(f"t[{k}-f]"))
-    got = order(begun(rounds, worker), worker)[3:]
-    assert sorted(got) == sorted(t.removeprefix("t") for t in TESTS[3:])
+        out.pytest_runtest_logreport(failed(f"t[{k}-f]"))
+    got = order(begun(out, worker), worker)[3:]
+    assert sorted(got) == sorted(t.removeprefix("t") for t in PARTS[3:])
     assert 0 < sum("causes" in t for t in got[:5]) < 4
 
 
 def test_nothing_begins_when_the_time_is_over() -> None:
-    """Workers are sent home, and the run is finished."""
-    worker, rounds = Worker(), Rounds(1000.0, {})
-    schedule = begun(rounds, worker)
-    rounds.deadline = 0.0
+    """What has been given is run, and the run is finished."""
+    worker, out = Worker(), HandsOut(True, 1000.0)
+    schedule = begun(out, worker)
+    out.deadline = 0.0
     assert order(schedule, worker) == ["[a-f]", "[b-f]"]
-    assert worker.shutting_down
     assert schedule.tests_finished
     assert not schedule.has_pending
 
 
 @pytest.mark.parametrize("again", [True, False])
-def test_what_a_dead_worker_leaves_is_given_to_another(again: bool) -> None:
+def test_what_a_dead_worker_leaves_of_a_timed_run_is_given_to_another(again: bool) -> None:
     """What it had queued, and its last test if that is to run again."""
     one, two = Worker(), Worker()
-    schedule = begun(Rounds(1000.0, {}), one, two)
+    schedule = begun(HandsOut(True, 1000.0), one, two)
     assert schedule.remove_node(one) == "t[a-f]"
     if again:
         schedule.mark_test_pending("t[a-f]")
     got = order(schedule, two)
     assert ("[a-f]" in got) == again
     assert {"[b-f]", "[c-f]"} <= set(got)
+
+
+def test_a_worker_begins_a_test_without_the_next_one() -> None:
+    """And says that it is done before it waits. What is torn down after a test is that test alone."""
+    module = object()
+    tests = [SimpleNamespace(name=name, parent=module) for name in "abc"]
+    sent: list[tuple[str, int]] = []
+    ran: list[tuple[str, str | None]] = []
+
+    class WorkerInteractor:
+        """As much of xdist's as is needed."""
+
+        item_index = -1
+
+        def setcallback(self, callback: Any, endmarker: None) -> None:
+            callback(("runtests", {"indices": [0, 2]}))
+            callback(("runtests", {"indices": [1]}))
+            callback(("shutdown", {}))
+            callback(("runtests", {"indices": [0]}))
+
+        @property
+        def channel(self) -> WorkerInteractor:
+            return self
+
+        def sendevent(self, name: str, item_index: int, duration: float) -> None:
+            sent.append((name, item_index))
+
+    def protocol(item: Any, nextitem: Any) -> None:
+        ran.append((item.name, nextitem and nextitem.name))
+
+    made: Any = SimpleNamespace(
+        pluginmanager=SimpleNamespace(get_plugins=lambda: [object(), WorkerInteractor()]),
+        hook=SimpleNamespace(pytest_runtest_protocol=protocol),
+    )
+    session: Any = SimpleNamespace(items=tests, shouldfail=False, shouldstop=False)
+    assert EagerWorker(made).pytest_runtestloop(session)
+    assert [index for _, index in sent] == [0, 2, 1]
+    assert ran == [("a", "c"), ("c", "b"), ("b", "a")]
+    ran.clear()
+    tests[1].parent = object()
+    assert EagerWorker(made).pytest_runtestloop(session)
+    assert ran == [("a", None), ("c", None), ("b", None)]
