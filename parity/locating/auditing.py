@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from parity.comparing.advice import LENGTHS, advice
 from parity.comparing.places import Place, Places
-from parity.comparing.subject import SEED, Subject, forward, gradients, original, subject, tracked_outputs, word
+from parity.comparing.subject import SEED, SHAPED, Subject, forward, gradients, original, subject, tracked_outputs, word
 from parity.comparing.watch import PlacementWatch
 from parity.core.errors import NothingCompared
 from parity.core.observer import Functions, Operators, in_backward, lies_on, name_of
@@ -104,6 +104,7 @@ def audit(
             held.setdefault(word(t.dtype), []).append(name)
     why = "no backward pass: no output depends on an input or parameter that requires a gradient"
     notes = [why] if backward and not shapes and not cotangents and mixed is None else []
+    notes += [SHAPED] if s.shaped else []
     if shapes:
         notes.append("nothing large was computed: where your code asks for values, it may have taken another branch")
     if broken and not shapes and got.stage == "backward" and _raises_on_cpu(s, cotangents):

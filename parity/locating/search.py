@@ -32,7 +32,7 @@ from parity.comparing.places import Places
 from parity.comparing.quick import DEFAULT, FULL, effort_of
 from parity.comparing.request import Request
 from parity.comparing.screens import allowed_at, is_settled, may_move, moves_as_far
-from parity.comparing.subject import SEED, ForwardRun, Subject, fixed_cotangents, forward, is_compiled, known, word
+from parity.comparing.subject import SEED, SHAPED, ForwardRun, Subject, fixed_cotangents, forward, is_compiled, known, word
 from parity.comparing.truth import seeded
 from parity.comparing.watch import command, row_of
 from parity.core.errors import NothingCompared, ParityError, UsageError
@@ -64,6 +64,7 @@ def located(q: Request, seconds: float = math.inf, whole: bool = True, modules: 
     s, cotangents = _ran_on_the_cpu(s, q.backward)
     why = "no backward pass: no output depends on an input or parameter that requires a gradient"
     notes: tuple[str, ...] = (why,) if q.backward and not cotangents else ()
+    notes += (SHAPED,) if s.shaped else ()
     eager = s  # what the modes of the search can see
     if is_compiled(q.fn):
         eager, _ = _ran_on_the_cpu(q.eager(), q.backward)
