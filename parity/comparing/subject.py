@@ -128,7 +128,7 @@ def subject(
     inner = tuple(() if isinstance(x, Tensor) else held(x, n) for n, x in zip(names, given))
     whole = [(n, x) for n, x in zip(names, given) if isinstance(x, Tensor)]
     whole += [*(named for some in inner for named in some), *own_tensors(module)]
-    title = getattr(fn, "__name__", type(fn).__name__)
+    title = getattr(fn, "__name__", getattr(fn, "_qualname", type(fn).__name__))  # the latter of an operator of torch.library
     if module is not None:
         title = type(module).__name__ + (f".{method}" if method else "")
     for n, t in whole:
@@ -426,6 +426,8 @@ def _placed(t: Tensor, place: Put, backward: bool) -> Tensor:
 
 def copied(x: Any, memo: dict[int, Any], name: str) -> Any:
     """A deep copy in which the placed tensors replace the originals. Raises UsageError if Python cannot copy it."""
+    for m in x.modules() if isinstance(x, nn.Module) else ():  # an operator is one for all copies
+        memo |= {id(v): v for v in vars(m).values() if hasattr(v, "_opoverload")}
     before = dict(memo)
     twin = ex.attempt(lambda: copy.deepcopy(x, memo), "run")
     if not isinstance(twin, Raised):

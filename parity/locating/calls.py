@@ -178,7 +178,7 @@ class Search:
             line = f" at {place.line}" if place.line else ""
             where = f"{word(floats[0].base.dtype)}, {pass_}, {place.function or 'a call'}{line}"
             where += "; its operands hold Inf" if inf else ""
-            return f"the CPU gives {what} as the device does, first in aten::{call.base_name} {where}"
+            return f"the CPU gives {what} as the device does, first in {call.title} {where}"
         return ""
 
     @contextlib.contextmanager
@@ -298,7 +298,7 @@ class Search:
 
     def _diverges(self, call: OperatorCall, verdict: Verdict, of: str = "") -> None:
         pass_, now = self.where()
-        operator = f"aten::{call.base_name}"
+        operator = call.title
         last = self.divergences[-1] if self.divergences else None
         nested = (operator, f"{operator}_impl", f"aten::_{call.base_name}_impl")
         if last is not None and now.order and (last.place, last.pass_) == (now, pass_) and last.operator in nested:

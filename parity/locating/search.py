@@ -228,7 +228,7 @@ def with_place(comparison: Comparison, found: Located) -> Comparison:
         return comparison
     own = f"[{one.place.module}."
     order = sorted(comparison.verdicts, key=lambda nv: bool(one.place.module) and own not in nv[0])
-    next_ = found.next or comparison.next
+    next_ = found.next or ("" if _of_a_package(one.operator) else comparison.next)
     where = "; ".join((f"{found.headline.removeprefix(found.subject).strip()}", *called(one)))
     where += f"\n  workaround: {found.workaround}" if found.workaround else ""
     where += f"\n  {comparison.where}" if comparison.where else ""  # of compiled code
@@ -245,6 +245,11 @@ def _next(one: Divergence | None, dtype: str, device: Device) -> str:
     row = next(filter(None, (row_of(n.rpartition(".")[2]) for n in names)), "")
     floats = [x.base.dtype for x in (one.call.operands if one.call is not None else ()) if x.base.is_floating_point()]
     return command([row] if row else [], word(floats[0]) if floats else dtype, device)
+
+
+def _of_a_package(operator: str) -> bool:
+    """Whether it is no operator of torch's own, so that no row tests it."""
+    return "::" in operator and not operator.startswith("aten::")
 
 
 def cotangents_of(s: Subject) -> list[Tensor]:
