@@ -19,11 +19,12 @@ from parity.checks.operators import ATEN_NOT_UNIQUE, OperatorCall, Reader, Strid
 from parity.comparing import meter
 from parity.comparing.comparison import Comparison
 from parity.comparing.function import compared
+from parity.comparing.moved_runs import moved_run
 from parity.comparing.pair import compare
 from parity.comparing.places import Place, Places
 from parity.comparing.quick import DEFAULT, FULL
 from parity.comparing.request import Request
-from parity.comparing.screens import Sums, is_settled, may_move, moved_run, moves_as_far
+from parity.comparing.screens import Sums, is_settled, may_move, moves_as_far
 from parity.comparing.subject import ForwardRun, Subject, forward, gradients, tracked_outputs, word
 from parity.core.dtypes import HALF
 from parity.core.errors import ParityError

@@ -147,12 +147,14 @@ def plural(n: int, noun: str) -> str:
 
 
 def worst(p: Divergence) -> Iterator[str]:
-    """Its worst element, on both sides."""
-    m = p.verdict.measure
+    """Its worst element, on both sides, and the row that judged it."""
+    m, row = p.verdict.measure, p.verdict.tolerance
     if m is not None and m.device:
         truth = f", truth {m.truth}" if m.truth else ""
         of = f" of {p.of}" if p.of else ""
-        yield f"worst at {list(m.index)}{of}: device {m.device}, CPU {m.reference or m.truth}{truth}"
+        yield f"worst at {list(m.index)}{of}: device {m.device}, CPU {m.reference or m.truth}{truth}" + (
+            f" ({row.origin})" if row is not None else ""
+        )
 
 
 def called(p: Divergence) -> Iterator[str]:
