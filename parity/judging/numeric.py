@@ -121,22 +121,11 @@ class Scale:
 
     def error(self, x: Tensor, baseline: Tensor | None) -> Measure:
         """The error of x in units of the budget, compared with that of a baseline."""
-        ignore_nonfinite, ignore = (
-            (None, None) if self.excused is None else (self.excused.ignore_nonfinite, self.excused.ignore)
-        )
-        t, others, rounds_once = self.t, self.others, self.rounds_once
+        t, e = self.t, self.excused
         return measure(
-            t.name,
-            x,
-            baseline,
-            t.truth,
-            self.budget,
-            others=others,
-            ignore_nonfinite=ignore_nonfinite,
-            ignore=ignore,
-            sums=t.sums,
-            rounds_once=rounds_once,
-        )
+            t.name, x, baseline, t.truth, self.budget, others=self.others, sums=t.sums, rounds_once=self.rounds_once,
+            ignore_nonfinite=None if e is None else e.ignore_nonfinite, ignore=None if e is None else e.ignore,
+        )  # fmt: skip
 
     def with_excuses(self) -> Scale:
         """This scale with unspecified elements excused, and the budget plus what the limited range of numbers may move."""
