@@ -1,8 +1,9 @@
 """Finds the first operator of a case that computes something else on the device than on the CPU.
 
-A dispatch mode around the case runs every operator of aten that reaches the device once more on the CPU, with the operands as
-they lie in the device's memory, so that an operator is blamed for what it does itself and not for what it is given. Composite
-functions are seen as the operators that torch makes of them, and the backward pass as the operators that autograd calls.
+A dispatch mode around the case runs every operator of aten, or of a package, that reaches the device once more on the CPU, with
+the operands as they lie in the device's memory, so that an operator is blamed for what it does itself and not for what it is
+given. Composite functions are seen as the operators that torch makes of them, and the backward pass as the operators that
+autograd calls.
 """
 
 from __future__ import annotations
@@ -24,6 +25,13 @@ from parity.execution.execute import with_memory
 
 CLEAR = 8.0  # an operator that is so many times outside is blamed before a later one that is farther outside
 ATEN_UNWRITTEN = ("empty", "new_empty", "resize_", "set_", "_to_copy_uninitialized")
+# Namespaces of torch's own whose operators are no computation (collectives, profiler), or are seen as those of aten.
+OTHERS = frozenset(
+    (
+        *("_c10d_functional", "_c10d_functional_autograd", "_dtensor", "_native", "_test", "c10d", "debug_mode_ops"),
+        *("debugprims", "export", "inductor", "inductor_prims", "prims", "profiler", "rngprims", "static_runtime", "symm_mem"),
+    )
+)
 BACKENDS = {"cuda": "CUDA", "mps": "MPS", "xpu": "XPU"}
 
 
@@ -173,9 +181,9 @@ def _for_numbers(func: Any, args: Any, kwargs: Any) -> Any:
 
 def _is_followed(func: Any, tree: Any, kind: str) -> bool:
     """Whether an operator computes on the device something that must be the same each time."""
-    if func.namespace != "aten" or torch.Tag.nondeterministic_seeded in func.tags or is_unwritten(func):
+    if func.namespace in OTHERS or torch.Tag.nondeterministic_seeded in func.tags or is_unwritten(func):
         return False
-    return _lies_on(kind, tree)
+    return _lies_on(kind, tree) and (func.namespace == "aten" or _runs_on_the_cpu(func))
 
 
 def _lies_on(kind: str, tree: Any) -> bool:

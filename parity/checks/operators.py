@@ -77,8 +77,8 @@ class OperatorCall:
 
     @property
     def name(self) -> str:
-        """The overload without its namespace: "add.out", "_softmax"."""
-        name: str = self.operator.name().partition("::")[2]
+        """The overload without aten's namespace: "add.out", "_softmax", "torchvision::nms"."""
+        name: str = self.operator.name().removeprefix("aten::")
         return name
 
     @property
@@ -86,6 +86,11 @@ class OperatorCall:
         """The operator without its overload and without the underscore of its in-place form: "exp" of "exp_" and "exp.out"."""
         name = self.name.partition(".")[0]
         return name.rstrip("_") if name.endswith("_") and not name.startswith("__") else name
+
+    @property
+    def title(self) -> str:
+        """The operator with its namespace."""
+        return titled(self.base_name)
 
     def in_float32(self) -> OperatorCall:
         """The same call with its floating-point operands in float32."""
@@ -134,6 +139,11 @@ class OperatorCall:
     def operands(self) -> list[StridedOperand]:
         """The operands in the order of the call."""
         return [x for x in tree_leaves((self.args, self.kwargs)) if isinstance(x, StridedOperand)]
+
+
+def titled(name: str) -> str:
+    """An operator with its namespace."""
+    return name if "::" in name else f"aten::{name}"
 
 
 @functools.cache

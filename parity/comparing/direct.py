@@ -1,5 +1,5 @@
-"""Finds the results of a function that are those of one elementwise operator on what the function was given: the row of that
-operator bounds their errors in ULP, far more sharply than a composition can be judged."""
+"""Finds the results of a function that are those of one operator on what the function was given: the row of an elementwise one
+bounds their errors in ULP, and few terms bound those of a sum, far more sharply than a composition can be judged."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from parity import catalog
+from parity.catalog.draw import Arguments
 from parity.catalog.row import Row
 from parity.comparing.subject import is_dense
+from parity.core.case import OpClass
 from parity.judging.rules import rule_of
 from parity.oracle.kernels import kernel_of
 
@@ -21,13 +23,20 @@ GIVEN = ""  # in place of the name of an operator
 # Operators whose results are elements of their operands.
 ATEN_MOVES = frozenset(["clone", "_to_copy", "flip", "roll", "repeat", "index_select", "gather", "cat", "stack", "neg"])
 ATEN_SCALES = ("mul", "div")
+ATEN_SUMMED = frozenset(
+    ["mm", "bmm", "mv", "dot", "addmm", "baddbmm", "addmv", "sum"]
+)  # sums of products, whatever their orders
+SUM = Row(name="assert_parity", family="own", rule=OpClass.CONTRACTION, call="", signature=lambda draw: Arguments(()))
 
 
 @functools.cache
 def row_of(operator: str) -> Row | None:
-    """The row of an elementwise operator of aten, without "aten::"; None for any other."""
-    row = catalog.ROWS.get(operator)
-    if row is None or row.call != f"torch.{operator}":
+    """The row of an elementwise operator of aten, without "aten::", or of a sum; None for any other."""
+    if operator in ATEN_SUMMED:
+        return SUM
+    name = operator if operator in catalog.ROWS else operator.replace("special_", "special.", 1)
+    row = catalog.ROWS.get(name)
+    if row is None or row.call != f"torch.{name}":
         return None
     rule = rule_of(row)
     return row if rule.by_element and rule.rounds else None
@@ -41,7 +50,7 @@ class Direct:
         self._known: dict[int, tuple[Tensor, str]] = {}  # by storage, which the tensor keeps from being another's
 
     def given(self, t: Tensor) -> Tensor:
-        """A copy of an operand of the function."""
+        """A copy of an operand of the function, or of a cotangent."""
         copy = t.clone()
         if is_dense(copy):
             self._known[_storage(copy)] = copy, GIVEN
@@ -69,6 +78,8 @@ class Direct:
         number = args[1] if name in ATEN_SCALES and len(args) == 2 and not kwargs else None
         if name in ATEN_MOVES or (isinstance(number, (int, float)) and number in (1, -1)):
             return before
+        if name in ATEN_SUMMED:
+            return name if before == GIVEN and not kwargs else None
         factor = kwargs.get("alpha", 1) if set(kwargs) <= {"alpha"} else None  # of a sum: doubling rounds nothing
         exact = before == GIVEN and factor in (1, -1, 2, -2) and all(_holds(dtype, x) for x in args)
         return name if exact and row_of(name) is not None else None
@@ -77,9 +88,11 @@ class Direct:
         return self._known[_storage(t)][1] if is_dense(t) and _storage(t) in self._known else None
 
     def rows(self, results: Mapping[str, Tensor]) -> Iterator[tuple[str, Row]]:
-        """The rows of those results that one operator gave, by their names."""
+        """The rows of those results that one operator gave, by their names. What was given is a sum of one term."""
         for name, t in results.items():
-            if (operator := self._of(t)) and (row := row_of(operator)) is not None:
+            operator = self._of(t)
+            row = SUM if operator == GIVEN else row_of(operator or "")
+            if row is SUM or (row is not None and not name.startswith("grad[")):
                 yield name, row
 
 

@@ -31,6 +31,7 @@ from parity.comparing.request import Request
 from parity.comparing.screens import by_movement
 from parity.comparing.subject import (
     SEED,
+    SHAPED,
     ForwardRun,
     Subject,
     Wrap,
@@ -206,11 +207,8 @@ def _refuse(s: Subject, device: Device) -> None:
     """Raise NothingCompared or UsageError for what cannot be compared on the device."""
     if not s.moves:
         raise NothingCompared(f"{s.name}: no input is a tensor, so nothing would reach {device.name}; give it tensors")
-    if device.simulated and s.odd:
-        raise UsageError(
-            f"'{s.odd}' of {s.name} is sparse, nested or quantized, and {device.name}, a simulated device, is compared in "
-            "dense tensors alone; give a dense one, or name a real device"
-        )
+    if device.simulated and s.unplaced:
+        raise UsageError(f"{s.unplaced}, or name a real device: {device.name}, a simulated one, cannot hold it")
 
 
 def _on_the_cpu(q: Request, s: Subject, meter: Meter, notes: Notes) -> Here:
@@ -223,6 +221,8 @@ def _on_the_cpu(q: Request, s: Subject, meter: Meter, notes: Notes) -> Here:
         raise UsageError(f"{s.name} {OWN_KERNELS}")
     if s.draws:
         notes.say("random numbers (dropout) were drawn on the CPU and handed to both sides, so the device drew none")
+    if s.shaped:
+        notes.say(SHAPED)
     _compiled(s, notes)
     bare(run.bare, notes)
     cotangents = fixed_cotangents(run) if q.backward and run.leaves else []

@@ -59,16 +59,30 @@ class Moved(Operators):
                 perturb(t, u, self._key, t)
         return out
 
-    def moved(self, t: Tensor) -> Tensor:
-        """A copy of an operand, moved by `STEP` roundoffs of its dtype."""
-        f = FACTS.get(word(t.dtype))
-        with torch.utils._python_dispatch._disable_current_modes():
-            if f is None or t.layout is not torch.strided or not (t.is_floating_point() or t.is_complex()):
-                return t.clone()
-            copy = torch.empty_like(t)
-            self._key += 1
-            perturb(t, STEP * f.unit_roundoff, self._key, copy)
-        return copy
+    def operand(self, t: Tensor) -> Tensor:
+        """A copy of an operand, moved as a result would be."""
+        self._key += 1
+        return moved(t, self._key)
+
+
+def moved(t: Tensor, key: int, u: float | None = None) -> Tensor:
+    """A copy of a tensor moved by `STEP` roundoffs of its dtype, or by as many times u, to either side by chance: one would be
+    rounded back half the time. What does not round is only copied."""
+    f, t = FACTS.get(word(t.dtype)), t.detach()
+    with torch.utils._python_dispatch._disable_current_modes():
+        if f is None or t.layout is not torch.strided or not (t.is_floating_point() or t.is_complex()):
+            return t.clone()
+        copy = torch.empty_like(t)
+        perturb(t, STEP * (f.unit_roundoff if u is None else u), key, copy)
+    return copy
+
+
+def moved_run(run: Callable[..., Sequence[Tensor]], operands: Sequence[Tensor], key: int) -> Sequence[Tensor]:
+    """The results of a function on the CPU, with its operands and the results of all its kernels moved. key: another one for
+    every run."""
+    given = [moved(t, 101 * key + k) for k, t in enumerate(operands)]
+    with torch.no_grad(), torch.utils._python_dispatch._disable_current_modes(), Moved(key + 1, chains=True):
+        return run(*given)
 
 
 def _terms(given: Any, t: Tensor) -> float:
@@ -81,7 +95,7 @@ def moved_results(
     s: Subject, backward: bool, fed: Sequence[Tensor], mode: Moved, moves_operands: bool = False
 ) -> dict[str, Tensor]:
     """All results of one moved run. moves_operands: whether inputs, parameters and cotangents are moved as well."""
-    put = mode.moved if moves_operands else torch.clone
+    put = mode.operand if moves_operands else torch.clone
     with seeded(), mode:
         run = forward(s, put, backward)
         grads = gradients(run, tracked_outputs(run), [put(c) for c in fed]) if fed else ()

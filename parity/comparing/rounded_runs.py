@@ -17,6 +17,7 @@ from torch import Tensor
 
 from parity.core.dtypes import FACTS, HALF, DtypeFacts
 from parity.oracle.rounding import Rounding
+from parity.oracle.roundoffs import unit_roundoff
 from parity.oracle.sensitivity import least_of
 from parity.oracle.step_dtypes import Steps, in_double
 from parity.oracle.yardstick import HALF_STEP
@@ -26,7 +27,7 @@ from parity.oracle.yardstick import HALF_STEP
 def by_chance(dtypes: Mapping[str, list[str]], coarsest: torch.dtype, key: int, times: float = 1.0) -> Iterator[None]:
     """Everything inside is computed in float64, with each step rounded by chance in the dtype that it has in `dtypes` (as
     `Recorded` has it). key: another one for every run; times: by so many roundings."""
-    u = times * unit_roundoff(coarsest, least=True)
+    u = times * min(unit_roundoff(coarsest), FACTS["float32"].unit_roundoff)  # kernels add no coarser
     steps = Steps(dtypes)
 
     def step(name: str) -> tuple[float, float, DtypeFacts]:
@@ -35,13 +36,6 @@ def by_chance(dtypes: Mapping[str, list[str]], coarsest: torch.dtype, key: int, 
 
     with Rounding(u, key, u, inside_least=least_of(FACTS["float32"]), steps=step), in_double(coarsest):
         yield
-
-
-def unit_roundoff(dtype: torch.dtype, least: bool = False) -> float:
-    """Of a floating dtype, that of float32 for others. least: no more than that of float32, in which kernels add."""
-    name = str(dtype).removeprefix("torch.")
-    u = FACTS[name].unit_roundoff if name in FACTS and dtype.is_floating_point else FACTS["float32"].unit_roundoff
-    return min(u, FACTS["float32"].unit_roundoff) if least else u
 
 
 def student(p: float, freedom: int) -> float:

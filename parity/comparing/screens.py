@@ -24,8 +24,7 @@ from parity.comparing.subject import Subject, word
 from parity.core.dtypes import FACTS, HALF
 from parity.core.results import Measure, Raised, Status, Verdict
 from parity.execution import execute as ex
-from parity.oracle.roundoffs import perturbed
-from parity.oracle.yardstick import LEAN, NEAR_MOVEMENT, OPERATOR_SUM, OWN_MOVEMENT, OWN_ULP, STEP, SUM_ULP, tolerance_by
+from parity.oracle.yardstick import LEAN, NEAR_MOVEMENT, OPERATOR_SUM, OWN_MOVEMENT, OWN_ULP, SUM_ULP, tolerance_by
 
 FEW = 16  # elements from which on a common factor of all errors shows
 RUNS = 2  # with everything moved by a roundoff or two
@@ -157,21 +156,6 @@ def _run(call: OperatorCall, change: Callable[[Tensor], Tensor]) -> tuple[Tensor
 
 def _squared(t: Tensor) -> Tensor:
     return t.square()
-
-
-def moved_run(run: Callable[..., Sequence[Tensor]], operands: Sequence[Tensor], key: int) -> Sequence[Tensor]:
-    """The results of a function on the CPU, with its operands and the results of all its kernels moved by `STEP` roundoffs.
-    key: another one for every run."""
-
-    def moved(k: int, t: Tensor) -> Tensor:
-        f = FACTS.get(word(t.dtype))
-        if f is None or not (t.is_floating_point() or t.is_complex()):
-            return t.clone()
-        return perturbed(t, STEP * f.unit_roundoff, 101 * key + k).to(t.dtype)
-
-    given = [moved(k, t) for k, t in enumerate(operands)]
-    with torch.no_grad(), torch.utils._python_dispatch._disable_current_modes(), Moved(key + 1, chains=True):
-        return run(*given)
 
 
 def may_move(t: Tensor) -> bool:

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import UninitializedParameter
-from torch.utils._pytree import TreeSpec, keystr, tree_unflatten
+from torch.nn.parameter import UninitializedBuffer, is_lazy
+from torch.utils._pytree import TreeSpec, keystr, tree_leaves, tree_map, tree_unflatten
 
 from parity.comparing.choices import Choices
 from parity.comparing.draws import SharedRandom, streams
 from parity.comparing.leaves import OWN, attributes, flattened, held, is_array, is_number, kind, leaves, loose
-from parity.comparing.tensors import as_parameter, dressed, is_wrapper, opened, parts, rebuilt, refused
+from parity.comparing.tensors import as_parameter, dressed, is_wrapper, opened, parts, rebuilt, refused, unplaced
 from parity.core import compiler
 from parity.core.dtypes import FACTS
 from parity.core.errors import UsageError
@@ -29,6 +29,7 @@ from parity.execution.execute import Live, Named
 from parity.execution.values import pool, window
 
 SEED = 0
+SHAPED = "its lazy modules got their shapes by a first call on the CPU, of a copy"
 Put = Callable[[Tensor], Tensor]
 Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -42,7 +43,8 @@ class Subject:
     that stay on the CPU. held: the tensors in each leaf that is a user-defined object. coarsest: the floating dtype of the
     inputs with the largest roundoff. extents: how many elements of each storage are needed. draws: whether it draws random
     numbers, which then come from the CPU's generator with one seed for every run. spread: how far two equal runs on the CPU are
-    apart, by the results that are not equal. choices: notes or follows those that torch leaves to a device.
+    apart, by the results that are not equal. choices: notes or follows those that torch leaves to a device. shaped: whether
+    lazy modules were called once, as `SHAPED` says.
     """
 
     name: str
@@ -59,13 +61,19 @@ class Subject:
     draws: bool = False
     spread: Mapping[str, Tensor] = field(default_factory=dict)
     choices: Choices | None = None
+    shaped: bool = False
+
+    @property
+    def arguments(self) -> Iterator[tuple[str, Tensor]]:
+        """The tensors among the arguments, by name."""
+        for name, x, inner in zip(self.names, self.leaves, self.held):
+            yield from ((name, x),) if isinstance(x, Tensor) else inner
 
     @property
     def given(self) -> Iterator[tuple[str, Tensor]]:
         """The tensors with memory among the arguments, by name; a wrapper's by those of its parts."""
-        for name, x, inner in zip(self.names, self.leaves, self.held):
-            for n, t in ((name, x),) if isinstance(x, Tensor) else inner:
-                yield from parts(n, t)
+        for n, t in self.arguments:
+            yield from parts(n, t)
 
     @property
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
@@ -85,24 +93,27 @@ class Subject:
         return shown_dtype([x.dtype for _, x in self.tensors if known(x)])
 
     @property
-    def odd(self) -> str:
-        """The name of the first tensor that is not dense and plain; empty if all are."""
-        return next((n for n, x in self.tensors if not is_dense(x) or x.is_quantized), "")
+    def unplaced(self) -> str:
+        """The first tensor that a simulated device cannot hold, and what it can; empty if it can hold all."""
+        every = (*self.arguments, *own_tensors(self.module))
+        return next((f"'{n}' of {self.name} is {why}" for n, x in every if (why := unplaced(x))), "")
 
 
 def subject(
     fn: Callable[..., Any], inputs: Sequence[Any], kwargs: Mapping[str, Any], keep_on_cpu: Sequence[str] = ()
 ) -> Subject:
     """A function with its arguments. keep_on_cpu: names of inputs that stay on the CPU. Raises UsageError if it is not a
-    function, for a lazy module, and for a name that no input has."""
+    function, for a lazy module whose first call raises, and for a name that no input has."""
     if not callable(fn):
         raise UsageError(f"the function is {fn!r}; give a function or an nn.Module first, and its inputs after it")
+    if shaped := _has_lazy((getattr(fn, "__self__", fn), tuple(inputs), dict(kwargs))):
+        fn, inputs, kwargs = _with_shapes(fn, inputs, kwargs)
     owner = fn if isinstance(fn, nn.Module) else getattr(fn, "__self__", None)
     module = owner if isinstance(owner, nn.Module) else None
     method = "" if module is fn or module is None else fn.__name__
     for name, p in module.named_parameters() if module is not None else ():
-        if isinstance(p, UninitializedParameter):
-            raise UsageError(f"parameter '{name}' has no shape yet; run the lazy module once on the CPU first")
+        if is_lazy(p):
+            raise UsageError(f"parameter '{name}' has no shape after a first call, which did not use it; leave it out")
         if p.is_meta:
             raise UsageError(
                 f"parameter '{name}' is on the meta device and has no numbers; load or initialize the weights first"
@@ -117,7 +128,7 @@ def subject(
     inner = tuple(() if isinstance(x, Tensor) else held(x, n) for n, x in zip(names, given))
     whole = [(n, x) for n, x in zip(names, given) if isinstance(x, Tensor)]
     whole += [*(named for some in inner for named in some), *own_tensors(module)]
-    title = getattr(fn, "__name__", type(fn).__name__)
+    title = getattr(fn, "__name__", getattr(fn, "_qualname", type(fn).__name__))  # the latter of an operator of torch.library
     if module is not None:
         title = type(module).__name__ + (f".{method}" if method else "")
     for n, t in whole:
@@ -125,7 +136,41 @@ def subject(
     tensors = [t for n, x in whole for _, t in parts(n, x)]
     floor = coarsest(t.dtype for t in tensors if known(t))
     kept = frozenset(n for n in names if any(n == k or n.startswith((f"{k}[", f"{k}.")) for k in keep_on_cpu))
-    return Subject(title, fn, module, method, given, names, inner, tree, kept, floor, _extents(tensors))
+    return Subject(title, fn, module, method, given, names, inner, tree, kept, floor, _extents(tensors), shaped=shaped)
+
+
+def _has_lazy(given: Any) -> bool:
+    """Whether a module among these has a tensor without a shape."""
+    modules = (x for x in tree_leaves(given) if isinstance(x, nn.Module))
+    return any(is_lazy(t) for m in modules for _, t in own_tensors(m))
+
+
+def _with_shapes(
+    fn: Callable[..., Any], inputs: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[Callable[..., Any], Sequence[Any], Mapping[str, Any]]:
+    """The same with copies of the modules after a first call, which gives lazy ones their shapes. Raises UsageError where that
+    call raises."""
+    every = (x for x in tree_leaves((getattr(fn, "__self__", fn), tuple(inputs), dict(kwargs))) if isinstance(x, nn.Module))
+    lazy = (b for m in every for b in m.buffers() if is_lazy(b))
+    buffer: Any = UninitializedBuffer  # wrongly typed in torch
+    memo = {id(b): buffer(False, b.device, b.dtype) for b in lazy}  # Python cannot copy them
+
+    def near(x: Any) -> Any:
+        return x.detach().clone() if isinstance(x, Tensor) else copied(x, memo, type(x).__name__)
+
+    def kept(x: Any) -> Any:
+        return memo[id(x)] if isinstance(x, nn.Module) else x
+
+    owner = getattr(fn, "__self__", fn)
+    if isinstance(owner, nn.Module):
+        fn = near(owner) if fn is owner else getattr(near(owner), fn.__name__)
+    args, named = tree_map(near, (tuple(inputs), dict(kwargs)))
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        got = ex.attempt(lambda: fn(*args, **named), "run")
+    if isinstance(got, Raised):
+        raise UsageError(f"the first call, which gives lazy modules their shapes, raises on the CPU: {got.type}: {got.message}")
+    args, named = tree_map(kept, (tuple(inputs), dict(kwargs)))
+    return fn, args, named
 
 
 def own_tensors(module: nn.Module | None) -> Iterator[tuple[str, Tensor]]:
@@ -228,7 +273,8 @@ class _Placer:
     def __init__(self, subject: Subject, put: Put) -> None:
         self._extents, self._put = subject.extents, put
         self._bases: dict[tuple[int, torch.dtype], Tensor] = {}
-        self._inner: dict[int, Tensor] = {}  # of wrappers: jagged tensors of one raggedness share their offsets
+        # Parts of wrappers and their copies: jagged tensors of one raggedness share their offsets.
+        self._inner: dict[int, tuple[Tensor, Tensor]] = {}
 
     def __call__(self, t: Tensor) -> Tensor:
         """The copy of a tensor, detached, of the same class."""
@@ -238,8 +284,8 @@ class _Placer:
 
     def _part(self, t: Tensor) -> Tensor:
         if id(t) not in self._inner:
-            self._inner[id(t)] = self(t)
-        return self._inner[id(t)]
+            self._inner[id(t)] = t, self(t)  # alive, so that no other tensor gets its id
+        return self._inner[id(t)][1]
 
     def moved(self, t: Tensor) -> Tensor:
         """The copy of a tensor that is none of the subject's: what a module's own `_apply` takes along."""
@@ -380,6 +426,8 @@ def _placed(t: Tensor, place: Put, backward: bool) -> Tensor:
 
 def copied(x: Any, memo: dict[int, Any], name: str) -> Any:
     """A deep copy in which the placed tensors replace the originals. Raises UsageError if Python cannot copy it."""
+    for m in x.modules() if isinstance(x, nn.Module) else ():  # an operator is one for all copies
+        memo |= {id(v): v for v in vars(m).values() if hasattr(v, "_opoverload")}
     before = dict(memo)
     twin = ex.attempt(lambda: copy.deepcopy(x, memo), "run")
     if not isinstance(twin, Raised):
@@ -406,7 +454,7 @@ def copied(x: Any, memo: dict[int, Any], name: str) -> Any:
 
 def _own(placed: Tensor, original: Tensor) -> Tensor:
     """A parameter or buffer with memory of its own if it is contiguous, so that it does not keep a larger storage alive."""
-    if type(placed) is not Tensor:
+    if type(placed) is not Tensor or is_wrapper(placed):
         return placed
     alone = placed.untyped_storage().nbytes() == placed.numel() * placed.element_size()
     return placed if alone or not original.is_contiguous() else placed.clone()

@@ -1,7 +1,8 @@
 """Tensors of every kind: the dense parts of those that are not dense themselves, and how one is made anew of its parts.
 
 A wrapper subclass (torchao's weights, nf4, jagged and masked tensors) has no memory of its own but holds tensors: those that
-its `__tensor_flatten__` names, else those among its attributes. What has neither is refused by its name.
+its `__tensor_flatten__` names, else those among its attributes. A sparse tensor holds its places and values. What has neither
+is refused by its name.
 """
 
 from __future__ import annotations
@@ -24,13 +25,21 @@ from parity.execution import execute as ex
 from parity.execution.execute import with_memory
 
 PLAIN = (Tensor, nn.Parameter, nn.Buffer)
+_ROWS, _COLUMNS = ("crow_indices", "col_indices", "values"), ("ccol_indices", "row_indices", "values")
+SPARSE = {  # layout -> the methods that give what a tensor consists of
+    torch.sparse_coo: ("_indices", "_values"),
+    torch.sparse_csr: _ROWS,
+    torch.sparse_bsr: _ROWS,
+    torch.sparse_csc: _COLUMNS,
+    torch.sparse_bsc: _COLUMNS,
+}
 
 
 def is_wrapper(t: Tensor) -> bool:
-    """Whether it is of a subclass that has no memory of its own, but holds other tensors."""
+    """Whether it has no memory of its own, but holds other tensors: a sparse one, or of such a subclass."""
     if type(t) in PLAIN or nn.parameter.is_lazy(t):
-        return False
-    return is_traceable_wrapper_subclass(t) or not _has_memory(t)
+        return not nn.parameter.is_lazy(t) and t.layout in SPARSE
+    return t.layout in SPARSE or is_traceable_wrapper_subclass(t) or not _has_memory(t)
 
 
 def _has_memory(t: Tensor) -> bool:
@@ -41,6 +50,17 @@ def _has_memory(t: Tensor) -> bool:
     except (RuntimeError, NotImplementedError):  # "Attempted to access the data pointer on an invalid python storage"
         return False
     return True
+
+
+def unplaced(t: Tensor) -> str:
+    """What a tensor is that a simulated device cannot hold, with what it can; empty for all others."""
+    if t.is_quantized:
+        return "quantized; give its .dequantize()"
+    if t.is_nested and t.layout is torch.strided:
+        return "nested and strided; give one with layout=torch.jagged"
+    if t.layout in (torch.sparse_bsr, torch.sparse_bsc):
+        return "sparse in blocks; give its .to_sparse_csr()"
+    return "" if t.layout is torch.strided or is_wrapper(t) else f"laid out as {t.layout}; give its .to_dense()"
 
 
 def refused(name: str, of: str, t: Tensor) -> None:
@@ -63,6 +83,8 @@ def refused(name: str, of: str, t: Tensor) -> None:
 
 def _inner(t: Tensor) -> tuple[tuple[str, Tensor], ...]:
     """The tensors that a wrapper holds, by the names of its attributes."""
+    if t.layout in SPARSE:
+        return tuple((n, getattr(t.detach(), n)()) for n in SPARSE[t.layout])
     if is_traceable_wrapper_subclass(t):
         return tuple((n, x) for n in t.__tensor_flatten__()[0] if isinstance(x := getattr(t, n), Tensor))
     return tuple(named for k, v in vars(t).items() for named in held(v, k))
@@ -93,7 +115,7 @@ def opened(name: str, t: Tensor) -> Iterator[tuple[str, Tensor]]:
         yield from ((_path(name, n), x) for n, x in _inner(t) if n in ("_offsets", "_lengths"))
     elif t.is_nested:
         yield from ((f"{name}[{i}]", x) for i, x in enumerate(t.unbind()))
-    elif is_wrapper(t):
+    elif is_wrapper(t) and t.layout not in SPARSE:
         for inner, x in _inner(t):
             yield from opened(_path(name, inner), x)
     elif t.is_quantized:
@@ -108,6 +130,12 @@ def _path(name: str, inner: str) -> str:
 
 def rebuilt(t: Tensor, place: Callable[[Tensor], Tensor]) -> Tensor:
     """A tensor of the same kind, detached. place: the copy of each dense part."""
+    if t.layout is torch.sparse_coo:
+        places, numbers = (place(x) for _, x in _inner(t))
+        return torch.sparse_coo_tensor(places, numbers, t.shape, check_invariants=False, is_coalesced=t.is_coalesced())
+    if t.layout in SPARSE:
+        begins, places, numbers = (place(x) for _, x in _inner(t))
+        return torch.sparse_compressed_tensor(begins, places, numbers, size=t.shape, layout=t.layout, check_invariants=False)
     if is_traceable_wrapper_subclass(t):
         names, context = t.__tensor_flatten__()
         inner: dict[str, Any] = {n: place(x) if isinstance(x := getattr(t, n), Tensor) else x for n in names}

@@ -27,7 +27,7 @@ from parity.oracle.limited_range import Limited, Range, range_of
 from parity.oracle.oracle import SAMPLES
 from parity.oracle.protocol import Oracle
 from parity.oracle.rounding import Rounding
-from parity.oracle.roundoffs import extremes, perturbed
+from parity.oracle.roundoffs import extremes, perturbed, unit_roundoff
 from parity.oracle.sensitivity import Changes, changes_of, kept_of, least_of
 from parity.oracle.step_dtypes import Recorded, Steps, finfo_recorded, finfo_replayed, in_double, with_autocast
 from parity.oracle.yardstick import BETWEEN_KERNELS, COARSE, STANDARD
@@ -96,7 +96,7 @@ class FunctionTruth(Oracle):
         direct, rows = Direct(), dict[str, Row]()
 
         def run() -> None:
-            results, stream = self._run(direct.given, self._fed)
+            results, stream = self._run(direct.given, [direct.given(c) for c in self._fed])
             streams_.append(stream)
             rows.update(direct.rows(results))
 
@@ -139,6 +139,31 @@ class FunctionTruth(Oracle):
     def row(self, name: str) -> Row | None:
         """The row of the operator that gave this result of what the function was given; None without a truth in float64."""
         return None if self.refused else self._own.rows.get(name)
+
+    def magnitudes(self, name: str) -> tuple[Tensor, Tensor] | None:
+        """(S, n) of a result that is one sum of products of what the function was given."""
+        s, n = (results.get(name) for results in self._sums)
+        return None if s is None or n is None else (s.abs(), n.abs())
+
+    @functools.cached_property
+    def _sums(self) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
+        """All results in float64 of magnitudes in place of the numbers that were given, and of ones; none where it raises."""
+
+        def of(change: Put) -> Mapping[str, Tensor]:
+            def put(t: Tensor) -> Tensor:
+                wide = _fresh_wide(t)
+                return change(wide) if t.is_floating_point() else wide
+
+            got = ex.attempt(lambda: self._in_double(put, [put(c) for c in self._fed]), "run")
+            return {} if isinstance(got, Raised) else got
+
+        return of(torch.abs), of(torch.ones_like)
+
+    def all_constant(self) -> bool:
+        """Whether all terms of a sum of what was given are equal."""
+        every = (*(t.detach() for _, t in self._s.tensors), *self._fed)
+        given = [t for t in every if t.is_floating_point() and t.numel() > 1]
+        return all(bool((t == t.reshape(-1)[0]).all()) for t in given)
 
     def sensitivity(self, name: str, u: float, between: float) -> Tensor:
         """By how much a result moves if every input and every step is moved by a roundoff, and between equal runs: `STANDARD`
@@ -231,7 +256,7 @@ class FunctionTruth(Oracle):
             return moved_input.to(t.dtype) if self.refused else given(moved_input, t.dtype)
 
         def given(wide: Tensor, dtype: torch.dtype) -> Tensor:
-            mode.hold(wide, _roundoff(dtype))
+            mode.hold(wide, unit_roundoff(dtype))
             return wide
 
         def step(name: str) -> tuple[float, float, DtypeFacts]:
@@ -249,7 +274,7 @@ class FunctionTruth(Oracle):
             at = self._truths.get(n)
             if at is not None and at.shape == t.shape and (t.is_floating_point() or t.is_complex()):
                 own = self._reference.get(n)
-                if own is not None and mode.held(t) == _roundoff(own.dtype):
+                if own is not None and mode.held(t) == unit_roundoff(own.dtype):
                     t = mode.unrounded(t)  # rounding the result itself has a term of its own
                 signed = widen(t, None) - at
                 signed = signed / factor if factor != 1.0 else signed
@@ -259,12 +284,6 @@ class FunctionTruth(Oracle):
                 taken.squares[n] = change.square() + taken.squares.get(n, 0.0)
                 taken.changes.setdefault(n, []).append(kept_of(signed))
         return not isinstance(got, Raised)
-
-
-def _roundoff(dtype: torch.dtype) -> float:
-    """Of a dtype; float32's for those that are none of floating numbers."""
-    f = FACTS.get(word(dtype.to_real() if dtype.is_complex else dtype))
-    return f.unit_roundoff if f is not None and f.is_inexact else FACTS["float32"].unit_roundoff
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from parity.catalog.row import Row
 from parity.checks import deciding, inputs_unchanged, repeat
 from parity.checks.check import STATE, UNCOMPARED
 from parity.checks.following import Followed, following
+from parity.checks.operators import titled
 from parity.checks.trial import Result
 from parity.core import layout as layouts
 from parity.core.case import Case, Cotangent, TensorSpec
@@ -75,7 +76,7 @@ def cause_of(row: Row, case: Case, result: Result, device: Device, found: Outcom
         with following(device) as seen:
             again(case, result.aspect)
         if len(seen.draws) == 1:  # the public functions that draw by one operator share its faults
-            return Cause(f"aten::{seen.draws.pop()}", "law", _properties(case, result.aspect, again))
+            return Cause(titled(seen.draws.pop()), "law", _properties(case, result.aspect, again))
     return unlocated(row, result, _properties(case, result.aspect, again), function)
 
 
@@ -145,11 +146,11 @@ def _of_operator(seen: Followed, symptom: str, device: Device) -> Cause | None:
     properties = deciding.properties(first, device)
     if first.operator.is_view and first.is_copy and not properties:
         properties = (LAZY_OPERAND,) if name in ATEN_LAZY else ()
-    subject = A_COPY if first.is_copy else f"aten::{name}"
+    subject = A_COPY if first.is_copy else titled(name)
     if first.symptom == "raises":
-        return Cause(f"aten::{name}", symptom, properties)
+        return Cause(titled(name), symptom, properties)
     if first.unknown:
-        return Cause(f"aten::{name}", symptom)
+        return Cause(titled(name), symptom)
     if STRIDED_DESTINATION in properties:
         return Cause(subject, "memory", (STRIDED_DESTINATION,))
     return Cause(subject, first.symptom, properties)

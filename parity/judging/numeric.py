@@ -26,6 +26,7 @@ from parity.judging.measures import allowed_ratio, facts_of, measure, parts, sam
 from parity.judging.promises import on_the_branch_of, one_kernel, paired, residue
 from parity.judging.rounded_result import RoundedResult, agreed, is_outside, shared_error_of
 from parity.judging.rule import DRIFT_LIMIT
+from parity.judging.rules import rule_of
 from parity.judging.screens import screened
 from parity.judging.shared_error import SharedError
 from parity.oracle import yardstick
@@ -74,13 +75,14 @@ def by_oracle(
 
 
 def _by_row(t: RoundedResult) -> Verdict:
-    """By the row of the one operator that gave it, if that has an ULP bound; in half types by what elements share, too."""
+    """By the row of the one operator that gave it, if that has an ULP bound; in half types by what elements share, too. A sum
+    in float32 both by its terms, of which few bound it sharply, and by its sensitivity, as many do."""
     row, limits = t.bench.oracle.row(t.truth_name), t.bench.limits
     tol = t.tol if row is None else t.bench.tables.find(row.name, row.rule, t.f.name, t.pass_, row.judged.ulp)
-    if row is None or tol.ulp is None:
+    if row is None or not (tol.ulp is not None or (t.f.name == "float32" and rule_of(row).sums_products)):
         return _by_truth(t)
     verdict = _by_truth(replace(t, bench=replace(t.bench, row=row), tol=tol))
-    if verdict.status.is_finding or t.f.name not in HALF:
+    if verdict.status.is_finding or (t.f.name not in HALF and tol.ulp is not None):
         return verdict
     first = None if limits is None else limits.pop(t.name, None)
     composed = _by_truth(t)
@@ -119,22 +121,11 @@ class Scale:
 
     def error(self, x: Tensor, baseline: Tensor | None) -> Measure:
         """The error of x in units of the budget, compared with that of a baseline."""
-        ignore_nonfinite, ignore = (
-            (None, None) if self.excused is None else (self.excused.ignore_nonfinite, self.excused.ignore)
-        )
-        t, others, rounds_once = self.t, self.others, self.rounds_once
+        t, e = self.t, self.excused
         return measure(
-            t.name,
-            x,
-            baseline,
-            t.truth,
-            self.budget,
-            others=others,
-            ignore_nonfinite=ignore_nonfinite,
-            ignore=ignore,
-            sums=t.sums,
-            rounds_once=rounds_once,
-        )
+            t.name, x, baseline, t.truth, self.budget, others=self.others, sums=t.sums, rounds_once=self.rounds_once,
+            ignore_nonfinite=None if e is None else e.ignore_nonfinite, ignore=None if e is None else e.ignore,
+        )  # fmt: skip
 
     def with_excuses(self) -> Scale:
         """This scale with unspecified elements excused, and the budget plus what the limited range of numbers may move."""
@@ -304,7 +295,7 @@ def _decided(assessed: Assessment) -> Verdict | None:
     assessed = replace(assessed, measure=replace(m, reference_share=assessed.own))
     if verdict.status.differs and _by_chance(assessed):
         rest = replace(assessed.measure, share=1.0, unjudged=m.unjudged + m.mismatched, why=m.why or TAIL)
-        return Verdict(Status.AGREE, left_unjudged(rest), rest, t.tol)
+        return Verdict(Status.AGREE, left_unjudged(rest), rest, replace(t.tol, origin=yardstick.place("turned steps")))
     if verdict.status is not Status.AGREE:
         return replace(verdict, measure=assessed.measure)
     for question, samples in ((_biased, PERTURBATIONS), (_shared, SAMPLES[-1])):
@@ -379,7 +370,8 @@ def _shared(assessed: Assessment) -> Verdict | None:
     if ratio <= 1.0:
         return None
     status = Status.DRIFT if ratio <= DRIFT_LIMIT.get(t.f.name, yardstick.COARSER_SINGLE) else Status.WRONG
-    return Verdict(status, here.text(ratio), replace(assessed.measure, share=ratio, problem="shared"), t.tol)
+    tol = replace(t.tol, origin=yardstick.place(here.row(t.halves)))
+    return Verdict(status, here.text(ratio), replace(assessed.measure, share=ratio, problem="shared"), tol)
 
 
 def _note_limits(assessed: Assessment) -> None:

@@ -49,9 +49,18 @@ class SharedError:
         """The larger of the two in units of its limit."""
         return max(_over(abs(self.factor), self.factor_limit), _over(self.spread, self.spread_limit))
 
+    @property
+    def leans(self) -> bool:
+        """Whether the common factor is farther outside."""
+        return _over(abs(self.factor), self.factor_limit) >= _over(self.spread, self.spread_limit)
+
+    def row(self, halves: bool) -> str:
+        """The name of the row of the yardstick that decides on it. halves: as for `shared_error`."""
+        return ("aligned in " if self.leans else "spread in ") + ("half types" if halves else "float32")
+
     def text(self, ratio: float) -> str:
         """The finding in words, with this ratio."""
-        if _over(abs(self.factor), self.factor_limit) >= _over(self.spread, self.spread_limit):
+        if self.leans:
             off = f"all elements are off by a common factor of {1.0 + self.factor:.4g}"
             return f"{off}, {ratio:.3g} times what rounding explains"
         return f"the root mean square error is {ratio:.3g} times what rounding explains: precision is lost everywhere"

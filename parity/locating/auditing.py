@@ -23,10 +23,10 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from parity.comparing.advice import LENGTHS, advice
 from parity.comparing.places import Place, Places
-from parity.comparing.subject import SEED, Subject, forward, gradients, original, subject, tracked_outputs, word
+from parity.comparing.subject import SEED, SHAPED, Subject, forward, gradients, original, subject, tracked_outputs, word
 from parity.comparing.watch import PlacementWatch
 from parity.core.errors import NothingCompared
-from parity.core.observer import Functions, Operators, in_backward, lies_on, name_of
+from parity.core.observer import Functions, Operators, in_backward, lies_on, name_of, no_results
 from parity.core.results import Raised
 from parity.devices import Call, Fault
 from parity.devices.mps_calls import NOT_ON_MPS, Answer, answer, refusal
@@ -104,6 +104,7 @@ def audit(
             held.setdefault(word(t.dtype), []).append(name)
     why = "no backward pass: no output depends on an input or parameter that requires a gradient"
     notes = [why] if backward and not shapes and not cotangents and mixed is None else []
+    notes += [SHAPED] if s.shaped else []
     if shapes:
         notes.append("nothing large was computed: where your code asks for values, it may have taken another branch")
     if broken and not shapes and got.stage == "backward" and _raises_on_cpu(s, cotangents):
@@ -184,8 +185,9 @@ def _run(s: Subject, device: SimDevice, witness: _Witness, cotangents: Sequence[
             if not cotangents or len(tracked) != len(cotangents):
                 return run
             fed = [put(c) for c in cotangents]
-            with witness.listening():
-                return ex.attempt(lambda: gradients(run, tracked_outputs(run), fed), "backward")
+            with witness.listening(), Operators(witness.differentiated):
+                got = ex.attempt(lambda: gradients(run, tracked_outputs(run), fed), "backward")
+            return witness.ended or got
 
 
 _Key = tuple[str, str, str, Answer, str]
@@ -193,7 +195,7 @@ _Key = tuple[str, str, str, Answer, str]
 
 class _Witness:
     """Called with each operator that the device runs, and keeps what MPS makes of it. counts: operator, dtype, pass, answer and
-    MPS's words -> calls. followed: number of calls that need what was refused before."""
+    MPS's words -> calls. followed: number of calls that need what was refused before. ended: what the backward pass raised."""
 
     def __init__(self, table: Table, profile: LenientProfile) -> None:
         self.table, self.profile = table, profile
@@ -201,6 +203,7 @@ class _Witness:
         self.places = Places("sim")
         self.counts: Counter[_Key] = Counter()
         self.followed = 0
+        self.ended: Raised | None = None
         self.follows = False  # whether the function that runs now got what MPS cannot have
         self._first: dict[_Key, Place] = {}
         self._matches: Counter[str] = Counter()
@@ -235,23 +238,43 @@ class _Witness:
     def _behind(self, e: Exception, func: Any, args: Any, kwargs: Any) -> Any:
         """Note what a function refuses, and its result by the CPU, on the device, so that all behind it is seen as well. Raises
         the refusal where the CPU cannot run it either, or writes to a destination that it was given."""
-        tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
         name = getattr(func, "__name__", "")
-        there = next(x.device for x in tensors if x.device.type == self.places.kind)
-        with self.places.paused():
-            try:
-                if "out" in kwargs:
-                    raise e
-                near = tree_map(lambda x: x.cpu() if isinstance(x, Tensor) else x, (tuple(args), dict(kwargs)))
-                got = func(*near[0], **near[1])
-                if name.endswith("_") and not name.endswith("__"):
-                    got = args[0].copy_(got)
-                got = tree_map(lambda x: x.to(there) if isinstance(x, Tensor) else x, got)
-            except Exception:
-                raise e from None
-        operator = f"aten::{name}" if hasattr(torch.ops.aten, name) else name_of(func) or name
-        self._note(operator, word(tensors[0].dtype), Answer.REFUSED, shortened(e))
+        try:
+            if "out" in kwargs:
+                raise e
+            got = self._by_the_cpu(func, args, kwargs, name.endswith("_") and not name.endswith("__"))
+        except Exception:
+            raise e from None
+        self._refuses(f"aten::{name}" if hasattr(torch.ops.aten, name) else name_of(func) or name, e, (args, kwargs))
         return got
+
+    def differentiated(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Call an operator of the backward pass, with the CPU's result and a note where it is refused, as in `_behind`."""
+        try:
+            return func(*args, **kwargs)
+        except Exception as e:
+            with suppress(Exception):
+                if self.ended is None and classify(e) == REFUSED and not func._schema.is_mutable:
+                    got = self._by_the_cpu(func, args, kwargs)
+                    self._refuses(func._schema.name, e, (args, kwargs))
+                    return got
+            self.ended = self.ended or Raised("error", type(e).__name__, ex.said(e), "backward")
+            return no_results(func)
+
+    def _by_the_cpu(self, func: Any, args: Any, kwargs: Any, writes: bool = False) -> Any:
+        """The result of a call by the CPU, on the device. writes: into its first argument. Raises what the CPU raises."""
+        there = next(
+            x.device for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor) and x.device.type == self.places.kind
+        )
+        with self.places.paused():
+            near = tree_map(lambda x: x.cpu() if isinstance(x, Tensor) else x, (tuple(args), dict(kwargs)))
+            got = func(*near[0], **near[1])
+            got = args[0].copy_(got) if writes else got
+            return tree_map(lambda x: x.to(there) if isinstance(x, Tensor) else x, got)
+
+    def _refuses(self, operator: str, e: Exception, given: Any) -> None:
+        dtypes = (word(x.dtype) for x in tree_leaves(given) if isinstance(x, Tensor))
+        self._note(operator, next(dtypes), Answer.REFUSED, shortened(e))
 
     def __call__(self, qualified: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
         refused = list(self.profile.refused)

@@ -19,11 +19,12 @@ from parity.checks.operators import ATEN_NOT_UNIQUE, OperatorCall, Reader, Strid
 from parity.comparing import meter
 from parity.comparing.comparison import Comparison
 from parity.comparing.function import compared
+from parity.comparing.moved_runs import moved_run
 from parity.comparing.pair import compare
 from parity.comparing.places import Place, Places
 from parity.comparing.quick import DEFAULT, FULL
 from parity.comparing.request import Request
-from parity.comparing.screens import Sums, is_settled, may_move, moved_run, moves_as_far
+from parity.comparing.screens import Sums, is_settled, may_move, moves_as_far
 from parity.comparing.subject import ForwardRun, Subject, forward, gradients, tracked_outputs, word
 from parity.core.dtypes import HALF
 from parity.core.errors import ParityError
@@ -178,7 +179,7 @@ class Search:
             line = f" at {place.line}" if place.line else ""
             where = f"{word(floats[0].base.dtype)}, {pass_}, {place.function or 'a call'}{line}"
             where += "; its operands hold Inf" if inf else ""
-            return f"the CPU gives {what} as the device does, first in aten::{call.base_name} {where}"
+            return f"the CPU gives {what} as the device does, first in {call.title} {where}"
         return ""
 
     @contextlib.contextmanager
@@ -298,7 +299,7 @@ class Search:
 
     def _diverges(self, call: OperatorCall, verdict: Verdict, of: str = "") -> None:
         pass_, now = self.where()
-        operator = f"aten::{call.base_name}"
+        operator = call.title
         last = self.divergences[-1] if self.divergences else None
         nested = (operator, f"{operator}_impl", f"aten::_{call.base_name}_impl")
         if last is not None and now.order and (last.place, last.pass_) == (now, pass_) and last.operator in nested:

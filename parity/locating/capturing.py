@@ -171,7 +171,9 @@ class _Recorder(Search):
         return kept
 
     def keep(self, call: OperatorCall, results: list[StridedOperand], after: dict[int, Tensor], error: Any = None) -> None:
-        """Record an operator."""
+        """Record an operator. A file names those of aten alone: what others give is recorded where it is used."""
+        if call.operator.namespace != "aten":
+            return
         pass_, place = self.where()
         try:
             args, kwargs = self.tree(call.args), self.tree(call.kwargs)

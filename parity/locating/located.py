@@ -106,11 +106,12 @@ class Located:
             if self.compiled is not None and not self.broken and not self.whole:
                 return f"{self.subject} {self.compiled.text}"
             many = plural(self.compared, "call") + " of operators"
+            agree = "agrees" if self.compared == 1 else "agree"
             if self.broken:
-                return f"{self.subject} raises on the device ({self.broken}); {many} before agree with the CPU"
+                return f"{self.subject} raises on the device ({self.broken}); {many} before {agree} with the CPU"
             if self.whole:
-                return f"{self.subject}: no operator diverges alone ({many} agree), but the results differ: {self.whole}"
-            return f"{self.subject}: no operator diverges; {many} agree with the CPU, each on the operands that it got"
+                return f"{self.subject}: no operator diverges alone ({many} {agree}), but the results differ: {self.whole}"
+            return f"{self.subject}: no operator diverges; {many} {agree} with the CPU, each on the operands that it got"
         return f"{self.subject} diverges from the CPU first in {self.first.title}: {self.first.what}"
 
     def __repr__(self) -> str:
@@ -146,12 +147,14 @@ def plural(n: int, noun: str) -> str:
 
 
 def worst(p: Divergence) -> Iterator[str]:
-    """Its worst element, on both sides."""
-    m = p.verdict.measure
+    """Its worst element, on both sides, and the row that judged it."""
+    m, row = p.verdict.measure, p.verdict.tolerance
     if m is not None and m.device:
         truth = f", truth {m.truth}" if m.truth else ""
         of = f" of {p.of}" if p.of else ""
-        yield f"worst at {list(m.index)}{of}: device {m.device}, CPU {m.reference or m.truth}{truth}"
+        yield f"worst at {list(m.index)}{of}: device {m.device}, CPU {m.reference or m.truth}{truth}" + (
+            f" ({row.origin})" if row is not None else ""
+        )
 
 
 def called(p: Divergence) -> Iterator[str]:

@@ -21,14 +21,14 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 from parity.comparing.draws import SharedRandom
-from parity.comparing.rounded_runs import by_chance, unit_roundoff
+from parity.comparing.rounded_runs import by_chance
 from parity.comparing.subject import SEED, Subject, forward, gradients, tracked_outputs
 from parity.comparing.truth import seeded
 from parity.core.results import Raised
 from parity.devices import Device
 from parity.execution import execute as ex
 from parity.oracle.float64 import widen
-from parity.oracle.roundoffs import perturbed
+from parity.oracle.roundoffs import perturbed, unit_roundoff
 from parity.oracle.step_dtypes import Recorded, in_double
 
 RUNS = 4  # rounded runs

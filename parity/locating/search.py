@@ -32,7 +32,7 @@ from parity.comparing.places import Places
 from parity.comparing.quick import DEFAULT, FULL, effort_of
 from parity.comparing.request import Request
 from parity.comparing.screens import allowed_at, is_settled, may_move, moves_as_far
-from parity.comparing.subject import SEED, ForwardRun, Subject, fixed_cotangents, forward, is_compiled, known, word
+from parity.comparing.subject import SEED, SHAPED, ForwardRun, Subject, fixed_cotangents, forward, is_compiled, known, word
 from parity.comparing.truth import seeded
 from parity.comparing.watch import command, row_of
 from parity.core.errors import NothingCompared, ParityError, UsageError
@@ -64,6 +64,7 @@ def located(q: Request, seconds: float = math.inf, whole: bool = True, modules: 
     s, cotangents = _ran_on_the_cpu(s, q.backward)
     why = "no backward pass: no output depends on an input or parameter that requires a gradient"
     notes: tuple[str, ...] = (why,) if q.backward and not cotangents else ()
+    notes += (SHAPED,) if s.shaped else ()
     eager = s  # what the modes of the search can see
     if is_compiled(q.fn):
         eager, _ = _ran_on_the_cpu(q.eager(), q.backward)
@@ -227,7 +228,7 @@ def with_place(comparison: Comparison, found: Located) -> Comparison:
         return comparison
     own = f"[{one.place.module}."
     order = sorted(comparison.verdicts, key=lambda nv: bool(one.place.module) and own not in nv[0])
-    next_ = found.next or comparison.next
+    next_ = found.next or ("" if _of_a_package(one.operator) else comparison.next)
     where = "; ".join((f"{found.headline.removeprefix(found.subject).strip()}", *called(one)))
     where += f"\n  workaround: {found.workaround}" if found.workaround else ""
     where += f"\n  {comparison.where}" if comparison.where else ""  # of compiled code
@@ -244,6 +245,11 @@ def _next(one: Divergence | None, dtype: str, device: Device) -> str:
     row = next(filter(None, (row_of(n.rpartition(".")[2]) for n in names)), "")
     floats = [x.base.dtype for x in (one.call.operands if one.call is not None else ()) if x.base.is_floating_point()]
     return command([row] if row else [], word(floats[0]) if floats else dtype, device)
+
+
+def _of_a_package(operator: str) -> bool:
+    """Whether it is no operator of torch's own, so that no row tests it."""
+    return "::" in operator and not operator.startswith("aten::")
 
 
 def cotangents_of(s: Subject) -> list[Tensor]:

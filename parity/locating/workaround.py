@@ -34,8 +34,9 @@ def workaround(order: Sequence[Divergence], device: Device) -> str:
 
 def _name(p: Divergence) -> str:
     """The operator that was called, and the public function that it belongs to."""
-    operator, function = p.operator.removeprefix("aten::"), p.place.function.rpartition(".")[2].rstrip("_")
-    return operator if function in ("", operator) else f"{operator} in {function}"
+    operator, function = p.operator.removeprefix("aten::"), p.place.function.removesuffix(".default")
+    function = function.rpartition(".")[2].rstrip("_")
+    return operator if function in ("", operator.rpartition("::")[2]) else f"{operator} in {function}"
 
 
 def _features(call: OperatorCall) -> Iterator[str]:

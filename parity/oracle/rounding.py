@@ -65,7 +65,7 @@ class Rounding(Operators):
 
     def held(self, t: Tensor) -> float:
         """The roundoff of the coarsest dtype that holds the numbers of a tensor, as far as is known; 0 if nothing is."""
-        return (self._held or {}).get(_storage(t), 0.0)
+        return (self._held or {}).get(_storage(t), 0.0) if t.layout is torch.strided else 0.0
 
     def observe(self, func: Any, args: Any, kwargs: Any) -> Any:
         kernel = kernel_of(func)
@@ -96,11 +96,10 @@ class Rounding(Operators):
 
     def _hold_results(self, kernel: Kernel, func: Any, args: Any, kwargs: Any, result: Any, exact: bool) -> None:
         """Note which dtype holds the results of a kernel. exact: whether it rounded nothing."""
-        given = [x for x in tree_leaves((args, kwargs)) if _wide(x)]
-        for t in tree_leaves(result):
-            if _wide(t):
-                self.hold(t, self._copied(kernel, given, t) if exact or self._own is None else self._own.unit_roundoff)
-        if exact and len(given) == 1 and not kernel.writes and isinstance(result, Tensor) and "empty" not in kernel.name:
+        given = [x for x in tree_leaves((args, kwargs)) if _is_dense(x)]
+        for t in filter(_is_dense, tree_leaves(result)):
+            self.hold(t, self._copied(kernel, given, t) if exact or self._own is None else self._own.unit_roundoff)
+        if exact and len(given) == 1 and not kernel.writes and _is_dense(result) and "empty" not in kernel.name:
             before = self.unrounded(given[0])
             if before is not given[0]:  # what copies a result is rounded no more than that was
                 args, kwargs = tree_map(lambda x: before if x is given[0] else x, (args, kwargs))  # it may lie in a list
@@ -275,3 +274,8 @@ def _storage(t: Tensor) -> int:
 
 def _wide(x: Any) -> bool:
     return isinstance(x, Tensor) and x.dtype in DOUBLE and x.device.type != "meta"
+
+
+def _is_dense(x: Any) -> bool:
+    """Whether it has memory of its own, by which its numbers are known again."""
+    return _wide(x) and x.layout is torch.strided

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from parity.core.dtypes import FACTS
 from parity.execution import values
 
 Factors: TypeAlias = npt.NDArray[np.float64]
@@ -20,6 +21,12 @@ _TILE = 65_521  # a prime, so that rows of usual lengths meet it at other places
 _TABLE = 12  # bits of a place in the table of factors
 _TURN = np.uint64(0x2545F4914F6CDD1D)
 _DOWN, _CHOICES = np.uint64(64 - _TABLE), np.uint64(60)
+
+
+def unit_roundoff(dtype: torch.dtype) -> float:
+    """Of a dtype, real or complex; float32's for those that are none of floating numbers."""
+    f = FACTS.get(str(dtype.to_real() if dtype.is_complex else dtype).removeprefix("torch."))
+    return f.unit_roundoff if f is not None and f.is_inexact else FACTS["float32"].unit_roundoff
 
 
 @functools.lru_cache(maxsize=16)

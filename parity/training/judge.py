@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from parity.comparing.rounded_runs import ErrorHistory, RoundingDistance, off, student, unit_roundoff
+from parity.comparing.rounded_runs import ErrorHistory, RoundingDistance, off, student
+from parity.oracle.roundoffs import unit_roundoff
 from parity.oracle.yardstick import GATE, HALF_LEANING, HIGHER, LEANING, MARGIN, place
 from parity.training.side import State, StepResult, widened
 

@@ -30,8 +30,9 @@ from parity.comparing.advice import SIDES
 from parity.comparing.comparison import ParityWarning
 from parity.comparing.draws import ATEN_INTO, ATEN_MADE
 from parity.comparing.function import attempted, raised_at, target
+from parity.comparing.moved_runs import moved
 from parity.comparing.places import Places
-from parity.comparing.rounded_runs import RoundingDistance, by_chance, unit_roundoff
+from parity.comparing.rounded_runs import RoundingDistance, by_chance
 from parity.core.dtypes import HALF
 from parity.core.errors import NothingCompared, ParityError, UsageError
 from parity.core.results import Raised
@@ -40,9 +41,9 @@ from parity.execution import execute as ex
 from parity.locating.located import Located, plural
 from parity.locating.noted import Noted
 from parity.locating.search import locate_run
-from parity.oracle.roundoffs import perturbed
+from parity.oracle.roundoffs import perturbed, unit_roundoff
 from parity.oracle.step_dtypes import Recorded, in_double
-from parity.oracle.yardstick import MARGIN, STEP
+from parity.oracle.yardstick import MARGIN
 from parity.training.judge import Judge, StepRuns
 from parity.training.side import Side, State, StepResult, taken, widened
 from parity.training.trained import KINDS, Departure, Point, Training
@@ -144,7 +145,7 @@ class _Trainings:
         self.u = unit_roundoff(self.near.dtype)
         self.moved = [Side(make) for _ in range(FREE)]
         for k, side in enumerate(self.moved):
-            tensors = {n: _moved(t, self.u, 7 * i + 1000 * k) for i, (n, t) in enumerate(self.start.tensors.items())}
+            tensors = {n: moved(t, 7 * i + 1000 * k, self.u) for i, (n, t) in enumerate(self.start.tensors.items())}
             side.load(replace(self.start, tensors=tensors))
         self.judge = Judge(len(batches), 2 * len(self.start.tensors) + 1)
         self.departures: dict[str, Departure] = {}
@@ -201,8 +202,8 @@ class _Trainings:
         """Take a step everywhere; what the device raised, if it did."""
         before = self.there.state()
         ours = self._on_the_cpu(self.free, number, batch, timed=True)
-        moved = [  # which go on from their own states
-            taken(s.extra(None, number, batch, functools.partial(_moved, u=self.u, key=31 * number + k)), number)
+        shaken = [  # which go on from their own states
+            taken(s.extra(None, number, batch, functools.partial(moved, u=self.u, key=31 * number + k)), number)
             for k, s in enumerate(self.moved)
         ]
         self.near.load(before)
@@ -225,7 +226,7 @@ class _Trainings:
         self._random(cpu, theirs, number)
         self._alive(number, before, cpu)
         ratio = self._compared(number, batch, before, cpu, theirs, recorded.dtypes)
-        self.curve.append(self._point(number, ours, theirs, moved, ratio))
+        self.curve.append(self._point(number, ours, theirs, shaken, ratio))
         return ""
 
     def _on_the_cpu(self, side: Side, number: int, batch: Any, timed: bool = False, around: Any = None) -> StepResult:
@@ -289,9 +290,9 @@ class _Trainings:
 
     def _shaken(self, before: State, number: int, batch: Any, key: int, times: float) -> StepResult | Raised:
         u = times * self.u
-        tensors = {n: _moved(t, u, 1000 * key + i) for i, (n, t) in enumerate(before.tensors.items())}
+        tensors = {n: moved(t, 1000 * key + i, u) for i, (n, t) in enumerate(before.tensors.items())}
         start = replace(before, tensors=tensors)
-        return self.near.extra(start, number, batch, functools.partial(_moved, u=u, key=key))
+        return self.near.extra(start, number, batch, functools.partial(moved, u=u, key=key))
 
     def _compared(
         self, number: int, batch: Any, before: State, cpu: StepResult, theirs: StepResult, dtypes: Mapping[str, list[str]]
@@ -357,10 +358,10 @@ class _Trainings:
         if self.departures and self.reported is None:
             self.reported = self.departures[next(iter(self.departures))].step - 1, before
 
-    def _point(self, number: int, ours: StepResult, theirs: StepResult, moved: Sequence[StepResult], ratio: float) -> Point:
+    def _point(self, number: int, ours: StepResult, theirs: StepResult, shaken: Sequence[StepResult], ratio: float) -> Point:
         walked = _distance(ours.tensors, self.start.tensors)
         away = _distance(theirs.tensors, ours.tensors)
-        explained = max(_distance(m.tensors, ours.tensors) for m in moved)
+        explained = max(_distance(m.tensors, ours.tensors) for m in shaken)
         by = walked or 1.0
         return Point(number + 1, float(ours.loss), float(theirs.loss), away / by, explained / by, ratio)
 
@@ -381,11 +382,6 @@ class _Trainings:
             return locate_run(title, prepared, self.device, PATIENCE)
         except ParityError:
             return None
-
-
-def _moved(t: Tensor, u: float, key: int) -> Tensor:
-    """A tensor moved by about a rounding, in its own dtype: by two roundoffs, since one would be rounded back half the time."""
-    return perturbed(t.to(torch.float64), STEP * u, key).to(t.dtype) if t.is_floating_point() else t
 
 
 def _distance(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:

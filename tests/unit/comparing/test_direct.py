@@ -11,6 +11,7 @@ from torch import Tensor
 
 from parity import ParityFailure, assert_parity
 from parity.devices import Call, Fault, resolve
+from parity.devices.sim import honest
 
 X = torch.linspace(-2.0, 2.0, 64).view(8, 8)
 
@@ -61,6 +62,19 @@ def test_a_result_of_one_operator_is_judged_by_its_row(name: str) -> None:
 @pytest.mark.parametrize("name", COMPOSED)
 def test_all_others_are_judged_as_compositions(name: str) -> None:
     assert first(COMPOSED[name]) == "tolerances/default.toml: composite float32 forward"
+
+
+@pytest.mark.parametrize("op", ["mm", "sum"])
+def test_a_sum_of_few_terms_is_held_to_these(op: str) -> None:
+    """Its sensitivity, times the scale of compositions, would explain the fault; an honest order of additions stays inside."""
+    x = torch.rand(8, 3, generator=torch.Generator().manual_seed(0)).add(1.0).requires_grad_()
+
+    def fn(x: Tensor) -> Tensor:
+        return x.clone() @ x.detach().t() if op == "mm" else (x * 1.0).sum(-1)
+
+    assert assert_parity(fn, x, device=resolve("sim", tuple(honest.FAULTS))).agrees
+    with pytest.raises(ParityFailure, match="contraction float32 forward"):
+        assert_parity(fn, x, device=resolve("sim", (Fault("off", (op,), off(1.5e-6), level="kernel"),)))
 
 
 def off(by: float) -> Callable[[Call], Any]:

@@ -9,7 +9,7 @@ from typing import Any
 import pages
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import parity
 from parity.devices import resolve
@@ -42,6 +42,17 @@ def backward(ctx: Any, g: Tensor) -> Tensor:
     return g * (s + x * s * (1 - s))
 
 
+class Net(nn.Module):
+    """An operator between operators of torch. It is an attribute, which cannot be copied."""
+
+    def __init__(self, operator: Any) -> None:
+        super().__init__()
+        self.before, self.operator = nn.Linear(8, 8), operator
+
+    def forward(self, x: Tensor) -> Any:
+        return self.operator(self.before(x)).sin()
+
+
 @pytest.mark.parametrize(("kernel", "is_right"), [(right, True), (one_element_off, False), (scaled, False)])
 def test_an_operator_of_torch_library_is_compared_with_its_kernel_for_the_cpu(
     kernel: Callable[[Tensor], Tensor], is_right: bool
@@ -51,11 +62,16 @@ def test_an_operator_of_torch_library_is_compared_with_its_kernel_for_the_cpu(
     made: Any = torch.library.custom_op(name, right, mutates_args=(), device_types="cpu", schema="(Tensor x) -> Tensor")
     made.register_kernel(device.torch_device.type)(kernel)
     made.register_autograd(backward, setup_context=lambda ctx, inputs, output: ctx.save_for_backward(inputs[0]))
+    net = Net(made)
+    found = parity.locate(net, X.view(6, 8), device=device)
     if is_right:
         assert "2 of 2 tensors agree" in str(parity.assert_parity(made, X, device=device))
+        assert found.agrees
         return
     with pytest.raises(parity.ParityFailure, match="in out"):
         parity.assert_parity(made, X, device=device)
+    assert [(d.operator, d.pass_) for d in found.divergences] == [(name, "forward")]
+    assert "test_kernels.py" in str(found)
 
 
 def stub(kernel: Callable[[Tensor], Tensor]) -> Callable[[str], Any]:

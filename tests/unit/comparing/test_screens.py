@@ -13,8 +13,9 @@ from torch import Tensor, nn
 import parity
 from parity.checks.operators import OperatorCall, StridedOperand
 from parity.comparing.function import compared
+from parity.comparing.moved_runs import moved_run
 from parity.comparing.pair import compare
-from parity.comparing.screens import Sums, is_settled, moved_run, moves_as_far
+from parity.comparing.screens import Sums, is_settled, moves_as_far
 from parity.devices import Call, Fault, resolve
 from parity.devices.sim.honest import FAULTS as HONEST
 from parity.locating import calls, search

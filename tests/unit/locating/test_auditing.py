@@ -153,6 +153,34 @@ def test_the_audit_goes_on_behind_a_refusal() -> None:
         parity.assert_parity(Mixes(torch.bfloat16), torch.rand(2, 4), device="sim")
 
 
+@pytest.mark.parametrize("cpu", [True, False])
+def test_the_audit_goes_on_behind_a_refusal_of_the_backward_pass(cpu: bool) -> None:
+    """An operator of a package whose gradient has a kernel for the CPU alone, and one whose gradient has none."""
+
+    def refuses(g: Tensor) -> Tensor:
+        raise NotImplementedError("\"steep\" not implemented for 'Half'")
+
+    name = f"parity_tests::steep_{cpu}"
+    grad: Any = torch.library.custom_op(name, Tensor.clone if cpu else refuses, mutates_args=(), schema="(Tensor g) -> Tensor")
+    grad.register_kernel(resolve("sim").torch_device.type)(refuses)
+
+    class Steep(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Any:
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            return grad(g)
+
+    steep: Any = Steep.apply
+    needs = parity.audit(lambda x: torch.special.log_ndtr(steep(x.sin())), torch.rand(3, requires_grad=True))
+    assert (name in [n.operator for n in needs.missing if n.pass_ == "backward"]) is cpu
+    assert ("aten::cos.out" in operators(needs, "backward")) is cpu  # behind it
+    assert not needs.broken
+    assert any("raises on the CPU as well" in n for n in needs.notes) is not cpu
+
+
 def test_what_the_cpu_refuses_as_well_ends_the_audit() -> None:
     def refused(x: Tensor) -> Tensor:
         if x.is_cpu:
