@@ -30,6 +30,7 @@ from parity.faces.fixture import pytest_runtest_call as pytest_runtest_call
 from parity.faces.fixture import pytest_runtest_setup as pytest_runtest_setup
 from parity.faces.fixture import pytest_runtest_teardown as pytest_runtest_teardown
 from parity.faces.pytest_options import pytest_addoption as pytest_addoption
+from parity.faces.pytest_options import pytest_configure_node as pytest_configure_node
 from parity.faces.pytest_options import runs_the_suite, settle
 from parity.faces.recording import Recording
 

@@ -7,6 +7,7 @@ import itertools
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,8 @@ from parity.engine.options import ALSO, OPTIONS
 from parity.faces import old_names
 
 DEFAULTS = {"device": "auto", "profile": "quick", "effort": "default"}  # of what has another value until the settings were read
+OF_PROJECT = ("device", "profile", "effort", "known", "setup", "faults", "fail_on")
+SETTLED = "parity_settled"  # of a worker's input: these options as the controller has them
 OF_INI = (*DEFAULTS, "known")  # what pytest's ini file had in the version before
 # Where pytest looks for its settings -> what the file must hold.
 INI_FILES = {
@@ -44,12 +47,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--parity-rundir", dest="parity_rundir", default=None, help="folder for journals (made by the controller)")
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Give a worker of xdist what the settings said, on another machine too."""
+    node.workerinput[SETTLED] = {f"parity_{n}": getattr(node.config.option, f"parity_{n}") for n in OF_PROJECT}
+
+
 def settle(config: pytest.Config) -> None:
     """Take what the settings say where no option does, and check both; ends a run that cannot be meant so."""
     _check_root(config)
     _say_new_names(config)
-    # A worker has the options of its controller, and the run of a command those of the command.
-    if not (hasattr(config, "workerinput") or config.option.parity_rundir):
+    if (worker := getattr(config, "workerinput", None)) is not None:  # xdist gives it the command line alone
+        config.option.__dict__.update(worker.get(SETTLED, {}))
+    elif not config.option.parity_rundir:  # else a command has read them
         _take_settings(config)
     for name, default in DEFAULTS.items():
         setattr(config.option, f"parity_{name}", getattr(config.option, f"parity_{name}") or default)
@@ -102,7 +112,7 @@ def _take_settings(config: pytest.Config) -> None:
         problem = e
     if problem is not None:  # outside of the handler, or pytest shows both tracebacks
         pytest.exit(f"parity: {problem}", returncode=problem.exit_code)
-    for name in ("device", "profile", "effort", "known", "setup", "faults", "fail_on"):
+    for name in OF_PROJECT:
         value, dest = getattr(asked, name), f"parity_{name}"
         if value and not getattr(config.option, dest) and (name != "faults" or _is_simulated(config)):
             setattr(config.option, dest, [*value] if isinstance(value, tuple) else value)

@@ -121,7 +121,7 @@ def _is_open(o: argparse.Namespace, key: str, asked: project.Project) -> bool:
         return False
     if key == "faults" and not (getattr(o, "device", "") or asked.device or "auto").startswith(("auto", "sim")):
         return False
-    return not getattr(o, key.replace("-", "_"))
+    return not getattr(o, key.replace("-", "_"), None)
 
 
 def near_by(value: str) -> str:
