@@ -1,6 +1,7 @@
 """The pages of README and manual: their blocks, their commands and their links, for the tests that run them.
 
-What a block is, by its language: `python` or `toml` beginning with `# NAME` is a file, and any other `python` is a script. `sh` holds commands.
+What a block is, by its language: `python` or `toml` beginning with `# NAME` is a file, and any other `python` is a script. `sh`
+holds commands.
 `text` is a transcript: `$ COMMAND`, then its output, where a line `...` stands for any lines and ` ...` for the rest of one.
 """
 
