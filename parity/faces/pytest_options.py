@@ -20,10 +20,10 @@ DEFAULTS = {"device": "auto", "profile": "quick", "effort": "default"}  # of wha
 OF_PROJECT = ("device", "profile", "effort", "known", "setup", "faults", "fail_on")
 SETTLED = "parity_settled"  # of a worker's input: these options as the controller has them
 OF_INI = (*DEFAULTS, "known")  # what pytest's ini file had in the version before
-# Where pytest looks for its settings -> what the file must hold.
+# Where pytest looks for its settings, and parity for its own -> what the file must hold, one of these.
 INI_FILES = {
-    "pytest.toml": "", "pytest.ini": "", ".pytest.ini": "",
-    "pyproject.toml": "[tool.pytest", "tox.ini": "[pytest]", "setup.cfg": "[tool:pytest]",
+    "pytest.toml": ("",), "pytest.ini": ("",), ".pytest.ini": ("",),
+    "pyproject.toml": ("[tool.pytest", project.SECTION), "tox.ini": ("[pytest]",), "setup.cfg": ("[tool:pytest]",),
 }  # fmt: skip
 
 
@@ -83,9 +83,12 @@ def _check_root(config: pytest.Config) -> None:
         pytest.exit(f"parity: {moved}; write {flag}={path}", returncode=2)
 
 
-def _is_ini(path: Path, words: str) -> bool:
-    """Whether a file holds settings of pytest."""
-    return path.is_file() and words in path.read_text(encoding="utf-8", errors="replace")
+def _is_ini(path: Path, words: tuple[str, ...]) -> bool:
+    """Whether a file holds settings."""
+    if not path.is_file():
+        return False
+    text = path.read_text(encoding="utf-8", errors="replace")
+    return any(w in text for w in words)
 
 
 def _say_new_names(config: pytest.Config) -> None:

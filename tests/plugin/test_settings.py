@@ -74,3 +74,15 @@ def test_a_mistake_ends_pytest_with_one_sentence(line: str, words: str, configur
         configured.parseconfigure()
     assert e.value.returncode == 2
     assert words.format(file=file, folder=configured.path) in str(e.value)
+
+
+def test_settings_are_not_lost_to_a_moved_root_folder(configured: pytest.Pytester) -> None:
+    """pytest takes the value of an option that it does not know yet for a test, whose folder becomes its root."""
+    project_folder, elsewhere = configured.mkdir("project"), configured.mkdir("elsewhere")
+    (configured.path / "pyproject.toml").rename(project_folder / "pyproject.toml")
+    (configured.path / "known.toml").rename(project_folder / "known.toml")
+    (elsewhere / "faults.py").touch()
+    os.chdir(project_folder)
+    with pytest.raises(pytest.exit.Exception, match=r"write --parity-faults=\.\./elsewhere/faults\.py"):
+        configured.parseconfigure("--parity-faults", "../elsewhere/faults.py")
+    assert options(configured, "--parity-faults=../elsewhere/faults.py")["device"] == "sim"
