@@ -1,17 +1,21 @@
 """Registers what files outside of the package add: rows, tables of tolerances, classes of ops, checks, formats, commands.
 
-They add it where they run: a file of `--setup` in every process of a run, a module that an installed package names as an entry
-point of the group `parity` when the first list of what there is gets asked for.
+They add it where they run: a file of `--setup` in every process of a run; a file or module that `[tool.parity]` names as rows,
+or an installed package as an entry point of the group `parity`, when the first list of what there is gets asked for.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib.metadata
+import importlib.util
 import re
+import sys
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, TypeVar
 
+from parity.core import project
 from parity.core.errors import UsageError
 
 GROUP = "parity"
@@ -27,9 +31,22 @@ def note(kind: str, name: str) -> None:
     added.append(f"{kind} {name}")
 
 
-@functools.cache
 def load() -> None:
-    """Import the modules that installed packages name as entry points, once per process. Raises UsageError."""
+    """Import what installed packages name as entry points, and what the project names as rows, once per process. Raises
+    UsageError."""
+    _load_packages()
+    _load_rows(project.found())
+
+
+def sources() -> tuple[tuple[str, str], ...]:
+    """What adds something besides files of `--setup`, as (kind, name and version or digest): it may change results."""
+    dists = {f"{p.dist.name} {p.dist.version}" for p in importlib.metadata.entry_points(group=GROUP) if p.dist is not None}
+    packages = (("packages that add to parity", ", ".join(sorted(dists))),) if dists else ()
+    return (*packages, *project.found().facts())
+
+
+@functools.cache
+def _load_packages() -> None:
     for point in sorted(importlib.metadata.entry_points(group=GROUP), key=lambda p: (p.name, p.value)):
         try:
             point.load()
@@ -37,6 +54,37 @@ def load() -> None:
             whose = point.dist.name if point.dist is not None else "an installed package"
             where = f"entry point '{point.name}' of {whose} ({point.value})"
             raise UsageError(f"{where} raises {type(e).__name__}: {e}; mend it, or remove the package") from None
+
+
+@functools.cache
+def _load_rows(asked: project.Project) -> None:
+    if asked.rows and asked.path is not None and str(asked.path.parent) not in sys.path:
+        sys.path.append(str(asked.path.parent))  # at the end, so that it hides none of Python's own modules
+    for place in asked.rows:
+        try:
+            if place.endswith(".py"):
+                _import_file(Path(place))
+            else:
+                importlib.import_module(place)
+        except (Exception, SystemExit) as e:
+            raise UsageError(f"{asked.where('rows')}: {place} raises {type(e).__name__}: {e}; mend it") from None
+
+
+def _import_file(path: Path) -> None:
+    """Import a file as a module by its name, so that a row can name a function in it: `call="rows.wave"`. Raises ImportError
+    for a name that another module has."""
+    name, other = path.stem, sys.modules.get(path.stem)
+    if not name.isidentifier() or name in sys.stdlib_module_names or other is not None:
+        raise ImportError(f"a module is called {name} already, or none can be; rename the file")
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None  # it ends in .py
+    assert spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
 
 
 class Words(StrEnum):

@@ -4,7 +4,7 @@ examines one in this process."""
 from parity.core.health import Health
 from parity.devices.base import Device
 from parity.devices.refusals import classify
-from parity.devices.resolve import resolve
+from parity.devices.resolve import add, resolve
 from parity.devices.sim import Call, Fault, load_faults
 
-__all__ = ["Call", "Device", "Fault", "Health", "classify", "load_faults", "resolve"]
+__all__ = ["Call", "Device", "Fault", "Health", "add", "classify", "load_faults", "resolve"]

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 import torch
 
+from parity.core import extensions
 from parity.core.health import Health
 from parity.core.machine import IMAGE, asked
 from parity.core.results import Fingerprint
@@ -52,7 +53,7 @@ def fingerprint(device: Device, health: Health | None = None) -> Fingerprint:
         device_name=own.get("chip", ""),
         driver=own.get("driver", ""),
         simulated=device.simulated,
-        environment=environment(os.environ),
+        environment=(*environment(os.environ), *extensions.sources()),
         facts=health.facts if health is not None else tuple(own.items()),
     )
 

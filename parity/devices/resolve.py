@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
+from parity.core import extensions, project
 from parity.core.devices import SIMULATED, USUAL
 from parity.core.errors import DeviceError, UsageError, near
 from parity.devices.base import Device
@@ -16,6 +17,16 @@ from parity.devices.sim import Fault, simulated
 
 # Types that torch parses but that cannot compute numbers here.
 NO_NUMBERS = ("meta", "lazy", "fpga", "ort", "vulkan", "ideep", "mkldnn", "opengl", "opencl", "hip", "ve", "maia", "xla")
+ADDED: dict[str, Callable[[str], Device]] = {}  # of files outside of the package: type -> what makes the device of a name
+
+
+def add(kind: str, make: Callable[[str], Device]) -> None:
+    """Add a type of devices of a file outside of the package, for a backend that needs a class of its own; one that torch knows
+    by a module `torch.<type>` needs none. make: takes the name ("mine:1"). Raises UsageError for a type that is taken."""
+    if kind in (*USUAL, *ADDED) or not re.fullmatch(r"[a-z_]+", kind):
+        raise UsageError(f"no type of devices can be added as '{kind}'; name yours otherwise, in small letters")
+    ADDED[kind] = make
+    extensions.note("device", kind)
 
 
 def resolve(name: str, faults: Sequence[Fault] = ()) -> Device:
@@ -32,6 +43,10 @@ def resolve(name: str, faults: Sequence[Fault] = ()) -> Device:
         return simulated(name, faults)
     if faults:
         raise UsageError(f"faults can only be planted on a simulated device, not on '{name}'; use --device sim or sim:mps")
+    if (kind := name.partition(":")[0]) not in USUAL:
+        extensions.load()  # it may import the backend, or add the type
+        if kind in ADDED:
+            return ADDED[kind](name)
     kind, index = _parse(name)
     if kind == "cpu":
         return CpuDevice()
@@ -66,7 +81,7 @@ def _unknown(name: str) -> str:
     hint = near(name, USUAL)
     return (
         f"no device '{name}'; allowed: auto, cpu, {', '.join(SIMULATED)}, mps, or another of torch's names with or without an "
-        "index (cuda, cuda:1, xpu)" + (f"; {hint}" if hint.startswith("did") else "")
+        "index (cuda, cuda:1, xpu)" + (f"; {hint}" if hint.startswith("did") else "") + project.origin("device", name)
     )
 
 

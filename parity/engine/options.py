@@ -328,7 +328,7 @@ class RunOptions:
     known: str | None = _option(
         None,
         "accept the findings in this file, which parity known add writes; their cases run first",
-        "a file of known findings, which do not fail; parity_known in an ini file names one, too",
+        "a file of known findings, which do not fail; known in [tool.parity] names one, too",
         metavar="FILE",
         read=read_text,
     )
@@ -377,7 +377,8 @@ class RunOptions:
     @classmethod
     def of_command_line(cls, given: Namespace) -> Self:
         """From the namespace that the parser of `parity run` returned. Raises UsageError for a malformed variable."""
-        made = cls(**{o.name: _frozen(getattr(given, o.name, o.default)) for o in OPTIONS})
+        values = ((o, getattr(given, o.name, None)) for o in OPTIONS)
+        made = cls(**{o.name: o.default if value is None else _frozen(value) for o, value in values})
         return made if made.resume else replace(made, hang_after=hang_after())  # the run file says how it was begun
 
     @property

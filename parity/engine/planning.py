@@ -11,13 +11,13 @@ from pathlib import Path
 import torch
 
 from parity import catalog, tolerance
-from parity.core import processes, state
+from parity.core import extensions, processes, state
 from parity.core.case import Case
 from parity.core.dtypes import FACTS
 from parity.devices import load_faults, resolve
 from parity.devices.base import Device
 from parity.devices.preflight import is_fast
-from parity.devices.setup import refuse_modes, run_setup
+from parity.devices.setup import leaving_no_mode, refuse_modes, run_setup
 from parity.engine import suite
 from parity.engine.options import RunOptions
 from parity.engine.rounds import TimeLimit
@@ -77,6 +77,8 @@ def prepare(setup: str | None) -> None:
     refuse_modes()
     if setup:
         run_setup(setup)
+    with leaving_no_mode("importing what installed packages and [tool.parity] add"):
+        extensions.load()
 
 
 def run_plan(options: RunOptions, power: float, left: float | None, later: bool = False) -> RunPlan:

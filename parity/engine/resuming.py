@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from parity.core import project
 from parity.core.errors import RunFileError, UsageError
 from parity.core.results import Fingerprint, Json, Record
 from parity.engine.merging import difference
@@ -64,8 +65,8 @@ def kept(path: Path) -> Kept:
 
 
 def options(header: Header, given: RunOptions) -> RunOptions:
-    """The options of the run, with those that were given with --resume. Raises UsageError for what would make it another
-    run."""
+    """The options of the run, with those that were given with --resume, and the files of `[tool.parity]` where it had some.
+    Raises UsageError for what would make it another run."""
     path = given.resume
     for o in OPTIONS:
         if o.name not in WITH_RESUME and getattr(given, o.name) != o.default:
@@ -74,6 +75,9 @@ def options(header: Header, given: RunOptions) -> RunOptions:
     then = dict(_said(header))
     if "time" in then:
         raise UsageError(f"{path} is a run with --time, which has no rest; run it again")
+    asked = project.found()
+    named: dict[str, Any] = {n: getattr(given, n) or getattr(asked, n) or None for n in CODE if getattr(header, n).name}
+    given = replace(given, **named)
     for name in CODE:
         _check_code("--known" if name == "known" else "--setup", str(path), getattr(header, name), getattr(given, name))
     return replace(given, **then)

@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from parity.core import processes
+from parity.core import processes, project
 from parity.core.child import Given, Job
 from parity.core.errors import OutputError, ParityError, UsageError
 from parity.engine.journal import ALLOWED, NOTES
@@ -23,11 +23,12 @@ from parity.report import output
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; the exit code. A user's mistake is one sentence on standard error."""
-    with processes.restored(processes.DEADLY, HANG_AFTER):
+    with processes.restored(processes.DEADLY, HANG_AFTER, project.FILE):
         given, warnings = old_names.renamed(sys.argv[1:] if argv is None else argv)
         try:
+            os.environ[project.FILE] = project.search()
             options = commandline.asked(given)
-        except ParityError as e:  # of an installed package
+        except ParityError as e:  # of an installed package, or of settings
             print(f"parity: {e}", file=sys.stderr)
             return e.exit_code
         print("".join(f"{w}\n" for w in warnings), end="", file=sys.stderr)

@@ -13,9 +13,10 @@ from parity.core.errors import UsageError
 from parity.core.version import __version__
 from parity.faces import manual
 from parity.faces.commands import audit, diff, doctor, explain, known, locate, merge, prove, replay, report, run, train, upgrade
-from parity.faces.commands.groups import EVERYWHERE, EXIT_CODES, Parser
+from parity.faces.commands.groups import EVERYWHERE, EXIT_CODES, Parser, fill
 
-# Each has HELP, in a few words, ABOUT, `add(parser)` and `run(options)`; it may have USAGE, and MORE after the options.
+# Each has HELP, in a few words, ABOUT, `add(parser)` and `run(options)`; it may have USAGE, MORE after the options, and
+# SETTINGS, the keys of [tool.parity] that fill in what no option gives.
 COMMANDS: dict[str, ModuleType] = {
     "help": manual,
     "run": run,
@@ -100,4 +101,5 @@ def asked(argv: Sequence[str]) -> argparse.Namespace:
     """What these words ask for."""
     o = parser(*argv[:1]).parse_args(argv)
     o.argv = [*argv]
+    fill(o, getattr(COMMANDS[o.command], "SETTINGS", ()))
     return o

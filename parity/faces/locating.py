@@ -85,7 +85,7 @@ def record(o: argparse.Namespace) -> int:
 
 def train(o: argparse.Namespace) -> int:
     """Print where each training diverges; the exit codes are those of `run`."""
-    device = _device(o, o.device)
+    device = _device(o, o.device or "auto")
     if device.name == "cpu":
         raise UsageError(ITSELF)
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from parity.core import parent, processes
+from parity.core import parent, processes, project
 from parity.engine.options import RunOptions
 from parity.faces.failing import Folded
 from parity.faces.failing import pytest_runtest_makereport as pytest_runtest_makereport
@@ -30,6 +30,7 @@ from parity.faces.fixture import pytest_runtest_call as pytest_runtest_call
 from parity.faces.fixture import pytest_runtest_setup as pytest_runtest_setup
 from parity.faces.fixture import pytest_runtest_teardown as pytest_runtest_teardown
 from parity.faces.pytest_options import pytest_addoption as pytest_addoption
+from parity.faces.pytest_options import pytest_configure_node as pytest_configure_node
 from parity.faces.pytest_options import runs_the_suite, settle
 from parity.faces.recording import Recording
 
@@ -73,6 +74,7 @@ def pytest_configure(config: pytest.Config) -> None:
     worker: dict[str, Any] = getattr(config, "workerinput", {})
     if worker.get("parity_remote"):  # the controller's folders are on another disk
         worker["parity_rundir"] = config.option.parity_rundir = _own_folder()
+        os.environ[project.FILE] = worker.get("parity_project", "")
         if "parity_known" in worker:
             config.option.parity_known = str(Path(worker["parity_rundir"]) / "known.toml")
             Path(config.option.parity_known).write_text(worker["parity_known"], encoding="utf-8")

@@ -1,22 +1,29 @@
-"""The options in pytest and the settings of its ini file: added, taken, and checked as far as that needs no torch."""
+"""The options in pytest and the settings of the project: added, taken, and checked as far as that needs no torch."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from parity.core import processes, project
+from parity.core.errors import UsageError
 from parity.engine.options import ALSO, OPTIONS
 from parity.faces import old_names
 
-INI = {"device": "the device to compare with (as --parity-device)", "profile": "quick, full or deep (as --parity-profile)"}
-DEFAULT_EFFORT = "default"
-# Where pytest looks for its settings -> what the file must hold.
+DEFAULTS = {"device": "auto", "profile": "quick", "effort": "default"}  # of what has another value until the settings were read
+OF_PROJECT = ("device", "profile", "effort", "known", "setup", "faults", "fail_on")
+SETTLED = "parity_settled"  # of a worker's input: these options as the controller has them
+OF_INI = (*DEFAULTS, "known")  # what pytest's ini file had in the version before
+# Where pytest looks for its settings, and parity for its own -> what the file must hold, one of these.
 INI_FILES = {
-    "pytest.toml": "", "pytest.ini": "", ".pytest.ini": "",
-    "pyproject.toml": "[tool.pytest", "tox.ini": "[pytest]", "setup.cfg": "[tool:pytest]",
+    "pytest.toml": ("",), "pytest.ini": ("",), ".pytest.ini": ("",),
+    "pyproject.toml": ("[tool.pytest", project.SECTION), "tox.ini": ("[pytest]",), "setup.cfg": ("[tool:pytest]",),
 }  # fmt: skip
 
 
@@ -26,27 +33,36 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     for option in OPTIONS:
         if option.in_pytest:
             name, keywords = option.for_pytest()
-            group.addoption(name, **keywords)
+            group.addoption(name, **keywords | ({"default": None} if option.name in DEFAULTS else {}))
     for name, (now, value) in old_names.OF_PYTEST.items():
         dest = now.lstrip("-").replace("-", "_")
         group.addoption(name, dest=dest, action="append_const", const=value, help=f"now {now}={value}")
-    for name, how in INI.items():
-        parser.addini(f"parity_{name}", how, default="")
-    parser.addini("parity_effort", "effort of the fixture (as --parity-effort)", default="")
+    for name in OF_INI:
+        parser.addini(f"parity_{name}", f"now {name} in {project.SECTION} of {project.NAME}", default="")
     how = "how hard the fixture looks: quick, default or full, as effort= of parity.assert_parity"
-    group.addoption("--parity-effort", dest="parity_effort", default="", metavar="EFFORT", help=how)
-    parser.addini("parity_known", "a file of known findings, relative to the ini file (as --parity-known)", default="")
+    group.addoption("--parity-effort", dest="parity_effort", default=None, metavar="EFFORT", help=how)
     how = "a run file for what the tests compare, for parity diff (relative to the current folder)"
     group.addoption("--parity-output", dest="parity_output", default=None, metavar="FILE", help=how)
     group.addoption("--parity-done", dest="parity_done", default=None, help="file of items to leave out (parity run --resume)")
     group.addoption("--parity-rundir", dest="parity_rundir", default=None, help="folder for journals (made by the controller)")
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Give a worker of xdist what the settings said, on another machine too."""
+    node.workerinput[SETTLED] = {f"parity_{n}": getattr(node.config.option, f"parity_{n}") for n in OF_PROJECT}
+
+
 def settle(config: pytest.Config) -> None:
-    """Take what the ini file says where no option does, and check both; ends a run that cannot be meant so."""
+    """Take what the settings say where no option does, and check both; ends a run that cannot be meant so."""
     _check_root(config)
     _say_new_names(config)
-    _take_ini(config)
+    if (worker := getattr(config, "workerinput", None)) is not None:  # xdist gives it the command line alone
+        config.option.__dict__.update(worker.get(SETTLED, {}))
+    elif not config.option.parity_rundir:  # else a command has read them
+        _take_settings(config)
+    for name, default in DEFAULTS.items():
+        setattr(config.option, f"parity_{name}", getattr(config.option, f"parity_{name}") or default)
     _check_fail_on(config)
     _check_known(config)
     _check_output(config)
@@ -67,9 +83,12 @@ def _check_root(config: pytest.Config) -> None:
         pytest.exit(f"parity: {moved}; write {flag}={path}", returncode=2)
 
 
-def _is_ini(path: Path, words: str) -> bool:
-    """Whether a file holds settings of pytest."""
-    return path.is_file() and words in path.read_text(encoding="utf-8", errors="replace")
+def _is_ini(path: Path, words: tuple[str, ...]) -> bool:
+    """Whether a file holds settings."""
+    if not path.is_file():
+        return False
+    text = path.read_text(encoding="utf-8", errors="replace")
+    return any(w in text for w in words)
 
 
 def _say_new_names(config: pytest.Config) -> None:
@@ -79,27 +98,61 @@ def _say_new_names(config: pytest.Config) -> None:
         print(f"parity: '{name}' is now '{now}={value}'{old_names.ONLY}", file=sys.stderr)
 
 
-def _take_ini(config: pytest.Config) -> None:
-    """Take device and profile from the ini file where no option names them."""
-    for name in INI:
-        given, dest = str(config.getini(f"parity_{name}")), f"parity_{name}"
-        default = next(o.default for o in OPTIONS if o.name == name)
-        if given and getattr(config.option, dest) == default:
-            setattr(config.option, dest, given)
-    config.option.parity_effort = config.option.parity_effort or str(config.getini("parity_effort")) or DEFAULT_EFFORT
+def _take_settings(config: pytest.Config) -> None:
+    """Take the settings of the project, and then of the ini file, where no option says otherwise. The suite is run from where
+    somebody is, wherever it lies; other tests have the settings of their root folder."""
+    start = config.invocation_params.dir if runs_the_suite(config) else config.rootpath
+    variables = contextlib.ExitStack()
+    variables.enter_context(processes.restored(project.FILE))
+    config.add_cleanup(variables.close)
+    problem: UsageError | None = None
+    try:
+        os.environ[project.FILE] = project.search(start)
+        asked = project.found()
+        if not config.option.parity_known:
+            asked.checked_known()
+    except UsageError as e:
+        problem = e
+    if problem is not None:  # outside of the handler, or pytest shows both tracebacks
+        pytest.exit(f"parity: {problem}", returncode=problem.exit_code)
+    for name in OF_PROJECT:
+        value, dest = getattr(asked, name), f"parity_{name}"
+        if value and not getattr(config.option, dest) and (name != "faults" or _is_simulated(config)):
+            setattr(config.option, dest, [*value] if isinstance(value, tuple) else value)
+    for name in OF_INI:
+        _take_ini(config, name)
+
+
+def _is_simulated(config: pytest.Config) -> bool:
+    """Whether faults can be planted on the device."""
+    return (config.option.parity_device or "auto").startswith(("auto", "sim"))
+
+
+def _take_ini(config: pytest.Config, name: str) -> None:
+    """Take what pytest's ini file has, where it stood in the version before."""
+    given, dest = str(config.getini(f"parity_{name}")), f"parity_{name}"
+    if not given:
+        return
+    said = f"'parity_{name}' of pytest's ini file is now '{name}' in {project.SECTION} of {project.NAME}"
+    print(f"parity: {said}{old_names.ONLY}", file=sys.stderr)
+    if name == "known" and config.inipath is not None:
+        given = str(config.inipath.parent / given)
+    if not getattr(config.option, dest):
+        setattr(config.option, dest, given)
 
 
 def _check_fail_on(config: pytest.Config) -> None:
-    """Check the statuses of --parity-fail-on, which may be separated by commas; ends the run if one is unknown."""
+    """Check the statuses of --parity-fail-on, or of the settings, which may be separated by commas; ends the run if one is
+    unknown."""
     words = [w for value in config.option.parity_fail_on for w in value.split(",")]
     if not words:
         return
-    from parity.core.errors import UsageError
     from parity.core.results import statuses
 
     problem: UsageError | None = None
     try:
-        statuses(words, "--parity-fail-on", ALSO)
+        asked = project.found()
+        statuses(words, asked.where("fail-on") if (*words,) == asked.fail_on else "--parity-fail-on", ALSO)
         config.option.parity_fail_on = words
     except UsageError as e:
         problem = e
@@ -108,11 +161,7 @@ def _check_fail_on(config: pytest.Config) -> None:
 
 
 def _check_known(config: pytest.Config) -> None:
-    """Take the file of known findings of the ini file where no option names one, and read it; ends a run of the suite if it
-    cannot be used."""
-    named = str(config.getini("parity_known"))
-    if named and not config.option.parity_known and config.inipath is not None:
-        config.option.parity_known = str(config.inipath.parent / named)
+    """Read the file of known findings; ends a run of the suite if it cannot be used."""
     if not config.option.parity_known or hasattr(config, "workerinput") or not runs_the_suite(config):
         return
     config.option.parity_known = str(Path(config.option.parity_known).absolute())

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from parity.core import project
 from parity.faces import remote_worker
 
 if TYPE_CHECKING:
@@ -25,8 +26,12 @@ class SeveralMachines:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: WorkerController) -> None:
-        """Let a worker know whether its disk is another one, and if so, what the file of known findings holds."""
+        """Let a worker know whether its disk is another one, and if so, what the file of known findings holds, and which file
+        names rows or tables, which must be there too."""
         node.workerinput["parity_remote"] = is_remote(node)
+        asked = project.found()
+        if is_remote(node) and (asked.rows or asked.tolerances):
+            node.workerinput["parity_project"] = str(asked.path)
         if is_remote(node) and node.config.option.parity_known:
             node.workerinput["parity_known"] = Path(node.config.option.parity_known).read_text(encoding="utf-8")
 

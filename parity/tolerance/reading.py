@@ -15,7 +15,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from parity.core import extensions, resources, untrusted
+from parity.core import extensions, project, resources, untrusted
 from parity.core.case import OpClass
 from parity.core.devices import HONEST
 from parity.core.dtypes import FACTS, HALF
@@ -80,7 +80,7 @@ def load(device: str, folder: Path | None = None, known_ops: Collection[str] | N
     extensions.load()
     called = names(device, fast)
     files = [path for name in called if (path := where / f"{name}.toml").is_file()]
-    added = [path for path, of in ADDED if of in called]
+    added = [*(path for path, of in ADDED if of in called), *map(Path, project.found().tolerances)]
     for rank, path in enumerate((*files, *added)):
         source = _Source(path)
         for kind in KEYS:

@@ -1,6 +1,7 @@
 """The pages of README and manual: their blocks, their commands and their links, for the tests that run them.
 
-What a block is, by its language: `python` beginning with `# NAME.py` is a file, and any other is a script. `sh` holds commands.
+What a block is, by its language: `python` or `toml` beginning with `# NAME` is a file, and any other `python` is a script. `sh`
+holds commands.
 `text` is a transcript: `$ COMMAND`, then its output, where a line `...` stands for any lines and ` ...` for the rest of one.
 """
 
@@ -37,7 +38,7 @@ class Block:
         """The name of the file that it is, or ""."""
         if self.language == "ini":
             return "pytest.ini"
-        found = FILE.match(self.text) if self.language == "python" else None
+        found = FILE.match(self.text) if self.language in ("python", "toml") else None
         return found[1] if found else ""
 
 

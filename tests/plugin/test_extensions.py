@@ -1,18 +1,21 @@
-"""A file outside of the package adds a row, a table, a class of ops, a check and a format: through --setup, and as an installed
-package through an entry point, which adds a command, too."""
+"""Files outside of the package add a row, a table, a class of ops, a check and a format: through --setup, through the settings
+of a project, and as a package that pip installed, through its entry points, which adds a command, too."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from typing import NamedTuple
 
+import golden
 import pytest
 
+from parity.core import resources
 from parity.core.errors import UsageError
-from parity.faces import commandline
+from parity.faces import cli, commandline
 from parity.store import run_file
 from parity.store.rows import Run
 
@@ -30,7 +33,6 @@ from parity.core.case import OpClass
 from parity.core.results import Aspect, Status, Verdict
 from parity.judging import rules
 from parity.judging.rules import Composite
-from parity.report import formats
 
 ODD = Aspect("own-odd")
 
@@ -59,8 +61,13 @@ catalog.add(
 )
 tolerance.add(Path(__file__).with_name("mine.toml"))
 further.add(further.Check(ODD, of_sine, odd))
+"""
+FORMAT = """
+from parity.report import formats
+
 formats.add(formats.Format("ops", lambda r: " ".join(i.op for i in r.run.items) + "\\n"))
 """
+ADDS_TABLE = 'tolerance.add(Path(__file__).with_name("mine.toml"))\n'
 TABLE = """format = 1
 
 [[rule]]
@@ -93,6 +100,14 @@ def run(o):
 
 commandline.add("tally", sys.modules[__name__])
 """
+ENTRY_POINTS = "[parity]\nmine = mine\nformat = mine_format\ncommand = mine_command\n"
+SETTINGS = """
+[tool.parity]
+device = "sim"
+faults = "faults.py"
+rows = ["mine.py"]
+tolerances = ["mine.toml"]
+"""
 SHIFTED = """
 from parity import Fault
 
@@ -107,10 +122,15 @@ class User(NamedTuple):
     given: tuple[str, ...] = ()
     path: str = ""
 
+    @property
+    def python_path(self) -> str:
+        """Where Python looks for packages, this parity among them."""
+        return os.pathsep.join(filter(None, (self.path, str(resources.PACKAGE.parent))))
+
     def parity(self, *argv: str) -> tuple[int, str]:
         """Exit code and output of a command."""
         command = [sys.executable, "-P", "-m", "parity", *argv, *(self.given if argv[0] != "report" else ())]
-        env = {**os.environ, "PYTHONPATH": self.path}
+        env = {**os.environ, "PYTHONPATH": self.python_path}
         done = subprocess.run(command, cwd=self.folder, env=env, capture_output=True, text=True, timeout=300, check=False)
         assert "Traceback" not in done.stdout + done.stderr
         return done.returncode, done.stdout + done.stderr
@@ -130,41 +150,82 @@ class User(NamedTuple):
 def by_setup(tmp_path_factory: pytest.TempPathFactory) -> User:
     """The file is named by --setup."""
     folder = tmp_path_factory.mktemp("setup")
-    (folder / "mine.py").write_text(MINE)
+    (folder / "mine.py").write_text(MINE + FORMAT)
     (folder / "mine.toml").write_text(TABLE)
     return User(folder, ("--setup", "mine.py"))
 
 
 @pytest.fixture(scope="module")
+def by_settings(tmp_path_factory: pytest.TempPathFactory) -> User:
+    """The files are named in pyproject.toml, as is a fault; commands are typed in a folder below it."""
+    folder = tmp_path_factory.mktemp("settings")
+    (folder / "pyproject.toml").write_text(SETTINGS)
+    (folder / "mine.py").write_text(MINE.replace(ADDS_TABLE, ""))
+    (folder / "mine.toml").write_text(TABLE)
+    (folder / "faults.py").write_text(SHIFTED)
+    (folder / "inner").mkdir()
+    return User(folder / "inner")
+
+
+@pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> User:
-    """The file is a module of an installed package."""
+    """Four files are a package that pip has installed from a wheel."""
     folder, site = tmp_path_factory.mktemp("user"), tmp_path_factory.mktemp("site")
-    (site / "mine.py").write_text(MINE)
-    (site / "mine.toml").write_text(TABLE)
-    facts = site / "mine_parity-1.0.dist-info"
-    facts.mkdir()
-    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: mine-parity\nVersion: 1.0\n")
-    (site / "mine_command.py").write_text(COMMAND)
-    (facts / "entry_points.txt").write_text("[parity]\nmine = mine\ncommand = mine_command\n")
+    wheel = folder / "mine_parity-1.0-py3-none-any.whl"
+    facts = "mine_parity-1.0.dist-info"
+    files = {
+        "mine.py": MINE,
+        "mine.toml": TABLE,
+        "mine_format.py": FORMAT,
+        "mine_command.py": COMMAND,
+        f"{facts}/METADATA": "Metadata-Version: 2.1\nName: mine-parity\nVersion: 1.0\n",
+        f"{facts}/WHEEL": "Wheel-Version: 1.0\nGenerator: by hand\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{facts}/entry_points.txt": ENTRY_POINTS,
+    }
+    with zipfile.ZipFile(wheel, "w") as packed:
+        for name, text in files.items():
+            packed.writestr(name, text)
+        packed.writestr(f"{facts}/RECORD", "".join(f"{name},,\n" for name in (*files, f"{facts}/RECORD")))
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-index", "--target", str(site), str(wheel)]
+    subprocess.run(pip, check=True, capture_output=True, timeout=300)
     (folder / "faults.py").write_text(SHIFTED)
     return User(folder, path=str(site))
 
 
 @pytest.mark.slow
-def test_what_a_setup_file_adds_is_run_and_reported(by_setup: User) -> None:
-    code, said = by_setup.run("-v")
+def test_what_a_package_adds_is_run_and_reported(installed: User) -> None:
+    code, said = installed.run("-v")
     assert code == 0, said
     assert "everything that was compared agrees" in said
     assert "/mine.toml; 0 exceptions" in said
-    (item,) = by_setup.stored.items
+    (item,) = installed.stored.items
     assert item.op == "mine.sine"
     assert item.counts["own-odd"] == item.counts["forward"]
+    assert ("packages that add to parity", "mine-parity 1.0") in installed.stored.header.fingerprint.environment
+
+
+def test_a_format_of_a_file_is_found_by_the_name_of_the_file(by_setup: User, capsys: pytest.CaptureFixture[str]) -> None:
+    (by_setup.folder / "run.jsonl").write_bytes((golden.GOLDEN / "healthy.jsonl").read_bytes())
+    ops = " ".join(i.op for i in by_setup.stored.items) + "\n"
     for words in ("mine.py", "mine.py:ops"):
-        assert by_setup.parity("report", "run.jsonl", "--format", words) == (0, "mine.sine\n")
-    assert by_setup.parity("report", "run.jsonl", "--format", "none.py") == (
-        2,
-        "parity: --format none.py: no such file; give a Python file that adds what is asked for\n",
-    )
+        assert by_setup.parity("report", "run.jsonl", "--format", words) == (0, ops)
+    assert cli.main(["report", str(by_setup.folder / "run.jsonl"), "--format", "none.py"]) == 2
+    said = "parity: --format none.py: no such file; give a Python file that adds what is asked for\n"
+    assert capsys.readouterr().err == said
+
+
+@pytest.mark.slow
+def test_settings_hold_for_the_suite_called_by_its_path_and_for_workers(by_settings: User) -> None:
+    """The device and the fault that they name, the row and its table, from a folder below; an option still wins."""
+    suite = str(resources.folder("conformance"))
+    given = [sys.executable, "-m", "pytest", suite, "-p", "no:cacheprovider", "-n", "1", "--parity-op", "mine.sine"]
+    given += ["--parity-dtype", "float32", "--parity-examples", "3", "--parity-skip", "shrink"]
+    env = {**os.environ, "PYTHONPATH": by_settings.python_path}
+    ended = []
+    for more in ((), ("--parity-device", "cpu")):
+        done = subprocess.run([*given, *more], cwd=by_settings.folder, env=env, capture_output=True, text=True, timeout=300)
+        ended.append((done.returncode, "own-odd" in done.stdout))
+    assert ended == [(1, True), (0, False)]
 
 
 @pytest.mark.slow
@@ -192,7 +253,7 @@ def test_a_command_cannot_take_the_name_of_another() -> None:
         commandline.add("run", commandline.COMMANDS["run"])
 
 
-@pytest.mark.parametrize("user", ["by_setup", "installed"])
+@pytest.mark.parametrize("user", ["by_setup", "by_settings", "installed"])
 def test_explain_names_the_table_that_was_added(user: str, request: pytest.FixtureRequest) -> None:
     added: User = request.getfixturevalue(user)
     code, said = added.parity("explain", "mine.sine", "float32")

@@ -253,7 +253,7 @@ def test_exp(parity):
 
 @pytest.mark.slow
 def test_known_findings_are_expected_failures(pytester: pytest.Pytester) -> None:
-    """By the option and by the ini file, in a worker too; what is in no entry fails, and strictly what is fixed does."""
+    """By the option and by the settings, in a worker too; what is in no entry fails, and strictly what is fixed does."""
     faults = pytester.makepyfile(faults=FAULTY)
     pytester.makepyfile(test_net=KNOWN)
     options = ("--parity-device=sim", f"--parity-faults={faults}", "-p", "no:cacheprovider")
@@ -269,7 +269,7 @@ def test_known_findings_are_expected_failures(pytester: pytest.Pytester) -> None
         "test_net.py::test_new": False,
     }
     assert run.header.known.digest
-    pytester.makeini("[pytest]\nparity_known = parity-known.toml\n")
+    pytester.makepyprojecttoml('[tool.parity]\nknown = "parity-known.toml"\n')
     done = pytester.runpytest_subprocess(*options, "-k", "tanh", "-n", "1")
     done.assert_outcomes(xfailed=1)
     assert done.ret == 0

@@ -156,10 +156,10 @@ def test_never_called(parity):
 
 
 def test_what_tests_compare_is_a_run_file(pytester: pytest.Pytester) -> None:
-    """Under the tests' ids, whether they pass or fail; @given works with the fixture; ini options name the device."""
+    """Under the tests' ids, whether they pass or fail; @given works with the fixture; the settings name the device."""
     pytester.makepyfile(test_net=TESTS)
     faults = pytester.makepyfile(faults=FAULTS)
-    pytester.makeini("[pytest]\nparity_device = sim\n")
+    pytester.makepyprojecttoml('[tool.parity]\ndevice = "sim"\n')
     done = pytester.runpytest_subprocess("--parity-output", "healthy.jsonl")
     done.assert_outcomes(passed=3, failed=1)
     done.stdout.fnmatch_lines(["*the test takes the `parity` fixture and never called it*"])

@@ -25,6 +25,7 @@ a banner), with 4 where it is unusable or absent. Every run begins with it.
 ops of every family, and counts the operators that were reached. It takes patterns, --time (10m by default, for all of it) and
 -n as parity run does. It goes on after whatever dies, and writes what it has after Ctrl-C, too. The archive holds plain texts,
 without your names, folders and variables (but for PYTORCH_...); parity report ARCHIVE prints what one holds."""
+SETTINGS = ("device", "setup", "faults")
 OF_RUNS = ("op", "time", "workers")  # what an archive takes of the options of a run
 
 
@@ -40,6 +41,7 @@ def add(to: argparse.ArgumentParser) -> None:
 
 def run(o: argparse.Namespace) -> int:
     """Examine the device, or make an archive; the exit code."""
+    o.device = o.device or "auto"
     if o.archive:
         return _archive(o)
     if given := (*o.asked, *(["--output"] if o.output else [])):

@@ -22,6 +22,7 @@ from parity.faces.commands.groups import add_code, add_device
 from parity.store import run_file
 
 HELP = "which tolerance applies, and why a case is judged as it is"
+SETTINGS = ("setup", "faults")
 ABOUT = """\
 Which tolerance applies:            parity explain softmax float16 --device mps
 Why a case is judged as it is:      parity explain 'softmax(float16[1, 3], dim=-1)' --device mps
@@ -33,14 +34,14 @@ def add(to: argparse.ArgumentParser) -> None:
     to.add_argument("subject", metavar="OP|CASE|RUN", help="an op, a case id in quotes, or a run file")
     how = "the op's dtype; or which of the run's records, by a part of their text"
     to.add_argument("detail", nargs="?", default="", help=how)
-    add_device(to, "", "by default auto for a case, cpu for an op")
+    add_device(to, by_default="by default auto for a case, cpu for an op")
     add_code(to)
 
 
 def run(o: argparse.Namespace) -> int:
     """Explain a case, records of a run, or the tolerance of an op; the exit code."""
     if "(" in o.subject:
-        return replay.replay(o.subject, How(o.device, o.faults, o.setup, explain=True))
+        return replay.replay(o.subject, How(o.device or "", o.faults, o.setup, explain=True))
     path = Path(o.subject)
     if path.is_file() or path.suffix == ".jsonl" or any(s and s in o.subject for s in (os.sep, os.altsep)):
         replay.explain_run(path, o.detail)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import NoReturn
 
+from parity.core import project
 from parity.core.errors import UsageError
+from parity.core.results import statuses
 from parity.engine.options import (
+    ALSO,
     CODE,
     DEVICE_HELP,
     MIXED,
@@ -42,9 +46,9 @@ class Parser(argparse.ArgumentParser):
         raise Mistake(UsageError.exit_code)
 
 
-def add_device(to: argparse.ArgumentParser, default: str | None = "auto", by_default: str = "auto by default") -> None:
-    """The device of a command."""
-    to.add_argument("--device", default=default, help=f"{DEVICE_HELP} ({by_default})")
+def add_device(to: argparse.ArgumentParser, by_default: str = "auto by default") -> None:
+    """The device of a command. Its default is none, so that `fill` knows whether one was named."""
+    to.add_argument("--device", help=f"{DEVICE_HELP} ({by_default})")
 
 
 def add_code(to: argparse.ArgumentParser) -> None:
@@ -81,11 +85,49 @@ def take_rest(to: argparse.ArgumentParser, dest: str, options: bool = False) -> 
         to.set_defaults(**{dest: []})
 
 
-def as_run(words: Sequence[str], verbose: bool = False) -> RunOptions:
-    """What was handed on, as `parity run` takes it. Ends the process for what it does not take."""
+def as_run(words: Sequence[str], verbose: bool = False, keys: Iterable[str] = ()) -> RunOptions:
+    """What was handed on, as `parity run` takes it. keys: see `fill`. Ends the process for what it does not take."""
     from parity.faces.commands import run
 
-    return run.options([*words, *(["-v"] if verbose else [])])
+    return run.options([*words, *(["-v"] if verbose else [])], keys)
+
+
+def fill(o: argparse.Namespace, keys: Iterable[str]) -> None:
+    """Fill in what no option gives from `[tool.parity]`. keys: of the settings that the command takes; `o.settings` has those
+    that were taken, with their values. A run that is resumed takes none: its file says how it was begun. Raises UsageError."""
+    o.settings = taken = dict[str, str]()
+    if getattr(o, "resume", None):
+        return
+    asked = project.found() if keys else project.Project()
+    for key in keys:
+        value, dest = getattr(asked, key.replace("-", "_")), key.replace("-", "_")
+        if not value or not _is_open(o, key, asked):
+            continue
+        if key == "known":
+            asked.checked_known()
+        if key == "fail-on":
+            statuses(value, asked.where(key), ALSO)
+        if key == "models":
+            value, dest = ["*", *map(near_by, value)], "op"
+        setattr(o, dest, [*value] if isinstance(value, (list, tuple)) else near_by(value))
+        taken[key] = ", ".join(value[1:] if key == "models" else value) if isinstance(value, (list, tuple)) else near_by(value)
+
+
+def _is_open(o: argparse.Namespace, key: str, asked: project.Project) -> bool:
+    """Whether nothing that was typed decides what a setting is for."""
+    if key == "models":  # they are compared with all ops, where no op is named
+        return not (o.op or o.family or o.source)
+    if key == "device" and getattr(o, "against", None):  # a capture is judged on the CPU, and on a device that is named
+        return False
+    if key == "faults" and not (getattr(o, "device", "") or asked.device or "auto").startswith(("auto", "sim")):
+        return False
+    return not getattr(o, key.replace("-", "_"), None)
+
+
+def near_by(value: str) -> str:
+    """A path as a person writes it in the current folder; any other text as it is."""
+    path = Path(value)
+    return str(path.relative_to(Path.cwd())) if path.is_absolute() and path.is_relative_to(Path.cwd()) else value
 
 
 def split(values: Sequence[str]) -> tuple[str, ...]:

@@ -7,16 +7,19 @@ from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
+from parity.core import project
 from parity.core.case import source_of
 from parity.core.errors import KnownError, UsageError, near
 from parity.core.results import UNSEARCHED
 from parity.engine.options import read_day, read_path
+from parity.faces.commands.groups import near_by
 from parity.findings import known, known_file
 from parity.findings.known import NAME, Entry, Environment, Known
 from parity.store import run_file
 from parity.store.rows import EXPIRED, Run
 
 HELP = "findings that are accepted"
+BY_DEFAULT = f"by default what [tool.parity] says, or {NAME}"
 ABOUT = """\
 A file of findings that are accepted, with a reason for each: parity run --known FILE fails on all others.
 
@@ -34,12 +37,12 @@ def add(to: argparse.ArgumentParser) -> None:
     add.add_argument("--reason", default="", metavar="TEXT", help="why they are accepted; a new entry needs it")
     add.add_argument("--link", default="", metavar="URL", help="where they are reported or discussed")
     add.add_argument("--until", type=read_day, metavar="DATE", help="the last day on which they are accepted: 2027-01-31")
-    add.add_argument("--file", type=read_path, default=Path(NAME), metavar="FILE", help=f"the file ({NAME} by default)")
+    add.add_argument("--file", type=read_path, metavar="FILE", help=f"the file ({BY_DEFAULT})")
     how = "what the run's device refuses (unsupported) or leaves to the CPU (fallback), for runs with --fail-on"
     add.add_argument("--status", action="append", default=[], metavar="STATUS", help=how)
     for name, how in (("list", "list the entries with their reasons"), ("check", "say whether the file can be used")):
         one = actions.add_parser(name, help=how, description=how.capitalize() + ".")
-        one.add_argument("file", nargs="?", type=read_path, default=Path(NAME), metavar="FILE", help=f"{NAME} by default")
+        one.add_argument("file", nargs="?", type=read_path, metavar="FILE", help=BY_DEFAULT)
     drop = actions.add_parser("drop", help="take entries out of the file", description="Take entries out of the file.")
     drop.add_argument("file", type=read_path, metavar="FILE", help="the file")
     drop.add_argument("cause", nargs="*", metavar="ID", help="ids of entries")
@@ -53,6 +56,7 @@ def add(to: argparse.ArgumentParser) -> None:
 
 def run(o: argparse.Namespace) -> int:
     """Carry out one of the actions; the exit code."""
+    o.file = o.file or Path(near_by(project.found().known) or NAME)
     return {"add": _add, "list": _list, "check": _check, "drop": _drop, "merge": _merge}[o.action](o)
 
 

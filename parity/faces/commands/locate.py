@@ -22,6 +22,7 @@ ABOUT = (
     "1 where something does."
 )
 LIMIT = 64 << 20  # bytes of a tensor that a capture holds whole
+SETTINGS = ("device", "setup", "faults", "effort")
 OF_COMPARISONS = ("against", "compile", "output", "effort")  # what a capture has no use for
 WRITTEN = (".html", ".py")  # what -o writes
 
@@ -29,7 +30,7 @@ WRITTEN = (".html", ".py")  # what -o writes
 def add(to: argparse.ArgumentParser) -> None:
     """Add the options."""
     to.add_argument("model", type=read_text, metavar="FILE.py[:FUNCTION]", help="functions that return a model and its inputs")
-    add_device(to, None, "auto by default; cpu with --against, and possible with --compile")
+    add_device(to, by_default="auto by default; cpu with --against, and possible with --compile")
     to.add_argument("--no-backward", action="store_true", help="leave the gradients out")
     how = "default, or full: ask the float64 truth wherever results differ by more than one rounding (slower)"
     to.add_argument("--effort", metavar="EFFORT", help=how)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from parity.core import notation
+from parity.core import notation, project
 from parity.core.errors import CaseError, NothingCompared, RunFileError, UsageError
 from parity.core.results import FINDINGS, Record
 from parity.core.status import Conclusion
@@ -28,6 +28,7 @@ from parity.store.code import code_of
 from parity.store.rows import CPU, Header, Run, is_own
 
 HELP = "check one case again"
+SETTINGS = ("setup", "faults")
 ABOUT = "Rebuild a case from its id and check it."
 SECONDS = 120
 
@@ -35,7 +36,7 @@ SECONDS = 120
 def add(to: argparse.ArgumentParser) -> None:
     """Add the options."""
     to.add_argument("case", help="a case id, in quotes, or a run file: all its findings")
-    add_device(to, None, "auto by default; for a run file, its own device")
+    add_device(to, by_default="auto by default; for a run file, its own device")
     add_code(to)
     read = read_words("thing that a replay can fail on", METADATA)
     to.add_argument("--fail-on", action="append", default=[], type=read, metavar="WHAT", help=f"also fail on {METADATA_HELP}")
@@ -54,6 +55,7 @@ def replay(subject: str, how: How) -> int:
     """
     if "(" in subject:
         suite.row(notation.parse(subject).op)
+        how = replace(how, device=how.device or project.found().device)
         return _verdict([one(subject, how)])
     path = Path(subject)
     if not subject or not path.exists():

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+from parity.core import project
 from parity.core.results import Status
 from parity.engine.options import OPTIONS, RunOptions
 from parity.faces import running
-from parity.faces.commands.groups import EXIT_CODES, Parser, take_rest
+from parity.faces.commands.groups import EXIT_CODES, Parser, fill, near_by, take_rest
 
 HELP = "compare a device with the CPU, op by op"
+SETTINGS = ("device", "profile", "known", "setup", "faults", "fail-on", "models")
 USAGE = "parity run [PATTERN ...] [--device DEVICE] [--dtype DTYPE] [options]"
 ABOUT = """\
 Compare torch's ops, or your models, on a device with the CPU; both are judged against a float64 truth. The last line is the
@@ -30,17 +32,35 @@ def add(to: argparse.ArgumentParser) -> None:
         if option.in_run:
             names, keywords = option.for_command_line()
             to.add_argument(*names, **keywords)
+    to.set_defaults(device=None, profile=None)  # so that it is known whether they were named
     take_rest(to, "op")
 
 
 def run(o: argparse.Namespace) -> int:
     """Run the suite and the person's own functions; the exit code."""
+    if o.verbose and (said := _settings(o)):
+        print(said)
     return running.run_with(RunOptions.of_command_line(o)).code
 
 
-def options(words: Sequence[str]) -> RunOptions:
-    """The options of a run that these words ask for. Ends the process with a line for what is none."""
-    return RunOptions.of_command_line(parsed(words))
+def _settings(o: argparse.Namespace) -> str:
+    """What the file of settings gave, and what the command line gave in its place."""
+    asked = project.found()
+    if asked.path is None:
+        return ""
+    loaded = {key: ", ".join(map(near_by, getattr(asked, key))) for key in ("rows", "tolerances") if getattr(asked, key)}
+    gave = ", ".join(f"{key} {value}" for key, value in {**o.settings, **loaded}.items()) or "nothing"
+    instead = [key for key in SETTINGS if getattr(asked, key.replace("-", "_")) and key not in o.settings]
+    by = "the run file" if o.resume else "the command line"
+    return f"settings of {near_by(str(asked.path))}: {gave}" + (f"; {by} decides {', '.join(instead)}" if instead else "")
+
+
+def options(words: Sequence[str], keys: Iterable[str] = ()) -> RunOptions:
+    """The options of a run that these words ask for. keys: of the settings that fill in what they leave open. Ends the process
+    with a line for what is none."""
+    made = parsed(words)
+    fill(made, keys)
+    return RunOptions.of_command_line(made)
 
 
 def parsed(words: Sequence[str]) -> argparse.Namespace:

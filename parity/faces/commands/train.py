@@ -9,6 +9,7 @@ from parity.faces import guarded
 from parity.faces.commands.groups import add_code, add_device
 
 HELP = "the first step and layer of a training that diverge"
+SETTINGS = ("device", "setup", "faults")
 ABOUT = (
     "Train a model on the CPU and on the device, from the same weights with the same batches, and name the first step, layer "
     "and operator of the device that rounding does not explain, in loss, gradients or weights. Each step is judged from the "

@@ -53,7 +53,7 @@ def add(to: argparse.ArgumentParser) -> None:
 
 def run(o: argparse.Namespace) -> int:
     """Compare two environments, or look for the version that changed a case; the exit code."""
-    asked = as_run(o.asked)
+    asked = as_run(o.asked, keys=() if o.bisect else ("device", "setup", "faults"))
     case = [p for p in asked.op if "(" in p or p.endswith(".jsonl")]
     if bool(o.after) == bool(o.bisect) or (o.bisect and (o.before or not case)):
         how = "--after PLACE, or looks for a version: parity upgrade CASE --bisect PLACE ..."

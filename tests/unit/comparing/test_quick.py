@@ -199,7 +199,7 @@ def test_a_long_truth_says_how_long(monkeypatch: pytest.MonkeyPatch, capsys: pyt
 
 
 def test_the_fixture_takes_the_effort_of_the_run(pytester: pytest.Pytester) -> None:
-    """As an option, and in an ini file."""
+    """As an option, and in the settings."""
     pytester.makepyfile(
         "import torch\n"
         "def test_one(parity):\n"
@@ -208,5 +208,5 @@ def test_the_fixture_takes_the_effort_of_the_run(pytester: pytest.Pytester) -> N
     )
     given = ("--parity-device", "sim", "-p", "no:cacheprovider")
     assert pytester.runpytest_subprocess(*given, "--parity-effort", "quick").ret == 0
-    pytester.makeini("[pytest]\nparity_effort = quick\n")
+    pytester.makepyprojecttoml("[tool.parity]\neffort = 'quick'\n")
     assert pytester.runpytest_subprocess(*given).ret == 0

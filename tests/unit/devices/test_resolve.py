@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
+from pathlib import Path
+
 import pytest
 import torch
 
+from parity import devices
+from parity.core import project
 from parity.core.errors import DeviceError, UsageError
 from parity.devices import Fault, resolve
 
@@ -81,3 +86,25 @@ def test_devices_with_faults_live_beside_healthy_ones_and_give_their_index_back(
     one = torch.ones(2)
     assert (healthy.upload(one) + 1).tolist() == [2, 2]
     assert (faulty.upload(one) + 1).tolist() == [4, 4]
+
+
+def test_a_type_of_devices_can_be_added(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It gets the name that was typed; a type that is there cannot be taken."""
+    monkeypatch.setattr(importlib.import_module("parity.devices.resolve"), "ADDED", {})
+    cpu = resolve("cpu")
+    named: list[str] = []
+    devices.add("mine", lambda name: named.append(name) or cpu)  # type: ignore[func-returns-value]
+    assert resolve("mine:1") is cpu
+    assert named == ["mine:1"]
+    for taken in ("mine", "mps", "Mine"):
+        with pytest.raises(UsageError, match=f"no type of devices can be added as '{taken}'; name yours otherwise"):
+            devices.add(taken, resolve)
+
+
+def test_an_unknown_device_of_the_settings_names_their_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "pyproject.toml"
+    file.write_text('[tool.parity]\ndevice = "mpss"\n')
+    monkeypatch.setenv(project.FILE, str(file))
+    with pytest.raises(UsageError) as e:
+        resolve("mpss")
+    assert str(e.value).endswith(f"? (device of [tool.parity] in {file})")

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from parity.core import project
 from parity.core.errors import RunFileError, UsageError
 from parity.core.results import Fingerprint, Record
 from parity.engine import resuming
@@ -123,6 +124,19 @@ def test_code_is_named_again_and_must_be_the_same(tmp_path: Path) -> None:
         resuming.options(replace(header, faults=Code(str(faults), "00")), replace(GIVEN, faults=str(faults)))
     with pytest.raises(UsageError, match="is a run with --time, which has no rest"):
         resuming.options(replace(HEADER, options="--time=300.0"), GIVEN)
+
+
+def test_the_settings_name_the_files_of_the_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that it was run with, and no others; they must be the same."""
+    setup = tmp_path / "flags.py"
+    setup.write_text("FLAGS = 1")
+    (tmp_path / "pyproject.toml").write_text('[tool.parity]\nsetup = "flags.py"\ndevice = "cpu"\nknown = "known.toml"\n')
+    monkeypatch.setenv(project.FILE, str(tmp_path / "pyproject.toml"))
+    o = resuming.options(replace(HEADER, setup=code_of(str(setup))), GIVEN)
+    assert (o.setup, o.device, o.known) == (str(setup), HEADER.fingerprint.device, None)
+    assert resuming.options(HEADER, GIVEN).setup is None
+    with pytest.raises(UsageError, match=r"is not what run\.jsonl was run with"):
+        resuming.options(replace(HEADER, setup=Code("flags.py", "00")), GIVEN)
 
 
 def test_another_device_torch_or_machine_is_refused() -> None:
