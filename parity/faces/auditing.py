@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import shlex
 import shutil
@@ -24,6 +25,7 @@ from parity.report import needs as needs_report
 from parity.report.last_line import last_line
 from parity.report.words import listed
 from parity.store import run_file
+from parity.store.rows import is_named
 from parity.zoo import BUGS
 
 ANSWERED = ("unsupported_op", "fallback")  # kinds of bugs that say no more than the operator table of a torch
@@ -63,18 +65,21 @@ def run(o: argparse.Namespace) -> int:
     if o.test:
         return _write_test(o)
     torch.autograd.set_multithreading_enabled(False)  # the simulated device needs the backward pass on the calling thread
-    place = str(o.torch or "")
-    if place and not Path(place).expanduser().exists() and shutil.which(place) is None:
+    of = str(o.torch or "")
+    if of and not Path(of).expanduser().exists() and shutil.which(of) is None:
         what = "a Python, the folder of a virtual environment, a wheel of torch for any system, or a native_functions.yaml"
-        raise UsageError(f"there is no {place}; name {what}")
-    table = operator_table(place) if place else None
+        raise UsageError(f"there is no {of}; name {what}")
+    table = operator_table(of) if of else None
     runs = [(str(path), run_file.read(path)) for path in o.run]
     gathered = [(path, causes.gather(r.records, r.deaths)) for path, r in runs]
     bugs = {b.fault.id: b for b in BUGS if not b.fault.scaled and b.kind not in ANSWERED}
     answers, code, began = [], 0, time.monotonic()
-    for name, make in functions(o.model).items():
+    # A model by its name needs no memory then; a file has its own way to build one.
+    place = torch.device("meta") if o.shapes and is_named(o.model) else contextlib.nullcontext()
+    for name, make in functions(o.model, given=o.input).items():
         try:
-            fn, inputs, kwargs = make()
+            with place:
+                fn, inputs, kwargs = make()
             faults = [] if o.shapes else [b.fault for b in bugs.values()]  # their conditions may read values
             found = audit(fn, *inputs, backward=not o.no_backward, table=table, faults=faults, shapes=o.shapes, **kwargs)
         except ParityError as e:
@@ -84,6 +89,7 @@ def run(o: argparse.Namespace) -> int:
         concerns = [c for _, some in gathered for c in needs_report.concerns(some, found)]
         answers.append((name, found, concerns))
         if not as_json:
+            print(f"{name}: {make.said}\n" if make.said else "", end="")
             print(needs_report.render(name, found, bugs, concerns, ", ".join(path for path, _ in runs), o.verbose), flush=True)
         code = max(code, 1 if _is_missing(found, concerns) else NothingCompared.exit_code if found.broken else 0)
     if as_json:
