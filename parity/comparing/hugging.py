@@ -28,7 +28,8 @@ SMALL: tuple[tuple[re.Pattern[str], int], ...] = tuple(
         r"(.*_)?(num_|n_)?(hidden_|self_attends_per_)?(layers?|blocks?)|depth|num_hidden_groups": 2,
         r"(attention_|qk_|v_)?head_dim|d_kv|d_head|head_size": 16,
         r"(moe_|shared_expert_|.*_)?(intermediate|ffn|filter)_(size|dim)|d_ff|d_inner|n_inner|dff": 128,
-        r"(encoder_|decoder_)?hidden_size|(.*_)?embed(ding)?_(dim|size)|d_model|n_embd|dim|d_embed|word_embed_proj_dim": 64,
+        r"(encoder_|decoder_)?hidden_size|projection_size|d_model|n_embd|d_embed|dim|word_embed_proj_dim": 64,
+        r"(.*_)?embed(ding)?_(dim|size)": 64,
         r"(n|num)_(routed_|local_)?experts": 4,
     }.items()
 )
@@ -37,11 +38,9 @@ SMALL: tuple[tuple[re.Pattern[str], int], ...] = tuple(
 def small(config: Any) -> Any:
     """A config like this one with two small layers. Raises what the config's class raises for values that do not go
     together."""
-    kind = type(config)
     changed = _changed(config)
-    for name, part in _parts(config).items():
-        changed[name] = {**part.to_diff_dict(), **_changed(part), "model_type": part.model_type}
-    made = kind.from_dict({**_cut(config.to_diff_dict(), config, changed), **changed})
+    parts = {n: _cut(part, _changed(part)) | {"model_type": part.model_type} for n, part in _parts(config).items()}
+    made = type(config).from_dict(_cut(config, changed) | parts)
     for one in (made, *_parts(made).values()):
         _keep_tokens(one)
     return made
@@ -50,12 +49,16 @@ def small(config: Any) -> Any:
 def _changed(config: Any) -> dict[str, Any]:
     """The fields of a config that get a small value."""
     found: dict[str, Any] = {}
+    if isinstance(depths := vars(config).get("depths"), (list, tuple)):  # stages of many widths, which have to go together
+        return {"depths": [min(1, d) for d in depths]}
     for name in inspect.signature(type(config).__init__).parameters:
         name = type(config).attribute_map.get(name, name)
-        now = getattr(config, name, None)
+        now = vars(config).get(name)
         small = next((value for pattern, value in SMALL if pattern.fullmatch(name)), None)
         if small is not None and isinstance(now, int) and not isinstance(now, bool):
             found[name] = min(now, small)
+    for name in (n for n in found if re.fullmatch(r"num_(key_value|kv)_heads", n)):  # a model without groups stays one
+        found[name] = 4 if vars(config)[name] == vars(config).get("num_attention_heads") else found[name]
     if "image_size" in vars(config) and isinstance(config.image_size, int):
         patch = getattr(config, "patch_size", 1)
         found["image_size"] = IMAGE if isinstance(patch, int) and IMAGE % patch == 0 else config.image_size
@@ -68,10 +71,13 @@ def _parts(config: Any) -> dict[str, Any]:
     return {name: part for name, part in held.items() if hasattr(part, "to_diff_dict")}
 
 
-def _cut(values: Mapping[str, Any], config: Any, changed: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a config with lists that have an entry for each layer as long as there are layers now."""
-    cut = {getattr(config, n): v for n, v in changed.items() if v != getattr(config, n) and re.search("layers?$|blocks?$", n)}
-    return {n: v[: cut.get(len(v), len(v))] if isinstance(v, list) else v for n, v in values.items()}
+def _cut(config: Any, changed: Mapping[str, Any]) -> dict[str, Any]:
+    """What a config says that its class's defaults don't, with these changes, and lists with an entry for each layer as long as
+    there are layers now. Which stages are handed out is left to the class."""
+    own = vars(config)
+    cut = {own[n]: v for n, v in changed.items() if v != own.get(n) and re.search("layers?$|blocks?$|depth$", n)}
+    said = {n: v for n, v in config.to_diff_dict().items() if not re.fullmatch("_?out_(features|indices)|stage_names", n)}
+    return {n: v[: cut.get(len(v), len(v))] if isinstance(v, list) else v for n, v in said.items()} | dict(changed)
 
 
 def _keep_tokens(config: Any) -> None:

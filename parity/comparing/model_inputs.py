@@ -8,6 +8,7 @@ one pass on the CPU, and the first that the model takes is used.
 from __future__ import annotations
 
 import inspect
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +29,7 @@ from parity.execution import inputs
 
 SIZES = {1: (64, 1024, 16000), 2: (32, 64, 28, 224), 3: (8, 16, 32)}  # by dimensions: image sizes to try, the cheapest first
 CHANNELS_LAST = "float32[1, 3, 224, 224]"  # the example in messages
+MOST = 12  # candidates that are tried, since each takes a pass
 FLAG = "--input"
 Given = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -77,7 +79,7 @@ def made(model: nn.Module, wants: Wants | None = None) -> Inputs:
     """Inputs that the model takes. wants: those that its library knows of, which are tried first. Raises UsageError with the
     flag that gives them, where none could be made."""
     tried: list[str] = []
-    for text, source, make in _candidates(model, wants):
+    for text, source, make in itertools.islice(_candidates(model, wants), MOST):
         args, kwargs = make()
         if not (problem := _refused(model, args, kwargs)):
             return Inputs(args, kwargs, f"inputs {text}, {source}")

@@ -130,6 +130,8 @@ def _of_transformers(transformers: Any, place: str, name: str) -> Factory:
     else:
         kind, config = _held(transformers, name), None
     if not (inspect.isclass(kind) and issubclass(kind, nn.Module)) or getattr(kind, "config_class", None) is None:
+        if kind is not None:
+            raise UsageError(f"{place}: {name} is no model with a config of its own; name one, such as hf:BertModel")
         of_models = (n for n in dir(transformers) if not n.endswith(("Config", "Tokenizer", "Processor", "Fast")))
         remedy = ", and no folder with a config.json; nothing is downloaded: hf:FOLDER takes one that is here"
         raise _unknown(place, name, of_models, remedy)

@@ -48,7 +48,11 @@ def is_named(place: str) -> bool:
     source, _, name = place.partition(":")
     if source in LIBRARIES:
         return bool(name)
-    return source not in TORCH_DATA and all(part.isidentifier() for part in (*source.split("."), name))
+    return (
+        source not in TORCH_DATA
+        and not source.endswith(".py")
+        and all(part.isidentifier() for part in (*source.split("."), name))
+    )
 
 
 @dataclass(frozen=True, slots=True)
