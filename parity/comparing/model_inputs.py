@@ -66,7 +66,8 @@ def given(texts: Sequence[str], model: object = None) -> Given:
         built = inputs.build(type(case)(case.op, case.dtype, args, kwargs))
     except CaseError as e:
         how = f"give tensors, such as {FLAG} '{CHANNELS_LAST}' or {FLAG} 'mask=bool[2, 16]'"
-        raise UsageError(f"{FLAG} {', '.join(texts)}: {e}; {how}") from None
+        why = str(e).partition("; copy it")[0].replace("this is not a case id", "this cannot be read")
+        raise UsageError(f"{FLAG} {', '.join(texts)}: {why}; {how}") from None
     place = next((p.device for m in _modules(model) for p in m.parameters()), torch.device("cpu"))
     tensors = [o.view.to(place) for o in built.operands]
     return (

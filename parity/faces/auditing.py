@@ -35,23 +35,17 @@ TEST = '''\
 Written by: {command}
 """
 
-import sys
-from pathlib import Path
-
-import pytest
-import torch
+{path}import pytest
 
 import parity
-from parity.comparing.models import as_call
+from parity.comparing.models import functions
 
-sys.path.insert(0, str(Path(__file__).parent / {folder!r}))
-import {module}  # noqa: E402  # found by the line before
+MAKES = functions({place}{given})
 
 
-@pytest.mark.parametrize("make", [{makes}])
-def test_runs_on_mps(make):
-    torch.manual_seed(0)
-    model, inputs, kwargs = as_call(make())
+@pytest.mark.parametrize("name", MAKES)
+def test_runs_on_mps(name):
+    model, inputs, kwargs = MAKES[name]()
     found = parity.audit(model, *inputs{options}, **kwargs)
     if not found.complete:
         pytest.fail(str(found), pytrace=False)
@@ -115,15 +109,19 @@ def _write_test(o: argparse.Namespace) -> int:
     """Write the test: 0."""
     if o.output.exists():
         raise UsageError(f"{o.output} is there already; remove it, or name another file with -o")
-    made = functions(o.model)
-    file = Path(o.model.partition(":")[0])
-    names = [name.rpartition(":")[2] for name in made]
+    made = functions(o.model, given=o.input)
+    file, _, function = o.model.partition(":")
+    place = repr(o.model)
+    if not is_named(o.model):
+        there = Path(os.path.relpath(Path(file).resolve(), o.output.parent.resolve())).as_posix()
+        place = f"str(Path(__file__).parent / {there!r})" + (f" + {':' + function!r}" if function else "")
+    words = [o.model, *(word for i in o.input for word in ("--input", i)), "-o", str(o.output)]
     text = TEST.format(
         models=", ".join(made),
-        command=f"parity audit {o.model} -o {o.output}" + (" --no-backward" if o.no_backward else ""),
-        folder=Path(os.path.relpath(file.parent.resolve(), o.output.parent.resolve())).as_posix(),
-        module=file.stem,
-        makes=", ".join(f"{file.stem}.{n}" for n in names),
+        path="" if is_named(o.model) else "from pathlib import Path\n\n",
+        command=f"parity audit {shlex.join(words)}" + (" --no-backward" if o.no_backward else ""),
+        place=place,
+        given=f", given={tuple(o.input)!r}" if o.input else "",
         options=", backward=False" if o.no_backward else "",
     )
     _write(o.output, text)
