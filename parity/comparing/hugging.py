@@ -40,10 +40,7 @@ def small(config: Any) -> Any:
     together."""
     changed = _changed(config)
     parts = {n: _cut(part, _changed(part)) | {"model_type": part.model_type} for n, part in _parts(config).items()}
-    made = type(config).from_dict(_cut(config, changed) | parts)
-    for one in (made, *_parts(made).values()):
-        _keep_tokens(one)
-    return made
+    return type(config).from_dict(_cut(config, changed) | parts)
 
 
 def _changed(config: Any) -> dict[str, Any]:
@@ -59,6 +56,8 @@ def _changed(config: Any) -> dict[str, Any]:
             found[name] = min(now, small)
     for name in (n for n in found if re.fullmatch(r"num_(key_value|kv)_heads", n)):  # a model without groups stays one
         found[name] = 4 if vars(config)[name] == vars(config).get("num_attention_heads") else found[name]
+    if size := found.get("vocab_size"):  # special tokens that it has no room for get an id in it
+        found |= {name: size - 1 - k for k, (name, value) in enumerate(sorted(_tokens(config).items())) if value >= size}
     if "image_size" in vars(config) and isinstance(config.image_size, int):
         patch = getattr(config, "patch_size", 1)
         found["image_size"] = IMAGE if isinstance(patch, int) and IMAGE % patch == 0 else config.image_size
@@ -78,14 +77,6 @@ def _cut(config: Any, changed: Mapping[str, Any]) -> dict[str, Any]:
     cut = {own[n]: v for n, v in changed.items() if v != own.get(n) and re.search("layers?$|blocks?$|depth$", n)}
     said = {n: v for n, v in config.to_diff_dict().items() if not re.fullmatch("_?out_(features|indices)|stage_names", n)}
     return {n: v[: cut.get(len(v), len(v))] if isinstance(v, list) else v for n, v in said.items()} | dict(changed)
-
-
-def _keep_tokens(config: Any) -> None:
-    """Give special tokens that the small vocabulary has no room for an id in it."""
-    size = _first(config, "vocab_size")
-    for k, (name, value) in enumerate(sorted(_tokens(config).items())) if size else ():
-        if value >= size:
-            setattr(config, name, size - 1 - k)
 
 
 def _tokens(config: Any) -> dict[str, int]:

@@ -150,6 +150,8 @@ def _added(o: RunOptions) -> dict[str, Any] | None:
 def _with_models(o: RunOptions) -> tuple[RunOptions, bool]:
     """The options with the Python files and models by name among the patterns as models, and whether nothing else was named."""
     named = tuple(p for p in o.op if own.are_models(p))
+    if o.input and not named:
+        raise UsageError("--input is of a model, and none is named: parity run models.py:net --input 'float32[2, 8]'")
     alone, ops = bool(named) and len(named) == len(o.op), tuple(p for p in o.op if p not in named)
     return replace(o, op=() if ops == (EVERY,) else ops, model=own.names((*o.model, *named))), alone
 

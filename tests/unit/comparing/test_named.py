@@ -16,6 +16,7 @@ from parity.core import machine
 from parity.core.errors import UsageError
 from parity.devices import Fault, resolve
 from parity.engine import own
+from parity.report.words import reproduce
 from parity.store.rows import is_named, is_own
 
 STUBS = {
@@ -254,6 +255,11 @@ def test_a_package_that_is_not_there_or_does_not_load(packages: Path, monkeypatc
 def test_what_names_a_model_and_what_an_op(place: str, is_name: bool, is_ours: bool) -> None:
     assert (is_named(place), is_own(place)) == (is_name, is_ours)
     assert own.are_models(place) is is_ours
+
+
+def test_a_finding_in_a_model_by_name_is_shown_again_with_its_inputs() -> None:
+    said = reproduce("timm:resnet18", "sim", options="--input=float32[2,3,8,8] --fail-on=void")
+    assert said.partition(";")[0] == "reproduce: parity run timm:resnet18 --device=sim --input='float32[2,3,8,8]'"
 
 
 def test_a_model_that_cannot_be_made_small_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
