@@ -121,27 +121,29 @@ def _of_torchvision(models: Any, place: str, name: str) -> Factory:
 
 
 def _of_transformers(transformers: Any, place: str, name: str) -> Factory:
-    kind: Any
-    folder = Path(name)
-    if (folder / hugging.CONFIG).is_file():
-        config = transformers.AutoConfig.from_pretrained(name, local_files_only=True)
+    if (Path(name) / hugging.CONFIG).is_file():
+        try:
+            config = transformers.AutoConfig.from_pretrained(name, local_files_only=True, trust_remote_code=False)
+        except Exception as e:  # what is in the folder may be anything
+            raise UsageError(f"{place}: transformers does not read its {hugging.CONFIG} ({_first_line(e)})") from e
         name = next(iter(config.architectures or ()), "")
         kind = _held(transformers, name) or transformers.MODEL_MAPPING.get(type(config))
     else:
         kind, config = _held(transformers, name), None
-    if not (inspect.isclass(kind) and issubclass(kind, nn.Module)) or getattr(kind, "config_class", None) is None:
+    if not inspect.isclass(kind) or nn.Module not in kind.__mro__ or getattr(kind, "config_class", None) is None:
         if kind is not None:
             raise UsageError(f"{place}: {name} is no model with a config of its own; name one, such as hf:BertModel")
         of_models = (n for n in dir(transformers) if not n.endswith(("Config", "Tokenizer", "Processor", "Fast")))
         remedy = ", and no folder with a config.json; nothing is downloaded: hf:FOLDER takes one that is here"
         raise _unknown(place, name, of_models, remedy)
-    config = kind.config_class() if config is None else config
+    made: Any = kind
+    config = made.config_class() if config is None else config
     if place.startswith("hf-small:"):
         try:
             config = hugging.small(config)
         except Exception as e:  # a config's class may refuse any two values
             raise UsageError(f"{place}: its config cannot be made small ({_first_line(e)}); take hf:{name}") from e
-    return _seeded(lambda: _fitting(lambda: kind(config), place))
+    return _seeded(lambda: _fitting(lambda: made(config), place))
 
 
 def _fitting(build: Callable[[], nn.Module], place: str) -> nn.Module:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import torch
 from torch import nn
 
 import parity
-from parity.comparing import hugging, named
+from parity.comparing import hugging
 from parity.comparing.models import Made, Maker, functions
 from parity.core import machine
 from parity.core.errors import UsageError
@@ -85,8 +86,8 @@ class BertConfig:
         return self
 class AutoConfig:
     @staticmethod
-    def from_pretrained(folder, local_files_only):
-        assert local_files_only
+    def from_pretrained(folder, local_files_only, trust_remote_code):
+        assert local_files_only and not trust_remote_code
         return BertConfig(**json.loads((Path(folder) / "config.json").read_text()))
 class BertModel(torch.nn.Module):
     config_class, main_input_name = BertConfig, "input_ids"
@@ -184,6 +185,9 @@ def test_a_class_of_transformers_has_its_own_config_or_a_small_one(packages: Pat
     (packages / "here").mkdir()
     (packages / "here" / hugging.CONFIG).write_text('{"layers": 3, "architectures": ["BertModel"]}')
     assert len(made("hf:here")[0].layers) == 3  # type: ignore[attr-defined]  # of the stub
+    (packages / "here" / hugging.CONFIG).write_text("{")
+    with pytest.raises(UsageError, match=r"hf:here: transformers does not read its config.json \(JSONDecodeError: "):
+        functions("hf:here")
 
 
 def test_a_model_that_the_memory_does_not_hold_is_not_built(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,7 +236,7 @@ def test_a_package_that_is_not_there_or_does_not_load(packages: Path, monkeypatc
         UsageError, match=r"timm does not load \(RuntimeError: operator torchvision::nms.*install the build for"
     ):
         functions("timm:resnet18")
-    monkeypatch.setattr(named.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     for place, package in (("timm:resnet18", "timm"), ("hf-small:BertModel", "transformers")):
         with pytest.raises(UsageError, match=f"^{package} is not installed; pip install {package}$"):
             functions(place)
