@@ -107,7 +107,7 @@ def texts(model: nn.Module) -> Iterator[tuple[str, str]]:
     main = str(getattr(model, "main_input_name", "input_ids"))
     known: dict[str, list[str]] = {n: list(_of(n, config, model)) for n in takes if n in _KINDS}
     decoder = "decoder_input_ids" if getattr(config, "is_encoder_decoder", False) else ""
-    both = [n for n in ("input_ids", "pixel_values", "input_values", "input_features") if n in known]
+    both: list[str] = [n for n in ("input_ids", "pixel_values", "input_values", "input_features") if n in known]
     groups: list[list[str]] = [both, [main]]
     for names in groups + [[n] for n in both]:
         yield from _joined([n for n in dict.fromkeys((*names, decoder)) if known.get(n)], known)
