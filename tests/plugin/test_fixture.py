@@ -350,7 +350,7 @@ def test_a_model_by_its_name_is_a_test_without_code(pytester: pytest.Pytester) -
     done.assert_outcomes(passed=1, failed=2, deselected=1)
     done.stdout.fnmatch_lines(
         [
-            "*Sequential float32 on sim: wrong in out, *",
+            "*Sequential float32 on sim *aten::tanh wrong, *",
             "*no inputs could be made for Odd, *give them: --parity-input 'float32*",
         ]
     )
