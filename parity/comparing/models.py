@@ -1,11 +1,13 @@
-"""Users' own models and functions in a file, each compared as by `assert_parity`.
+"""Users' own models and functions, each compared as by `assert_parity`: those in a file, and models by name
+(`parity.comparing.named`).
 
 A file holds functions without parameters. Each returns what is to be compared, a model or a function and then its inputs:
 
     def bert():
         return make_bert().eval(), torch.randint(1000, (2, 16))
 
-or, as `torch.export` takes them, `(model, (inputs, ...), {"name": input})`.
+or, as `torch.export` takes them, `(model, (inputs, ...), {"name": input})`. A model without inputs gets some that are made
+(`parity.comparing.model_inputs`).
 `parity run FILE.py` compares them in a job (`parity.engine.own`). Before each function is called, torch's seed is set to 0, so
 that two runs compare equal weights.
 """
@@ -16,12 +18,17 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
+from parity.comparing import model_inputs
 from parity.comparing.function import Sides, compared, raised_at
+from parity.comparing.model_inputs import FLAG, Wants, takes_some
+from parity.comparing.named import factory
 from parity.comparing.own_figures import with_figures
 from parity.comparing.request import Request
 from parity.comparing.rows import rows
@@ -32,6 +39,7 @@ from parity.core.errors import ParityError, UsageError
 from parity.core.results import Status
 from parity.devices import load_faults, resolve
 from parity.devices.setup import add_folder_to_path, refuse_modes, run_setup
+from parity.store.rows import is_named
 from parity.store.run_file import encode
 
 MODEL = "a model and its inputs"
@@ -41,13 +49,19 @@ Made = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 # ------------------------------------------------------------------------------------------------------ what a file holds
 
 
-def functions(place: str, returns: str = MODEL) -> dict[str, Callable[[], Made]]:
-    """The functions of a place, "models.py" or "models.py:bert", by their names in run files; each returns (function, inputs,
-    inputs by name). returns: what they return, in words.
+def functions(place: str, returns: str = MODEL, given: Sequence[str] = ()) -> dict[str, Maker]:
+    """What makes the models of a place, "models.py", "models.py:bert" or "timm:resnet18", by their names in run files; each
+    returns (function, inputs, inputs by name). returns: what the functions of a file return, in words; given: the inputs
+    instead of those that are made or returned, as texts.
 
-    Raises UsageError if the file does not run or holds no such function.
+    Raises UsageError if the file does not run or holds no such function, and for a model that nobody knows.
     """
     file, _, only = place.partition(":")
+    if is_named(place):
+        makes = factory(place)
+        if not _takes_nothing(makes):
+            raise UsageError(f"{place} has parameters; give a function or class without any, which makes a model")
+        return {place: Maker(place, makes, returns, tuple(given))}
     module = _module(Path(file), returns)
     public = {n: f for n, f in vars(module).items() if inspect.isfunction(f) and not n.startswith("_")}
     found = {n: f for n, f in public.items() if f.__module__ == module.__name__ and _takes_nothing(f)}
@@ -59,7 +73,14 @@ def functions(place: str, returns: str = MODEL) -> dict[str, Callable[[], Made]]
         found = {only: public[only]}
     if not found:
         raise UsageError(f"{file} has no public function without parameters; write one that returns {returns}")
-    return {f"{Path(file).name}:{n}": _maker(f"{Path(file).name}:{n}", f, returns) for n, f in found.items()}
+    made = {(name := f"{Path(file).name}:{n}"): Maker(name, f, returns, tuple(given)) for n, f in found.items()}
+    return _one_at_most(made, given)
+
+
+def _one_at_most(made: dict[str, Maker], given: Sequence[str]) -> dict[str, Maker]:
+    if given and len(made) > 1:
+        raise UsageError(f"{FLAG} gives the inputs of one model, and these are {len(made)}; name one: {', '.join(made)}")
+    return made
 
 
 def _takes_nothing(f: Callable[..., Any]) -> bool:
@@ -67,22 +88,50 @@ def _takes_nothing(f: Callable[..., Any]) -> bool:
     return all(p.default is not p.empty or p.kind in kinds for p in inspect.signature(f).parameters.values())
 
 
-def _maker(name: str, f: Callable[[], Any], returns: str) -> Callable[[], Made]:
-    def made() -> Made:
+@dataclass(slots=True)
+class Maker:
+    """Makes a model with its inputs. said: where those that were made come from, "" where the function returns them."""
+
+    name: str
+    of: Callable[[], Any]
+    returns: str = MODEL
+    given: tuple[str, ...] = ()
+    said: str = ""
+
+    def __call__(self) -> Made:
+        """(function, inputs, inputs by name), of the same random numbers each time. Raises UsageError."""
         torch.manual_seed(SEED)
         try:
-            got = f()
+            got = self.of()
+        except UsageError:
+            raise
         except Exception as e:
-            raise UsageError(f"{name} raises {type(e).__name__}: {(str(e).splitlines() or [''])[0][:200]}{raised_at(e)}") from e
+            why = f"{type(e).__name__}: {(str(e).splitlines() or [''])[0][:200]}{raised_at(e)}"
+            raise UsageError(f"{self.name} raises {why}") from e
         parts = got if isinstance(got, tuple) else (got,)
         if not callable(parts[0]):
-            wanted = "a model or a function, and its inputs after it" if returns == MODEL else returns
-            raise UsageError(f"{name} returns {_spelt(got)}; return {wanted}")
-        if returns == MODEL and _is_training(parts):
-            raise UsageError(f"{name} returns make and the batches, which parity train takes (parity train --help)")
-        return as_call(parts) if returns == MODEL else (parts[0], parts[1:], {})
+            wanted = "a model or a function, and its inputs after it" if self.returns == MODEL else self.returns
+            raise UsageError(f"{self.name} returns {_spelt(got)}; return {wanted}")
+        if _is_training(parts):
+            if self.returns == MODEL:
+                raise UsageError(f"{self.name} returns make and the batches, which parity train takes (parity train --help)")
+            return parts[0], parts[1:], {}
+        return self._with_inputs(parts)
 
-    return made
+    def _with_inputs(self, parts: tuple[Any, ...]) -> Made:
+        """A model with the inputs that were given, else those that it came with, else those that can be made."""
+        wants = tuple(p for p in parts[1:] if isinstance(p, Wants))
+        if self.given:
+            args, kwargs = model_inputs.given(self.given, parts[0])
+            return parts[0], args, kwargs
+        if not isinstance(parts[0], nn.Module) or len(parts) > 1 + len(wants) or not takes_some(parts[0]):
+            return as_call(parts)
+        try:
+            found = model_inputs.made(parts[0], *wants)
+        except UsageError as e:
+            raise UsageError(f"{self.name}: {e}") from None
+        self.said = found.said
+        return parts[0], found.args, dict(found.kwargs)
 
 
 def _is_training(parts: tuple[Any, ...]) -> bool:
@@ -124,8 +173,8 @@ def _module(path: Path, returns: str) -> Any:
 
 
 def job(given: Given) -> Job:
-    """Compare the functions of some files: an event before and after each. given: places, device, faults, setup, fail_on,
-    and the names that are done."""
+    """Compare the functions of some files: an event before and after each. given: places, inputs, device, faults, setup,
+    fail_on, and the names that are done."""
     asked = given.asked
     processes.prepare_torch()
     refuse_modes()
@@ -133,28 +182,29 @@ def job(given: Given) -> Job:
         run_setup(asked["setup"])
     device = resolve(asked["device"], load_faults(asked["faults"]) if asked["faults"] else ())
     fail_on = tuple(map(Status, asked["fail_on"]))
-    left = {name: make for name, make in of_places(asked["places"]).items() if name not in asked["done"]}
+    left = {name: make for name, make in of_places(asked["places"], asked["inputs"]).items() if name not in asked["done"]}
     given.of = len(left)
     for name, make in left.items():
         yield from _compared(name, make, device, fail_on)
 
 
-def of_places(places: Sequence[str]) -> dict[str, Callable[[], Made]]:
-    """What these places name, each function once. Raises UsageError for functions of one name in two files."""
-    made: dict[str, Callable[[], Made]] = {}
+def of_places(places: Sequence[str], given: Sequence[str] = ()) -> dict[str, Maker]:
+    """What these places name, each function once. given: the inputs of the one model. Raises UsageError for functions of one
+    name in two files."""
+    made: dict[str, Maker] = {}
     files: dict[str, Path] = {}
     for place in places:
         file = Path(f"{place.partition('.py')[0]}.py").resolve()
-        for name, make in functions(place).items():
+        for name, make in functions(place, given=given).items():
             if files.setdefault(name, file) != file:
                 raise UsageError(
                     f"two functions are called {name}, in {files[name]} and {file}; give the files different names"
                 )
             made.setdefault(name, make)
-    return made
+    return _one_at_most(made, given)
 
 
-def _compared(name: str, make: Callable[[], Made], device: Any, fail_on: tuple[Status, ...]) -> Job:
+def _compared(name: str, make: Maker, device: Any, fail_on: tuple[Status, ...]) -> Job:
     yield {BEGIN: {"name": name, "dtype": ""}}
     try:
         fn, inputs, kwargs = make()

@@ -23,6 +23,9 @@ SETUP_HELP = (
     "Python that every process runs first: backend flags, a backend's import; or faults for a simulated device: a file with "
     "FAULTS, or an installed module by its name (one of each may be given)"
 )
+INPUT_HELP = (
+    "an input of the model, 'float32[1, 3, 224, 224]' or 'mask=bool[2, 16]', in place of those that are made (repeatable)"
+)
 FAULTY = frozenset({"FAULTS", "BUGS", "Fault"})  # names that a file with faults has, and one that sets flags has not
 PROFILE_HELP = "quick (the default), full or deep"
 METADATA, KNOWN = ALSO = ("metadata", "known")  # what fails a run with --fail-on besides a status
@@ -52,6 +55,11 @@ def read_text(given: str) -> str:
     if not given.strip():  # usually an unset variable of a script
         raise ArgumentTypeError("it is empty; name something, or leave the option out")
     return given
+
+
+def read_input(given: str) -> str:
+    """A tensor in parity's notation, without spaces: the header of a run file has its options as words."""
+    return "".join(read_text(given).split())
 
 
 def read_path(given: str) -> Path:
@@ -243,7 +251,7 @@ class RunOptions:
     op: tuple[str, ...] = _option(
         (),
         "ops by name, with * and ?; all by default; and models.py, or models.py:bert: functions of yours that return a model "
-        "or function and its inputs",
+        "or function and its inputs; and models by name, timm:resnet18 (parity help models)",
         "only ops whose name matches this pattern (repeatable)",
         metavar="PATTERN",
         flags=("op",),
@@ -324,7 +332,11 @@ class RunOptions:
         f"status that fails a test besides the findings: unsupported, ...; or {METADATA}, {KNOWN}",
         metavar="WHAT",
     )
-    model: tuple[str, ...] = _option((), "files of PATTERN", read=read_text, offered=())
+    model: tuple[str, ...] = _option(
+        (), "files of PATTERN", "a model to compare, models.py:net or timm:resnet18, without a test (repeatable)",
+        metavar="MODEL", read=read_text, offered=(PYTEST,),
+    )  # fmt: skip
+    input: tuple[str, ...] = _option((), INPUT_HELP, INPUT_HELP, metavar="INPUT", read=read_input)
     known: str | None = _option(
         None,
         "accept the findings in this file, which parity known add writes; their cases run first",

@@ -1,6 +1,7 @@
 """Users' own models and functions as items of a run: `parity run FILE.py`, and tests that use `assert_parity`.
 
-An item is called as its function, "models.py:bert", or as its test, "tests/test_net.py::test_bert". Its case has the same name.
+An item is called as its function, "models.py:bert", as the model, "timm:resnet18", or as its test,
+"tests/test_net.py::test_bert". Its case has the same name.
 A job (`parity.comparing.models`) compares each function, because a function may end the process.
 """
 
@@ -19,22 +20,26 @@ from parity.engine.child import Child, Watch
 from parity.engine.inquest import STARTING, How
 from parity.findings.known import Entry, Found
 from parity.store import run_file
-from parity.store.rows import AGREES, DEVICE, SEEN, Death, ItemRow, Row, Sighting
+from parity.store.rows import AGREES, DEVICE, SEEN, Death, ItemRow, Row, Sighting, is_named, is_own
 
 MODELS = "parity.comparing.models.job"
 PATIENCE = 600.0  # seconds that one function may take
+HOW = (
+    "a Python file, models.py, a function in it, models.py:bert, or a model by its name, timm:resnet18, package.module:factory"
+)
 LAST_WORDS = 300  # most characters of what a process said last
 
 
-def compared(places: Sequence[str], how: How, fail_on: Sequence[str] = ()) -> Iterator[Row | str]:
-    """Compare the functions of some files: an item and its records for each of them, a Death where one ends or hangs its
-    process, and a text for a function that says nothing (it fails on the CPU, or nothing of it is compared) and for a process
-    that ends before it has said that all is done.
+def compared(places: Sequence[str], how: How, fail_on: Sequence[str] = (), inputs: Sequence[str] = ()) -> Iterator[Row | str]:
+    """Compare the functions of some files, and models by name: an item and its records for each of them, a Death where one ends
+    or hangs its process, and a text for a function that says nothing (it fails on the CPU, or nothing of it is compared) and
+    for a process that ends before it has said that all is done.
 
     Raises UsageError if a file holds no such function.
     """
     done: list[str] = []
     given = {"places": [*places], "device": how.device, "faults": how.faults, "setup": how.setup, "fail_on": [*fail_on]}
+    given["inputs"] = [*inputs]
     while True:
         with Child(MODELS, given | {"done": done}, Watch(STARTING + PATIENCE, PATIENCE)) as process:
             for event in process:
@@ -60,17 +65,21 @@ def compared(places: Sequence[str], how: How, fail_on: Sequence[str] = ()) -> It
 
 
 def names(places: Sequence[str]) -> tuple[str, ...]:
-    """The places with full paths, for a process that stands elsewhere. Raises UsageError for a file that is not there."""
-    found = []
+    """The places that name models. Raises UsageError for a file that is not there, and for what is no such name."""
     for place in places:
         file, _, function = place.partition(".py")
-        path = Path(f"{file}.py")
+        if is_named(place):
+            continue
         if not place.partition(":")[0].endswith(".py") or (function and not function.startswith(":")):
-            raise UsageError(f"{place}: give a Python file, models.py, or a function in it, models.py:bert")
-        if not path.is_file():
-            raise UsageError(f"{place}: there is no file {path}")
-        found.append(place)
-    return tuple(found)
+            raise UsageError(f"{place}: give {HOW}")
+        if not Path(f"{file}.py").is_file():
+            raise UsageError(f"{place}: there is no file {file}.py")
+    return tuple(places)
+
+
+def are_models(pattern: str) -> bool:
+    """Whether a pattern of `parity run` names models and no op."""
+    return pattern.endswith(".py") or is_own(pattern)
 
 
 def accepted(records: Sequence[Record], seen: Sequence[Sighting]) -> list[Record]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import shlex
 import shutil
@@ -24,6 +25,7 @@ from parity.report import needs as needs_report
 from parity.report.last_line import last_line
 from parity.report.words import listed
 from parity.store import run_file
+from parity.store.rows import is_named
 from parity.zoo import BUGS
 
 ANSWERED = ("unsupported_op", "fallback")  # kinds of bugs that say no more than the operator table of a torch
@@ -33,23 +35,17 @@ TEST = '''\
 Written by: {command}
 """
 
-import sys
-from pathlib import Path
-
-import pytest
-import torch
+{path}import pytest
 
 import parity
-from parity.comparing.models import as_call
+from parity.comparing.models import functions
 
-sys.path.insert(0, str(Path(__file__).parent / {folder!r}))
-import {module}  # noqa: E402  # found by the line before
+MAKES = functions({place}{given})
 
 
-@pytest.mark.parametrize("make", [{makes}])
-def test_runs_on_mps(make):
-    torch.manual_seed(0)
-    model, inputs, kwargs = as_call(make())
+@pytest.mark.parametrize("name", MAKES)
+def test_runs_on_mps(name):
+    model, inputs, kwargs = MAKES[name]()
     found = parity.audit(model, *inputs{options}, **kwargs)
     if not found.complete:
         pytest.fail(str(found), pytrace=False)
@@ -63,18 +59,21 @@ def run(o: argparse.Namespace) -> int:
     if o.test:
         return _write_test(o)
     torch.autograd.set_multithreading_enabled(False)  # the simulated device needs the backward pass on the calling thread
-    place = str(o.torch or "")
-    if place and not Path(place).expanduser().exists() and shutil.which(place) is None:
+    of = str(o.torch or "")
+    if of and not Path(of).expanduser().exists() and shutil.which(of) is None:
         what = "a Python, the folder of a virtual environment, a wheel of torch for any system, or a native_functions.yaml"
-        raise UsageError(f"there is no {place}; name {what}")
-    table = operator_table(place) if place else None
+        raise UsageError(f"there is no {of}; name {what}")
+    table = operator_table(of) if of else None
     runs = [(str(path), run_file.read(path)) for path in o.run]
     gathered = [(path, causes.gather(r.records, r.deaths)) for path, r in runs]
     bugs = {b.fault.id: b for b in BUGS if not b.fault.scaled and b.kind not in ANSWERED}
     answers, code, began = [], 0, time.monotonic()
-    for name, make in functions(o.model).items():
+    # A model by its name needs no memory then; a file has its own way to build one.
+    place = torch.device("meta") if o.shapes and is_named(o.model) else contextlib.nullcontext()
+    for name, make in functions(o.model, given=o.input).items():
         try:
-            fn, inputs, kwargs = make()
+            with place:
+                fn, inputs, kwargs = make()
             faults = [] if o.shapes else [b.fault for b in bugs.values()]  # their conditions may read values
             found = audit(fn, *inputs, backward=not o.no_backward, table=table, faults=faults, shapes=o.shapes, **kwargs)
         except ParityError as e:
@@ -84,6 +83,7 @@ def run(o: argparse.Namespace) -> int:
         concerns = [c for _, some in gathered for c in needs_report.concerns(some, found)]
         answers.append((name, found, concerns))
         if not as_json:
+            print(f"{name}: {make.said}\n" if make.said else "", end="")
             print(needs_report.render(name, found, bugs, concerns, ", ".join(path for path, _ in runs), o.verbose), flush=True)
         code = max(code, 1 if _is_missing(found, concerns) else NothingCompared.exit_code if found.broken else 0)
     if as_json:
@@ -109,15 +109,19 @@ def _write_test(o: argparse.Namespace) -> int:
     """Write the test: 0."""
     if o.output.exists():
         raise UsageError(f"{o.output} is there already; remove it, or name another file with -o")
-    made = functions(o.model)
-    file = Path(o.model.partition(":")[0])
-    names = [name.rpartition(":")[2] for name in made]
+    made = functions(o.model, given=o.input)
+    file, _, function = o.model.partition(":")
+    place = repr(o.model)
+    if not is_named(o.model):
+        there = Path(os.path.relpath(Path(file).resolve(), o.output.parent.resolve())).as_posix()
+        place = f"str(Path(__file__).parent / {there!r})" + (f" + {':' + function!r}" if function else "")
+    words = [o.model, *(word for i in o.input for word in ("--input", i)), "-o", str(o.output)]
     text = TEST.format(
         models=", ".join(made),
-        command=f"parity audit {o.model} -o {o.output}" + (" --no-backward" if o.no_backward else ""),
-        folder=Path(os.path.relpath(file.parent.resolve(), o.output.parent.resolve())).as_posix(),
-        module=file.stem,
-        makes=", ".join(f"{file.stem}.{n}" for n in names),
+        path="" if is_named(o.model) else "from pathlib import Path\n\n",
+        command=f"parity audit {shlex.join(words)}" + (" --no-backward" if o.no_backward else ""),
+        place=place,
+        given=f", given={tuple(o.input)!r}" if o.input else "",
         options=", backward=False" if o.no_backward else "",
     )
     _write(o.output, text)

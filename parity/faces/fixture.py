@@ -132,10 +132,15 @@ def parity(request: pytest.FixtureRequest) -> Any:
     The device is that of --parity-device, with --parity-faults and after --parity-setup; --parity-fail-on, --parity-effort and
     --parity-known apply too. See `parity.assert_parity` for all arguments. A test that takes it and never calls it fails.
     """
+    return _caller(request.config)
+
+
+def _caller(config: pytest.Config) -> Caller:
+    """The value of the fixture. Fails the test for what the options name and cannot be had."""
     from parity.core.errors import ParityError
     from parity.findings import known_file
 
-    o = request.config.option
+    o = config.option
     entries: Sequence[Entry] = ()
     try:
         device = _own(o.parity_device, o.parity_faults, o.parity_setup)
@@ -144,11 +149,41 @@ def parity(request: pytest.FixtureRequest) -> Any:
         device = e
     if isinstance(device, ParityError):  # outside of the handler, or pytest shows both errors
         pytest.fail(f"parity: {device}", pytrace=False)
-    detail = request.config.get_verbosity() > 0
+    detail = config.get_verbosity() > 0
     fail_on = tuple(word for word in o.parity_fail_on if word not in ALSO)
     options = {"device": device, "fail_on": fail_on, "detail": detail, "effort": o.parity_effort}
-    caller = request.config.stash[_CALLER] = Caller(request.config, entries, **options)
+    caller = config.stash[_CALLER] = Caller(config, entries, **options)
     return caller
+
+
+class ModelItem(pytest.Item):
+    """The test of a model that --parity-model names: no file has it. Its id is the model's name, as in `parity run`."""
+
+    def runtest(self) -> None:
+        """Compare the model on the device of this run, as a test with the fixture would."""
+        from parity.comparing.models import functions
+        from parity.core.errors import UsageError
+
+        caller, problem = _caller(self.config), ""
+        try:
+            (make,) = functions(self.name, given=self.config.option.parity_input).values()
+            fn, inputs, kwargs = make()
+        except (UsageError, ValueError) as e:
+            problem = str(e) if isinstance(e, UsageError) else f"{self.name} has several models; name one with :NAME"
+        if problem:  # outside of the handler, or pytest shows both errors
+            pytest.fail(f"parity: {problem.replace('--input', '--parity-input')}", pytrace=False)
+        self.add_report_section("call", "parity", make.said)
+        caller(fn, *inputs, **kwargs)
+
+    def reportinfo(self) -> tuple[Path, None, str]:
+        """Where it is, in the words of pytest: nowhere but by its name."""
+        return self.config.rootpath, None, self.name
+
+
+def add_models(session: pytest.Session, items: list[pytest.Item]) -> None:
+    """Add a test for each model of --parity-model."""
+    models = dict.fromkeys(session.config.option.parity_model)
+    items += [ModelItem.from_parent(session, name=name, nodeid=name) for name in models]
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

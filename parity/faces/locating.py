@@ -4,6 +4,7 @@ also makes one; and the first step of a training, for `parity train`."""
 from __future__ import annotations
 
 import argparse
+import shlex
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from parity.comparing import meter
-from parity.comparing.models import functions
+from parity.comparing.models import Maker, functions
 from parity.comparing.quick import effort_of
 from parity.core.errors import ParityError, UsageError
 from parity.core.status import Conclusion
@@ -23,6 +24,7 @@ from parity.locating.capturing import capture
 from parity.locating.locate import locate
 from parity.locating.located import plural
 from parity.report.last_line import last_line
+from parity.training.standard import standard
 from parity.training.train import compare_training
 
 ITSELF = "the device is the CPU itself, which cannot diverge from itself; name another with --device"
@@ -36,7 +38,7 @@ def run(o: argparse.Namespace) -> int:
     if device.name == "cpu" and not o.against and not o.compile:
         raise UsageError(ITSELF)
     if o.against:
-        _one(o.model)
+        _one(o)
 
     def located(fn: Any, *inputs: Any, **kwargs: Any) -> Any:
         modules = o.verbose or bool(o.output)
@@ -44,7 +46,8 @@ def run(o: argparse.Namespace) -> int:
         return locate(fn, *inputs, device=device, backward=not o.no_backward, **how, **kwargs)
 
     found: dict[str, Any] = {}
-    code = _each(o.model, located, "located", "a model and its inputs", bool(o.against), found)
+    made = functions(o.model, given=o.input)
+    code = _each(made, located, "located", bool(o.against), found)
     for path in o.output if found else ():
         if path.suffix == ".html":
             from parity.report.located import page
@@ -75,11 +78,12 @@ def _write_script(path: Path, found: Mapping[str, Any], device: str) -> None:
 def record(o: argparse.Namespace) -> int:
     """Write the capture of a function: 0. Raises UsageError for a file without one, or with more than one."""
     device = _device(o, o.device or "auto")
-    name, make = _one(o.model)
+    name, make = _one(o)
     fn, inputs, kwargs = make()
     made = capture(fn, *inputs, path=o.capture, device=device, backward=not o.no_backward, limit=o.limit or LIMIT, **kwargs)
     print(f"{name}: {made}")
-    print(f"compare it on another machine: parity locate {o.model} --against {o.capture}")
+    given = "".join(f" --input {shlex.quote(i)}" for i in o.input)
+    print(f"compare it on another machine: parity locate {shlex.quote(o.model)}{given} --against {o.capture}")
     return 0
 
 
@@ -89,28 +93,33 @@ def train(o: argparse.Namespace) -> int:
     if device.name == "cpu":
         raise UsageError(ITSELF)
 
-    def trained(make: Any, *rest: Any) -> Any:
-        if isinstance(make, nn.Module) or (rest and all(isinstance(x, Tensor) for x in rest)):
+    def trained(make: Any, *rest: Any, **kwargs: Any) -> Any:
+        batches: Any = rest[0] if rest else ()
+        if isinstance(make, nn.Module):
+            found = standard(make, rest, kwargs)
+            print(f"{type(make).__name__}: {found.said}", flush=True)
+            make, batches = found.make, found.batches
+        elif rest and all(isinstance(x, Tensor) for x in rest):
             raise UsageError(
-                "it returns a model and its inputs, which parity locate, audit and run take; parity train takes make and the "
-                "batches (parity train --help)"
+                "it returns a function and its inputs, which parity locate, audit and run take; parity train takes a model, or "
+                "make and the batches (parity train --help)"
             )
-        if len(rest) != 1:
+        elif len(rest) != 1:
             raise UsageError(f"it returns {plural(1 + len(rest), 'thing')}; return two, make and the batches")
-        return compare_training(make, rest[0], steps=o.steps, device=device)
+        return compare_training(make, batches, steps=o.steps, device=device)
 
-    return _each(o.training, trained, "compared", "make and the batches")
+    return _each(functions(o.training, "make and the batches", o.input), trained, "compared")
 
 
-def _each(place: str, ask: Any, done: str, returns: str, alone: bool = False, answers: dict[str, Any] | None = None) -> int:
+def _each(made: Mapping[str, Maker], ask: Any, done: str, alone: bool = False, answers: dict[str, Any] | None = None) -> int:
     """Ask for each function of a file, and print the verdict. alone: there is one, whose error is the command's. answers: where
     they are kept."""
     began, code = time.monotonic(), 0
     diverging: dict[str, str] = {}  # the next command of each function that diverges
-    made = functions(place, returns)
     for name, make in made.items():
         try:
             fn, inputs, kwargs = make()
+            print(f"{name}: {make.said}\n" if make.said else "", end="", flush=True)
             with meter.shown():
                 found = ask(fn, *inputs, **kwargs)
         except ParityError as e:
@@ -136,12 +145,12 @@ def _each(place: str, ask: Any, done: str, returns: str, alone: bool = False, an
     return code
 
 
-def _one(model: str) -> tuple[str, Any]:
+def _one(o: argparse.Namespace) -> tuple[str, Maker]:
     """The name and the function of a file with a single one. Raises UsageError."""
-    found = functions(model)
+    found = functions(o.model, given=o.input)
     if len(found) > 1:
         first = next(iter(found)).rpartition(":")[2]
-        raise UsageError(f"a capture is of one function, and {model} has {len(found)}; name one: {model}:{first}")
+        raise UsageError(f"a capture is of one function, and {o.model} has {len(found)}; name one: {o.model}:{first}")
     return next(iter(found.items()))
 
 

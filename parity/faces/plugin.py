@@ -24,7 +24,7 @@ from parity.core import parent, processes, project
 from parity.engine.options import RunOptions
 from parity.faces.failing import Folded
 from parity.faces.failing import pytest_runtest_makereport as pytest_runtest_makereport
-from parity.faces.fixture import Verbose
+from parity.faces.fixture import Verbose, add_models
 from parity.faces.fixture import parity as parity
 from parity.faces.fixture import pytest_runtest_call as pytest_runtest_call
 from parity.faces.fixture import pytest_runtest_setup as pytest_runtest_setup
@@ -201,6 +201,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if isinstance(items, ParityError):  # outside of the handler, or pytest shows both tracebacks
         raise pytest.Collector.CollectError(f"parity: {items}")
     metafunc.parametrize("parity_item", items, ids=[i.id for i in items])
+
+
+@pytest.hookimpl(tryfirst=True)  # -k and -m choose among them, too
+def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.Item]) -> None:
+    """Add the models of --parity-model; those of `parity run` are compared by themselves."""
+    if not runs_the_suite(session.config):
+        add_models(session, items)
 
 
 def _explains_later(config: pytest.Config) -> bool:

@@ -148,8 +148,10 @@ def _added(o: RunOptions) -> dict[str, Any] | None:
 
 
 def _with_models(o: RunOptions) -> tuple[RunOptions, bool]:
-    """The options with the Python files among the patterns as models, and whether nothing else was named."""
-    named = tuple(p for p in o.op if p.endswith(".py") or ".py:" in p)
+    """The options with the Python files and models by name among the patterns as models, and whether nothing else was named."""
+    named = tuple(p for p in o.op if own.are_models(p))
+    if o.input and not named:
+        raise UsageError("--input is of a model, and none is named: parity run models.py:net --input 'float32[2, 8]'")
     alone, ops = bool(named) and len(named) == len(o.op), tuple(p for p in o.op if p not in named)
     return replace(o, op=() if ops == (EVERY,) else ops, model=own.names((*o.model, *named))), alone
 
@@ -166,7 +168,7 @@ def _own(o: RunOptions, reporter: Any) -> int:
     if o.shard and not o.shard.startswith("1/"):  # they are no items that could be shared out
         return int(reporter.run.result().exit_code)
     reporter.run.own_left = True  # until all have been heard of
-    for row in own.compared(o.model, How(o.device, o.faults, o.setup), statuses(o.fail_on, "--fail-on", ALSO)):
+    for row in own.compared(o.model, How(o.device, o.faults, o.setup), statuses(o.fail_on, "--fail-on", ALSO), o.input):
         reporter.own(row)
     reporter.run.own_left = False
     code: int = reporter.run.result().exit_code

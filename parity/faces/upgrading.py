@@ -44,7 +44,7 @@ STORING = 120.0  # seconds in which a run that was asked to stop stores what it 
 
 def check(asked: RunOptions) -> None:
     """Refuse a mistake now, and not after the minutes of the first run."""
-    files = tuple(p for p in asked.op if ".py" in p)
+    files = tuple(p for p in asked.op if own.are_models(p))
     own.names(files)
     patterns = tuple(p for p in asked.op if p not in files)
     suite.select(patterns, split(asked.family), split(asked.dtype), asked.source or suite.profile(asked.profile).source)

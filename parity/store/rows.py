@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
+from parity.core.case import TORCH_DATA
 from parity.core.extensions import NAME
 from parity.core.results import DEATHS, Aspect, AspectWord, Fingerprint, MetadataNote, Record, StatusWord
 from parity.core.stored import Count, Number, named, words
@@ -20,6 +21,7 @@ BLAMES = ("", DEVICE, CPU, OUTSIDE, UNKNOWN)
 # What a run saw of a known finding.
 SEEN, GROWN, EXPIRED, AGREES, NOTHING = "seen", "grown", "expired", "agrees", "nothing"
 SIGHTED = (SEEN, GROWN, EXPIRED, AGREES, NOTHING)
+LIBRARIES = ("timm", "torchvision", "hf", "hf-small")  # before the names of models that they make
 if TYPE_CHECKING:
     AnyAspect: TypeAlias = str
     Ending: TypeAlias = str
@@ -35,8 +37,22 @@ Counts: TypeAlias = Annotated[Mapping[str, Statuses], named(AspectWord)]
 
 
 def is_own(op: str) -> bool:
-    """Whether an item is a user's own function or test ("models.py:bert", "test_net.py::test_bert") and no op."""
-    return ".py:" in op
+    """Whether an item is a user's own function or test ("models.py:bert", "test_net.py::test_bert"), or a model by its name,
+    and no op."""
+    return ".py:" in op or is_named(op.rstrip(":"))
+
+
+def is_named(place: str) -> bool:
+    """Whether it names a model of a library or package ("timm:resnet18", "package.module:factory") and not an op, of which
+    those of torch's own data are named alike ("opinfo:add")."""
+    source, _, name = place.partition(":")
+    if source in LIBRARIES:
+        return bool(name)
+    return (
+        source not in TORCH_DATA
+        and not source.endswith(".py")
+        and all(part.isidentifier() for part in (*source.split("."), name))
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ ONLY_PARSED = {
     r"parity run .*standin.py": "a file of the checkout and a C++ compiler; tests/standin has it",
     r"parity run --resume ": "a run that was interrupted on this machine",
     r"parity merge ": "runs of all shards; tests/unit/engine/test_merging.py has them",
+    r"parity \w+ .*(timm|torchvision|hf|hf-small):": "packages that not everybody has; test_named.py has stubs",
     r"parity locate .*--compile inductor": "a C++ compiler and a minute",
 }
 SHORT = {"run": ("--list",), "train": ("--steps", "1")}

@@ -114,11 +114,10 @@ def test_a_test_is_written_that_fails_where_something_is_lacking(models: Path) -
     assert audit("nets.py", "-o", "test_on_mps.py") == 0
     written = runpy.run_path("test_on_mps.py")
     (mark,) = written["test_runs_on_mps"].pytestmark
-    makes = {make.__name__: make for make in mark.args[1]}
-    assert [*makes] == ["net", "lacking"]
-    written["test_runs_on_mps"](makes["net"])
+    assert [*mark.args[1]] == ["nets.py:net", "nets.py:lacking"]
+    written["test_runs_on_mps"]("nets.py:net")
     with pytest.raises(pytest.fail.Exception, match=r"Lacking needs 1 operator missing on MPS: aten::special_log_ndtr\.out"):
-        written["test_runs_on_mps"](makes["lacking"])
+        written["test_runs_on_mps"]("nets.py:lacking")
     assert audit("nets.py", "-o", "test_on_mps.py") == UsageError.exit_code  # never over a file
 
 

@@ -321,3 +321,37 @@ def test_the_options_hold_under_xdist(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("import torch\n\ndef test_sin(parity):\n    parity(torch.sin, torch.ones(2))\n")
     options = (*OPTIONS, "--parity-faults", str(faults), "-n", "1")
     pytester.runpytest_subprocess(*options, "--parity-fail-on", "unsupported,fallback").assert_outcomes(failed=1)
+
+
+NETS = """
+import torch
+from torch import nn
+
+def healthy():
+    return nn.Sequential(nn.Linear(4, 3), nn.GELU())
+
+def faulty():
+    return nn.Sequential(nn.Linear(4, 3), nn.Tanh())
+
+class Odd(nn.Module):
+    def forward(self, a, b):
+        return a @ b
+"""
+
+
+def test_a_model_by_its_name_is_a_test_without_code(pytester: pytest.Pytester) -> None:
+    """Of a file or of a module, under the model's name, also in a run file; -k chooses among them."""
+    pytester.makepyfile(nets=NETS)
+    faults = pytester.makepyfile(faults=FAULTY)
+    models = [f"--parity-model={m}" for m in ("nets:healthy", "nets.py:faulty", "nets:Odd", "nets:nothing")]
+    done = pytester.runpytest_subprocess(
+        *OPTIONS, *models, f"--parity-faults={faults}", "--parity-output=run.jsonl", "-k", "not nothing"
+    )
+    done.assert_outcomes(passed=1, failed=2, deselected=1)
+    done.stdout.fnmatch_lines(
+        [
+            "*Sequential float32 on sim *aten::tanh wrong, *",
+            "*no inputs could be made for Odd, *give them: --parity-input 'float32*",
+        ]
+    )
+    assert [i.op for i in run_file.read(pytester.path / "run.jsonl").items] == ["nets:healthy", "nets.py:faulty"]

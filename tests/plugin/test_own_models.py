@@ -128,6 +128,15 @@ def test_a_file_whose_functions_are_not_all_compared_says_so(
     assert [x.op for x in heard if isinstance(x, ItemRow)] == ([] if "_exit" in more else ["models.py:sine"])
 
 
+def test_a_model_by_its_name_is_an_item_with_the_inputs_that_were_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("nets.py").write_text(MODELS)
+    (item,) = (x for x in own.compared(["nets:mlp"], How("sim"), inputs=["float32[3,16]"]) if isinstance(x, ItemRow))
+    assert (item.op, item.counts["forward"]) == ("nets:mlp", {"agree": 1})
+
+
 TESTS = """
 import torch
 from hypothesis import given, settings

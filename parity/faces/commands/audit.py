@@ -7,7 +7,7 @@ from pathlib import Path
 
 from parity.core.errors import UsageError
 from parity.engine.options import read_text
-from parity.faces.commands.groups import add_output, take_rest
+from parity.faces.commands.groups import add_input, add_output, take_rest
 
 HELP = "what a model needs that MPS does not have, and how two versions of torch differ"
 ABOUT = """\
@@ -17,7 +17,7 @@ Your model is run on this machine's CPU, forward and backward, composed of opera
 are missing on MPS or refused, with your line and what to do; then public bugs whose conditions your calls meet. Ends with 0
 where all is there, with 1 where something is missing or a finding of class A in a RUN concerns it, with 3 where not all was
 seen."""
-OF_MODELS = ("--torch", "--no-backward", "--shapes", "--format", "--output")
+OF_MODELS = ("--input", "--torch", "--no-backward", "--shapes", "--format", "--output")
 TEST = ".py"  # how -o names a test for pytest
 
 
@@ -25,9 +25,10 @@ def add(to: argparse.ArgumentParser) -> None:
     """Add the options."""
     how = (
         "FILE.py[:FUNCTION]: what functions of yours need of MPS, each of which returns a model and its inputs; no device is "
-        "needed; and run files (.jsonl), whose findings are held against the model's operators"
+        "needed; a model by its name, timm:resnet18; and run files (.jsonl), whose findings are held against its operators"
     )
     to.add_argument("asked", nargs="*", type=read_text, metavar="MODEL|RUN", help=how)
+    add_input(to)
     between = "which operators gained or lost an MPS kernel: two Pythons, virtual environments, wheels or native_functions.yaml"
     to.add_argument("--between", nargs=2, type=read_text, metavar=("OLD", "NEW"), help=between)
     how = "the torch to ask about: a Python, a virtual environment, a wheel for any system, native_functions.yaml"

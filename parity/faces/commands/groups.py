@@ -15,11 +15,13 @@ from parity.engine.options import (
     ALSO,
     CODE,
     DEVICE_HELP,
+    INPUT_HELP,
     MIXED,
     MIXED_HELP,
     PARTIAL,
     SETUP_HELP,
     RunOptions,
+    read_input,
     read_path,
     read_text,
     read_words,
@@ -49,6 +51,18 @@ class Parser(argparse.ArgumentParser):
 def add_device(to: argparse.ArgumentParser, by_default: str = "auto by default") -> None:
     """The device of a command. Its default is none, so that `fill` knows whether one was named."""
     to.add_argument("--device", help=f"{DEVICE_HELP} ({by_default})")
+
+
+def add_model(to: argparse.ArgumentParser, dest: str, returns: str) -> None:
+    """The models of a command, and their inputs. returns: what the functions of a file return, in words."""
+    how = f"functions that return {returns}; or a model by its name: timm:resnet18, hf:BertModel ... (parity help models)"
+    to.add_argument(dest, type=read_text, metavar="MODEL", help=f"FILE.py[:FUNCTION]: {how}")
+    add_input(to)
+
+
+def add_input(to: argparse.ArgumentParser) -> None:
+    """The inputs of a model."""
+    to.add_argument("--input", action="append", default=[], type=read_input, metavar="INPUT", help=INPUT_HELP)
 
 
 def add_code(to: argparse.ArgumentParser) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 
 from parity.core.errors import UsageError
-from parity.engine.options import read_path, read_size, read_text
+from parity.engine.options import read_path, read_size
 from parity.faces import guarded
-from parity.faces.commands.groups import add_code, add_device
+from parity.faces.commands.groups import add_code, add_device, add_model
 
 HELP = "the first module and operator of a model that diverge"
 ABOUT = (
@@ -29,7 +29,7 @@ WRITTEN = (".html", ".py")  # what -o writes
 
 def add(to: argparse.ArgumentParser) -> None:
     """Add the options."""
-    to.add_argument("model", type=read_text, metavar="FILE.py[:FUNCTION]", help="functions that return a model and its inputs")
+    add_model(to, "model", "a model and its inputs")
     add_device(to, by_default="auto by default; cpu with --against, and possible with --compile")
     to.add_argument("--no-backward", action="store_true", help="leave the gradients out")
     how = "default, or full: ask the float64 truth wherever results differ by more than one rounding (slower)"

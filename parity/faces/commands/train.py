@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from parity.engine.options import read_count, read_text
+from parity.engine.options import read_count
 from parity.faces import guarded
-from parity.faces.commands.groups import add_code, add_device
+from parity.faces.commands.groups import add_code, add_device, add_model
 
 HELP = "the first step and layer of a training that diverge"
 SETTINGS = ("device", "setup", "faults")
@@ -15,14 +15,14 @@ ABOUT = (
     "and operator of the device that rounding does not explain, in loss, gradients or weights. Each step is judged from the "
     "device's own state, so that differences which only grow from step to step blame nothing. FUNCTION takes no parameters and "
     "returns make and the batches; make(device) returns the model, its optimizer, anything else with a state_dict, and "
-    "step(batch), which returns the loss. Ends with 0 where rounding explains all steps, with 1 where it does not."
+    "step(batch), which returns the loss. A model without all that is trained with AdamW and a standard loss. Ends "
+    "with 0 where rounding explains all steps, with 1 where it does not."
 )
 
 
 def add(to: argparse.ArgumentParser) -> None:
     """Add the options."""
-    how = "functions that return what builds model and optimizer, and the batches"
-    to.add_argument("training", type=read_text, metavar="FILE.py[:FUNCTION]", help=how)
+    add_model(to, "training", "what builds model and optimizer, and the batches")
     to.add_argument("--steps", type=read_count, default=20, metavar="N", help="steps of each training (20 by default)")
     add_device(to)
     add_code(to)

@@ -87,6 +87,18 @@ def test_mistakes_are_one_sentence(tmp_path: Path) -> None:
             own.names([place])
 
 
+def test_given_inputs_are_of_one_model(tmp_path: Path) -> None:
+    """They take the place of those that a function returns."""
+    path = tmp_path / "models.py"
+    path.write_text(FILE)
+    assert functions(f"{path}:net", given=["float32[5, 2]"])["models.py:net"]()[1][0].shape == (5, 2)
+    several = r"--input gives the inputs of one model, and these are \d; name one: models.py:net"
+    with pytest.raises(UsageError, match=several):
+        functions(str(path), given=["x=3"])
+    with pytest.raises(UsageError, match=several):
+        of_places([f"{path}:net", f"{path}:fails"], ["x=3"])
+
+
 def test_a_function_that_is_named_twice_is_there_once(tmp_path: Path) -> None:
     """As a pattern and by --model, alone and with its file; two files must have different names."""
     (tmp_path / "other").mkdir()

@@ -625,8 +625,12 @@ def small():
 def odd():
     return make, 1, 2
 
+def function():
+    return torch.sin, torch.rand(3, 2)
+
+
 def model():
-    return torch.nn.Linear(2, 2), torch.rand(3, 2)
+    return torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.GELU(), torch.nn.Linear(4, 3))
 """
     )
     faults.write_text(
@@ -640,8 +644,14 @@ def model():
     assert "1 (GELU), backward: aten::gelu_backward" in capfd.readouterr().out
     assert main(["train", f"{file}:odd", "--device", "sim"]) == 2
     assert "odd: not compared: it returns 3 things; return two, make and the batches" in capfd.readouterr().out
-    assert main(["train", f"{file}:model", "--device", "sim"]) == 2
-    assert "it returns a model and its inputs, which parity locate, audit and run take" in capfd.readouterr().out
+    assert main(["train", f"{file}:function", "--device", "sim"]) == 2
+    assert "it returns a function and its inputs, which parity locate, audit and run take" in capfd.readouterr().out
+    asked = ["train", f"{file}:model", "--device", "sim", "--steps", "1", "--input", "float32[5, 2]"]
+    assert main(asked) == 0
+    said = "Sequential: trained by cross entropy of its logits with drawn labels, AdamW(lr=0.001), the same batch in each step"
+    assert said in capfd.readouterr().out
+    assert main([*asked, "--setup", str(faults)]) == 1
+    assert "1 (GELU), backward: aten::gelu_backward" in capfd.readouterr().out
     assert main(["train", f"{file}:make", "--device", "sim"]) == 2
 
 
