@@ -7,15 +7,17 @@ import errno
 import mmap
 import os
 import re
+import sys
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
+from parity.core import untrusted
 from parity.core.errors import OutputError, UsageError
 
 WRITTEN, READ = (
     ("output", "junit_xml", "capture"),
-    ("before", "after", "runs", "run", "subject", "asked", "against"),
+    ("before", "after", "runs", "run", "subject", "asked", "against", "known", "setup", "faults", "wheel"),
 )  # of commands
 HEAD = 1 << 16  # bytes that show what a file is
 # How everything begins that parity writes, and pytest's XML.
@@ -56,9 +58,21 @@ def _each(given: argparse.Namespace, name: str) -> list[Path | str]:
 
 def check_output(path: Path, option: str, others: Iterable[Path | str] = ()) -> None:
     """`check_outputs` of one file. others: what the command reads and writes besides."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        shown = os.fsencode(path).decode("utf-8", "backslashreplace")
+        raise OutputError(f"cannot write '{shown}': its name is not UTF-8; name another file with {option}") from None
     writable(path.absolute().parent, option)
     if path.is_dir():
         raise OutputError(f"cannot write {path}: it is a folder; name a file with {option}")
+    if path.exists() and str(path) != os.devnull:
+        try:
+            untrusted.refuse_odd(path.stat(), sys.maxsize)
+        except ValueError as e:
+            raise OutputError(f"cannot write {path}: {e}; name a file with {option}") from None
+        if not os.access(path, os.W_OK):
+            raise OutputError(f"cannot write {path}: it is read-only; name another file with {option}")
     if any(_same(path, x) for x in others):
         raise UsageError(f"{path} is named twice, and {option} would overwrite it; name another file with {option}")
     if path.is_file() and path.stat().st_size and not _is_ours(path):

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from parity.comparing import meter
 from parity.comparing.models import functions
 from parity.comparing.quick import effort_of
+from parity.core import outputs
 from parity.core.errors import ParityError, UsageError
 from parity.core.status import Conclusion
 from parity.devices import Device, load_faults, resolve
@@ -50,7 +51,7 @@ def run(o: argparse.Namespace) -> int:
             from parity.report.located import page
 
             conclusion = Conclusion.of(code) if all(one.agrees for one in found.values()) else Conclusion.FAIL
-            path.write_text(page(found, conclusion), encoding="utf-8")
+            outputs.write(path, page(found, conclusion))
             print(f"written to {path}")
         else:
             _write_script(path, found, device.name)
@@ -66,7 +67,7 @@ def _write_script(path: Path, found: Mapping[str, Any], device: str) -> None:
         print("no script: no operator diverges")
         return
     try:
-        path.write_text(call_script(first, device), encoding="utf-8")
+        outputs.write(path, call_script(first, device))
         print(f"the call of {first.operator}, for a report: python {path}")
     except Unwritable as e:
         print(f"no script: {e}")

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from parity.core import untrusted
 from parity.engine.options import ALSO, OPTIONS
 from parity.faces import old_names
 
 INI = {"device": "the device to compare with (as --parity-device)", "profile": "quick, full or deep (as --parity-profile)"}
 DEFAULT_EFFORT = "default"
 # Where pytest looks for its settings -> what the file must hold.
+LARGEST_INI = 1 << 20  # bytes
 INI_FILES = {
     "pytest.toml": "", "pytest.ini": "", ".pytest.ini": "",
     "pyproject.toml": "[tool.pytest", "tox.ini": "[pytest]", "setup.cfg": "[tool:pytest]",
@@ -69,7 +71,10 @@ def _check_root(config: pytest.Config) -> None:
 
 def _is_ini(path: Path, words: str) -> bool:
     """Whether a file holds settings of pytest."""
-    return path.is_file() and words in path.read_text(encoding="utf-8", errors="replace")
+    try:
+        return words.encode() in untrusted.content(path, LARGEST_INI)
+    except (OSError, ValueError):  # there is none, or what pytest itself will not read
+        return False
 
 
 def _say_new_names(config: pytest.Config) -> None:
