@@ -29,6 +29,7 @@ from parity.faces.fixture import parity as parity
 from parity.faces.fixture import pytest_runtest_call as pytest_runtest_call
 from parity.faces.fixture import pytest_runtest_setup as pytest_runtest_setup
 from parity.faces.fixture import pytest_runtest_teardown as pytest_runtest_teardown
+from parity.faces.interruption import SIGNALS
 from parity.faces.pytest_options import pytest_addoption as pytest_addoption
 from parity.faces.pytest_options import runs_the_suite, settle
 from parity.faces.recording import Recording
@@ -129,7 +130,7 @@ def _prepare_controller(config: pytest.Config) -> None:
 
 def _guard_worker(worker: dict[str, Any]) -> None:
     """In a worker: leave interrupts to the controller, end with it, and let no fork report the items, too."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # sent to the whole process group; the controller ends the workers
+    for number in SIGNALS:  # sent to the whole process group; the controller ends the workers
         signal.signal(number, signal.SIG_IGN)
     if worker.get("parity_parent") == os.getppid():  # else it runs on another machine
         parent.end_with(os.getppid())
@@ -141,14 +142,15 @@ def _own_folder() -> str:
     """A folder for the journal of a worker on another machine, which ends itself when a case hangs: nobody else can see it."""
     from parity.engine import journal
 
-    folder = tempfile.mkdtemp(prefix="parity-")
+    folder, stops = tempfile.mkdtemp(prefix="parity-"), processes.Stops()
 
     def watch() -> None:
         while True:
             time.sleep(0.5)
+            stopped = stops.last(os.getpid())
             for path in Path(folder).glob("journal-*"):
                 entry = journal.read(path)
-                if entry is not None and entry.overdue:
+                if entry is not None and entry.is_overdue(stopped):
                     os._exit(journal.LOST)
 
     threading.Thread(target=watch, daemon=True).start()

@@ -20,6 +20,7 @@ from parity import tolerance
 from parity.core import machine, outputs, parent, processes, resources
 from parity.core.errors import DeviceError, NothingCompared, OutputError, UsageError
 from parity.core.health import SUSPECT, UNUSABLE
+from parity.core.outputs import writable
 from parity.core.results import Fingerprint, statuses
 from parity.engine import memory, own, resuming, suite
 from parity.engine.doctor import banner, examined, fingerprint_of
@@ -28,7 +29,7 @@ from parity.engine.options import AGAIN, ALSO, MIXED, RunOptions
 from parity.engine.run_state import RunState
 from parity.faces.commands import known as known_command
 from parity.faces.commands.groups import split
-from parity.faces.files import in_words, located, writable
+from parity.faces.files import in_words, located
 from parity.faces.interruption import Interruptions
 from parity.findings import known_file
 from parity.findings.known import Known
@@ -341,7 +342,7 @@ def _pytest(o: RunOptions, workers: int, reporter: Any, done: Collection[str] = 
             failed = e if isinstance(e, OutputError) else OutputError(in_words(e))
             reporter.run.failed = reporter.run.failed or failed
             ended = pytest.ExitCode.TESTS_FAILED
-        unable = [path for path in Path(scratch).iterdir() if path.name.startswith(UNABLE)]
+        unable = [*Path(scratch).glob(f"{UNABLE}*")]  # none where the folder is gone
         if unable:
             kinds = {kind.exit_code: kind for kind in (UsageError, DeviceError)}
             raise kinds.get(int(unable[0].name.removeprefix(UNABLE)), UsageError)(unable[0].read_text(encoding="utf-8"))
