@@ -60,7 +60,7 @@ class _Events:
     def __init__(self, folder: Path) -> None:
         self.done = 0
         self._folder = folder
-        self._held = os.open(folder / EVENTS, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        self._held = processes.set_aside(os.open(folder / EVENTS, os.O_WRONLY | os.O_APPEND | os.O_CREAT))
         self._theirs = [*os.pipe(), *filter(_is_open, (0, 1, 2))]  # that nothing must close
 
     def say(self, event: Event) -> None:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -73,6 +74,39 @@ def end_forks() -> None:
 def _is_worker(caller: FrameType) -> bool:
     """Whether a fork is one of `multiprocessing`. caller: the frame in which the process was forked."""
     return caller.f_globals.get("__name__") == "multiprocessing.popen_fork"
+
+
+OUT_OF_THE_WAY = 200  # the least number of a descriptor that is set aside
+_decoys: list[int] = []
+
+
+def set_aside(number: int) -> int:
+    """Another number of a descriptor of this process, where calls that write to whatever they find do not come. A file that
+    nobody reads takes its place (`strayed`). The number as it is where the system cannot do that."""
+    try:
+        import fcntl
+
+        moved = fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, OUT_OF_THE_WAY)
+        with tempfile.TemporaryFile() as decoy:
+            os.dup2(decoy.fileno(), number, inheritable=False)
+    except (ImportError, OSError):
+        return number
+    _decoys.append(number)
+    return moved
+
+
+def strayed() -> int:
+    """Bytes that were written, since this was asked last, to descriptors that nobody but this process uses."""
+    total = 0
+    for number in _decoys:
+        try:
+            if size := os.fstat(number).st_size:
+                total += size
+                os.ftruncate(number, 0)
+                os.lseek(number, 0, os.SEEK_SET)
+        except OSError:  # a call has closed it
+            pass
+    return total
 
 
 STOP_LOOK = 1.0  # seconds between two looks at whether a process is stopped

@@ -20,6 +20,8 @@ import torch
 from torch.autograd import forward_ad
 from torch.nn.modules import module as modules
 
+from parity.core import processes
+
 _C: Any = torch._C
 dual_numbers: Any = forward_ad
 SUBNORMAL = sys.float_info.min / 4
@@ -333,6 +335,8 @@ class Kept:
         threading.excepthook = self._hook
         if self._closely:
             self.left += [w for f in _watched for w in f.put_back()]
+        if bytes_ := processes.strayed():
+            self.left.append(f"{bytes_:,} bytes in file descriptors that it does not own")
         if whole() != self._before:
             self.left += put_back(self._before, WHOLE)
         while _autocast_nesting() > self._nesting:  # a region that was entered and never left keeps its copies of weights

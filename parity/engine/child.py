@@ -188,7 +188,12 @@ class Child:
         line, newline, rest = self._rest.partition(b"\n")
         if not newline:
             return None
-        event: Event = json.loads(line)
+        try:
+            event: Event = json.loads(line)
+            event.get(END)
+        except (ValueError, AttributeError):  # a call has written among the events: the end record will not agree
+            self._rest = rest
+            return self._next()
         self._rest, self._heard, self._started = rest, time.monotonic(), True
         if END in event or REFUSED in event:
             self._last = event

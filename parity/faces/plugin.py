@@ -83,6 +83,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput"):
         if "parity_rundir" in worker:
             _guard_worker(worker)
+            _set_channel_aside(config)
         return
     config.pluginmanager.register(Folded(config), "parity-folded")
     if config.getoption("verbose", 0) > 0:  # pytest 8.3 has no get_verbosity without its terminal reporter
@@ -136,6 +137,18 @@ def _guard_worker(worker: dict[str, Any]) -> None:
         parent.end_with(os.getppid())
         parent.note(Path(worker["parity_rundir"]), worker["workerid"])
     processes.end_forks()
+
+
+def _set_channel_aside(config: pytest.Config) -> None:
+    """In a worker: keep what calls write to whatever descriptors they find off the pipe to the controller, which would wait for
+    the rest of a message without end. By private attributes, which may be missing in another version."""
+    for plugin in config.pluginmanager.get_plugins():
+        io: Any = getattr(getattr(getattr(plugin, "channel", None), "gateway", None), "_io", None)
+        if hasattr(io, "outfile") and hasattr(io, "_write"):
+            io.outfile.flush()
+            io.parity_before = io.outfile  # closing it would free its number
+            io.outfile = os.fdopen(processes.set_aside(io.outfile.fileno()), "w", 1, closefd=False)
+            io._write = io.outfile.buffer.write
 
 
 def _own_folder() -> str:
