@@ -122,7 +122,9 @@ def operator_table(place: str) -> Table:
     except (OSError, ValueError) as e:
         raise UsageError(f"{place} does not answer as a Python does ({e}); name another interpreter") from None
     origin = Path(said.strip())
-    if code or not origin.is_absolute():  # a folder without __init__.py, as a half uninstalled torch leaves it, has none
+    if (
+        code or not origin.is_absolute() or len(origin.parts) < 4
+    ):  # a folder without __init__.py, as a half uninstalled torch leaves it, has none
         raise UsageError(f"{place} has no torch; install it there, or name a wheel of torch")
     site = origin.parents[1]
     try:

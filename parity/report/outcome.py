@@ -50,6 +50,11 @@ def write_script_of_death(d: Death, device: str, folder: Path) -> Path | None:
 
 
 def _write(script: str, words: Sequence[str], folder: Path) -> Path:
+    """Write a script in this folder, which is made if it is not there; its path. words: its name; a script of that name, which
+    another run may be writing just now, is replaced.
+
+    Raises OutputError.
+    """
     name = re.sub(r"[^A-Za-z0-9.]+", "-", "-".join(w for w in words if w)).strip("-")
     path = folder / f"{name}.py"
     outputs.write(path, script, "name another folder with --findings")

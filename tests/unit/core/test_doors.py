@@ -102,7 +102,9 @@ def test_a_file_is_replaced_when_it_is_whole(tmp_path: Path) -> None:
     outputs.write(link, "two é")
     assert (link.is_symlink(), path.read_text(encoding="utf-8"), stat.S_IMODE(path.stat().st_mode)) == (True, "two é", 0o640)
     for error, kind in ((RuntimeError(), RuntimeError), (OSError(28, "No space left on device"), OutputError)):
-        with pytest.raises(kind, match="" if kind is RuntimeError else "cannot write .*f: No space left on device; name another"):
+        with pytest.raises(
+            kind, match="" if kind is RuntimeError else "cannot write .*f: No space left on device; name another"
+        ):
             half_written(path, error)
     assert path.read_text(encoding="utf-8") == "two é"
     assert os.listdir(path.parent) == ["f"]

@@ -142,7 +142,7 @@ def test_kernels_between_two_tables(tmp_path: Path) -> None:
     (tmp_path / "pipe.yaml").symlink_to("/dev/zero")
     with pytest.raises(UsageError, match="not an ordinary file but a device"):
         operator_table(str(tmp_path / "pipe.yaml"))
-    for answer in ("None", "\udcff"):  # a torch folder without __init__.py; odd bytes
+    for answer in ("None", "/", "\udcff"):  # a torch folder without __init__.py; odd bytes
         with pytest.raises(UsageError, match=r"has no torch|does not answer as a Python does"):
             operator_table(script(tmp_path, answer))
     with pytest.raises(UsageError, match="there is no Python at"):
