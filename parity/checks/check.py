@@ -98,7 +98,7 @@ def check(
         _asked(asked, trial)
         unmet = _unmet(trial)
     if left := dict.fromkeys((*ex.left_by_the_device(), *kept.left)):
-        text = f"the call left behind in torch, and parity put back: {'; '.join(left)}"
+        text = f"the call left behind in its process, and parity put back: {'; '.join(left)}"
         _accuse(trial, Verdict(Status.WRONG, text, Measure("", problem=STATE), EXACT))
     if processes.forks() != forked and trial.results:
         _accuse(trial, Verdict(Status.ERROR, FORKED))

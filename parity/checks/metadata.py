@@ -32,6 +32,10 @@ def judged(t: Trial, so_far: Result, ours: Named, theirs: Named, here: Sequence[
     row = t.program.row
     if so_far.verdict.status is not Status.AGREE or row.forms.mutates or len(ours) != len(theirs):
         return so_far
+    if not row.forms.view:
+        for (name, a), (_, b) in zip(ours, theirs):
+            if b.numel() and _shares(b, there) and not _shares(a, here):
+                return _malformed(so_far, name, f"{name} lies in the memory of an operand, unlike the reference's", "aliasing")
     if row.forms.view or row.forms.strides:
         only = row.forms.view or len(t.inputs.operands) == 1  # of several operands devices may follow different ones
         for (name, a), (_, b) in zip(ours, theirs):

@@ -8,17 +8,21 @@ well; in one dtype of each op they call with other values at once, because equal
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
 
 from parity.checks import history
 from parity.checks.inputs_unchanged import changed
 from parity.checks.trial import Again, Lent, Result, Sides, Trial, compare, raised
 from parity.core import notation
 from parity.core.case import Case
-from parity.core.results import Aspect, Computed, Outcome, Raised, Status, Verdict
+from parity.core.results import Aspect, Computed, Measure, Outcome, Raised, Status, Verdict
 from parity.devices.base import Device
 from parity.execution import execute as ex
 from parity.judging.destination import EXACT, Part
@@ -72,10 +76,26 @@ def hold(t: Trial, s: Sides) -> None:
     pairs = list(zip(s.outcome.tensors, s.theirs.outputs))
     if sum(x.nbytes for (_, x), _ in pairs) <= LARGEST:
         results = tuple([Lent(name, x, live.detach()) for (name, x), (_, live) in pairs])
+        t.results += _lying_in_held(_held.get(t.device, ()), results)
         _held.setdefault(t.device, deque()).append(Held(t.case, results))
         if t.settings.always_use_oracle and t.case.dtype == t.program.row.dtypes[0]:
             t.mark("device")
             history.call_with_other_values(t, s.here)
+
+
+def _lying_in_held(kept: Iterable[Held], results: Sequence[Lent]) -> list[Result]:
+    """A finding for the first of these results that is memory of a result that is still held."""
+    of = {p: held for held in kept for lent in held.results if lent.base.numel() and (p := _memory(lent.base))}
+    for lent in results:
+        if lent.base.numel() and (held := of.get(_memory(lent.base))) is not None:
+            text = f"its result lies in the memory of the result of {notation.case_text(held.case)}"
+            verdict = Verdict(Status.WRONG, text, Measure(lent.name, problem=OVERWRITTEN), EXACT)
+            return [Result(Aspect.REPEAT, verdict)]
+    return []
+
+
+def _memory(x: Tensor) -> int:
+    return x.untyped_storage().data_ptr() if x.layout is torch.strided else 0
 
 
 def compare_held(t: Trial) -> None:

@@ -141,7 +141,7 @@ def compared(q: Request, seen: Seen | None = None) -> Compared:
 
 @dataclass(frozen=True, slots=True)
 class Here:
-    """What the CPU gave. tracked: the outputs with gradients; ours: all results; left: what the runs left behind in torch."""
+    """What the CPU gave. tracked: the outputs with gradients; ours: all results; left: what the runs left behind."""
 
     subject: Subject
     run: ForwardRun
@@ -269,12 +269,12 @@ def _left_behind(s: Subject, here: Sequence[str], there: Sequence[str], notes: N
     did. State that the function itself changes on the CPU may have another value after each call (threads in turn)."""
     own = [*ex.left[False], *here]
     if own:
-        notes.say(f"{s.name} leaves behind in torch: {'; '.join(dict.fromkeys(own))}; it was put back", loud=True)
+        notes.say(f"{s.name} leaves behind in its process: {'; '.join(dict.fromkeys(own))}; it was put back", loud=True)
     pieces = {w.partition(" (")[0] for w in own}
     left = [w for w in dict.fromkeys((*ex.left_by_the_device(), *there)) if w.partition(" (")[0] not in pieces]
     if not left:
         return ()
-    text = f"the device's run left behind in torch, and it was put back: {'; '.join(left)}"
+    text = f"the device's run left behind in its process, and it was put back: {'; '.join(left)}"
     return (("", Verdict(Status.WRONG, text, Measure("", problem=STATE))),)
 
 

@@ -54,12 +54,13 @@ class Given:
 
 
 class _Events:
-    """Writes events. The file is opened for each, because a call may close all descriptors of this process. done: how many
-    things were done."""
+    """Writes events. The file is opened for each, because a call may close all descriptors of this process; where its folder is
+    gone, the parent still reads what this process has open. done: how many things were done."""
 
     def __init__(self, folder: Path) -> None:
         self.done = 0
         self._folder = folder
+        self._held = processes.set_aside(os.open(folder / EVENTS, os.O_WRONLY | os.O_APPEND | os.O_CREAT))
         self._theirs = [*os.pipe(), *filter(_is_open, (0, 1, 2))]  # that nothing must close
 
     def say(self, event: Event) -> None:
@@ -69,8 +70,12 @@ class _Events:
             lost.write_text("it closed file descriptors of its process", encoding="utf-8")
             os._exit(LOST)
         self.done += BEGIN not in event
-        with (self._folder / EVENTS).open("ab", buffering=0) as file:
-            file.write(json.dumps(event).encode() + b"\n")
+        line = json.dumps(event).encode() + b"\n"
+        try:
+            with (self._folder / EVENTS).open("ab", buffering=0) as file:
+                file.write(line)
+        except FileNotFoundError:
+            os.write(self._held, line)
 
 
 def _is_open(descriptor: int) -> bool:

@@ -3,13 +3,35 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
+
+LONGEST = 500  # most characters of a message
+QUOTED = 60  # characters of a value up to which it is never cut
+NEXT_STEP = 240  # most characters of what stands behind the last semicolon of a message that is cut elsewhere
+VALUE = re.compile(rf"'[^']{{{QUOTED},}}'|\"[^\"]{{{QUOTED},}}\"|\S{{{QUOTED},}}")
+
+
+def brief(text: str) -> str:
+    """A message of at most `LONGEST` characters. Its longest values are cut in their middle, so that the limit and the next
+    step, which stand at its end, stay."""
+    while (over := len(text) - LONGEST) > 0 and (values := [*VALUE.finditer(text)]):
+        value = max(values, key=lambda m: len(m[0]))
+        left = max(QUOTED, len(value[0]) - over) - len(" ... ")
+        text = f"{text[: value.start() + left - left // 2]} ... {text[value.end() - left // 2 :]}"
+    if len(text) <= LONGEST:
+        return text
+    last = text[max(text.rfind("; "), len(text) - NEXT_STEP) :]
+    return f"{text[: LONGEST - len(last) - len(' ... ')]} ... {last}"
 
 
 class ParityError(Exception):
     """Base of all errors that the user can fix. `exit_code` is the exit status of the command line."""
 
     exit_code = 2
+
+    def __init__(self, text: str = "") -> None:
+        super().__init__(brief(text))
 
 
 class UsageError(ParityError):

@@ -59,6 +59,12 @@ def note(folder: Path, worker: str) -> None:
     (folder / f"{PIDS}{worker}").write_text(str(os.getpid()))
 
 
+def keep_folder(folder: Path) -> None:
+    """Make the folder again if somebody has cleaned it up during the run."""
+    with contextlib.suppress(OSError):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
 @contextlib.contextmanager
 def guarded_folder() -> Iterator[Path]:
     """A folder for all temporary files of this process and its children, removed at the end even if this process is killed."""

@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -71,6 +74,76 @@ def end_forks() -> None:
 def _is_worker(caller: FrameType) -> bool:
     """Whether a fork is one of `multiprocessing`. caller: the frame in which the process was forked."""
     return caller.f_globals.get("__name__") == "multiprocessing.popen_fork"
+
+
+OUT_OF_THE_WAY = 200  # the least number of a descriptor that is set aside
+_decoys: list[int] = []
+
+
+def set_aside(number: int) -> int:
+    """Another number of a descriptor of this process, where calls that write to whatever they find do not come. A file that
+    nobody reads takes its place (`strayed`). The number as it is where the system cannot do that."""
+    try:
+        import fcntl
+
+        moved = fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, OUT_OF_THE_WAY)
+        with tempfile.TemporaryFile() as decoy:
+            os.dup2(decoy.fileno(), number, inheritable=False)
+    except (ImportError, OSError):
+        return number
+    _decoys.append(number)
+    return moved
+
+
+def strayed() -> int:
+    """Bytes that were written, since this was asked last, to descriptors that nobody but this process uses."""
+    total = 0
+    for number in _decoys:
+        try:
+            if size := os.fstat(number).st_size:
+                total += size
+                os.ftruncate(number, 0)
+                os.lseek(number, 0, os.SEEK_SET)
+        except OSError:  # a call has closed it
+            pass
+    return total
+
+
+STOP_LOOK = 1.0  # seconds between two looks at whether a process is stopped
+
+
+class Stops:
+    """When processes were stopped (SIGSTOP, Ctrl-Z): they do nothing meanwhile, and are no hang. Whoever watches a process for
+    a hang counts its time from there."""
+
+    def __init__(self) -> None:
+        self._last: dict[int, float] = {}
+        self._looked: dict[int, float] = {}
+        self._awake = time.monotonic()
+
+    def last(self, pid: int) -> float:
+        """When the process, or this one, was last seen stopped, by `time.monotonic`; 0.0 if never. To be asked again and
+        again."""
+        now = time.monotonic()
+        if now - self._awake > 3 * STOP_LOOK:  # so long has nobody asked: this process did not run
+            self._last[0] = now
+        self._awake = now
+        if now - self._looked.get(pid, 0.0) >= STOP_LOOK:
+            self._looked[pid] = now
+            if is_stopped(pid):
+                self._last[pid] = now
+        return max(self._last.get(pid, 0.0), self._last.get(0, 0.0))
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a process is stopped by a signal."""
+    try:
+        if sys.platform == "linux":
+            return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in ("T", "t")
+        asked = subprocess.run(["ps", "-o", "state=", "-p", str(pid)], capture_output=True, text=True, check=False)
+        return asked.stdout.startswith("T")
+    except (OSError, IndexError):  # it has ended, or there is no ps
+        return False
 
 
 def prepare_torch() -> None:

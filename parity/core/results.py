@@ -236,7 +236,7 @@ SYMPTOMS = {
     "unstable": "gives different results in equal calls",
     "not reproduced": "was wrong once and never again",
     "raises": "raises where the CPU computes",
-    "state": "changes torch's global state",
+    "state": "changes the state of its process",
     "uncompared": "is not compared in all that was due",
     "flag": "is in force, and without it the device agrees",
     "memory exhausted": "runs out of memory",

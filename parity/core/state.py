@@ -1,8 +1,12 @@
-"""torch's global state that decides what is compared and computed: read before a call, and put back after it."""
+"""torch's global state that decides what is compared and computed, and what else of the process a call must leave as it was:
+read before a call, and put back after it."""
 
 from __future__ import annotations
 
 import contextlib
+import enum
+import os
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -15,6 +19,8 @@ from typing import Any, NamedTuple
 import torch
 from torch.autograd import forward_ad
 from torch.nn.modules import module as modules
+
+from parity.core import processes
 
 _C: Any = torch._C
 dual_numbers: Any = forward_ad
@@ -127,6 +133,7 @@ MODES = (
     *TAKING,
     Piece("the threads of backward", _threads, _C._set_multithreading_enabled),
     Piece("the default dtype", _dtype, torch.set_default_dtype),
+    Piece("the recursion limit", sys.getrecursionlimit, sys.setrecursionlimit),  # at once: parity itself would fail next
 )
 
 
@@ -143,6 +150,7 @@ def modes() -> list[Any]:
         _anomalies(),
         _threads(),
         _dtype(),
+        sys.getrecursionlimit(),
     ]
 
 
@@ -186,6 +194,31 @@ def _put_saving(hooks: Any) -> None:
         _C._autograd._pop_saved_tensors_default_hooks()
 
 
+def _folder() -> str:
+    """The current folder; empty where somebody has removed it."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
+
+
+def _put_folder(folder: str) -> None:
+    with contextlib.suppress(OSError):
+        os.chdir(folder)
+
+
+def _handler(name: str) -> Piece:
+    """What a signal calls. Only the main thread may set it, and nothing sets one that is not Python's."""
+    number = getattr(signal, name)
+
+    def put(handler: Any) -> None:
+        with contextlib.suppress(ValueError, TypeError):
+            signal.signal(number, handler)
+
+    return Piece(f"the handler of {name}", partial(signal.getsignal, number), put)
+
+
+SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGALRM", "SIGCHLD", "SIGUSR1")  # that change what becomes of a run
 BACKENDS = """cublas_allow_tf32 cublas_allow_fp16_reduced_precision_reduction cublas_allow_bf16_reduced_precision_reduction
     cublas_allow_fp16_accumulation cudnn_allow_tf32 cudnn_benchmark cudnn_deterministic cudnn_enabled mkldnn_enabled
     mkldnn_deterministic nnpack_enabled qengine math_sdp_allow_fp16_bf16_reduction
@@ -206,6 +239,8 @@ FLAGS = (
     Piece("hooks on saved tensors", partial(_C._autograd._top_saved_tensors_default_hooks, False), _put_saving),
     Piece("the seed of random numbers", torch.default_generator.initial_seed, torch.default_generator.manual_seed),
     Piece("hooks on modules", lambda: tuple(map(len, HOOKS)), _put_hooks),
+    Piece("the current folder", _folder, _put_folder),
+    *(_handler(name) for name in SIGNALS if hasattr(signal, name)),
 )
 WHOLE = (*MODES, *FLAGS)
 _FLAG_READERS = [p.read for p in FLAGS]
@@ -258,6 +293,8 @@ def watch(paths: Iterable[str]) -> None:
 def _word(value: Any) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
+    if isinstance(value, enum.Enum):
+        return value.name
     if isinstance(value, tuple):
         return ", ".join(map(_word, value)) or "none"
     return str(value) if isinstance(value, (str, int, float, torch.dtype)) else type(value).__name__ if value else "none"
@@ -298,6 +335,8 @@ class Kept:
         threading.excepthook = self._hook
         if self._closely:
             self.left += [w for f in _watched for w in f.put_back()]
+        if bytes_ := processes.strayed():
+            self.left.append(f"{bytes_:,} bytes in file descriptors that it does not own")
         if whole() != self._before:
             self.left += put_back(self._before, WHOLE)
         while _autocast_nesting() > self._nesting:  # a region that was entered and never left keeps its copies of weights

@@ -1,6 +1,7 @@
-"""Files and texts from untrusted sources: reading is limited in size and depth, printing is escaped.
+"""The door through which everything comes that others made: files, archives, texts, and the answers of programs. Reading is
+limited in size, depth, number and time, and printing is escaped.
 
-Nothing here imports or runs what it reads.
+Nothing here imports or runs what it reads; the programs that `answer` asks are those that a person named.
 """
 
 from __future__ import annotations
@@ -8,12 +9,17 @@ from __future__ import annotations
 import contextlib
 import json
 import lzma
+import os
 import re
+import signal
 import stat
 import struct
+import subprocess
+import threading
+import tomllib
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +29,79 @@ PACKED = 1 << 30  # bytes of a zip archive
 MEMBERS = 100_000  # files in it; a wheel of torch has some 15,000
 SIZE = 5  # where the record at the end of a zip archive has the bytes of its directory
 ENTRY = 200  # bytes that a file takes in its directory, in the mean
+TOO_DEEP = f"its brackets are too deep, and at most {DEPTH} are read"
+ANSWER = 1 << 20  # bytes that a program may answer
+KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
 _FORM = re.compile(r'\\[^"\\/]|[^ -~]')  # in JSON: an escape that may stand for a control character, or what is no ASCII
 
 
-def content(path: Path, limit: int) -> bytes:
-    """The bytes of a file. Raises OSError; ValueError if it is not an ordinary file (a pipe, a device, a folder) or has more
-    than `limit` bytes."""
-    if not stat.S_ISREG(path.stat().st_mode):
-        raise ValueError("it is not an ordinary file")
-    with path.open("rb") as f:
-        raw = f.read(limit + 1)
-    if len(raw) > limit:
+def refuse_odd(status: os.stat_result, limit: int) -> None:
+    """Raise ValueError for what is no ordinary file (a pipe, a device, a folder), or has more than `limit` bytes."""
+    if not stat.S_ISREG(status.st_mode):
+        raise ValueError(f"it is not an ordinary file but {KINDS.get(stat.S_IFMT(status.st_mode), 'a device')}")
+    if status.st_size > limit:
         raise ValueError(f"it is larger than {limit >> 20} MiB")
-    return raw
+
+
+def content(path: Path, limit: int) -> bytes:
+    """The bytes of a file. Raises OSError; ValueError if it is not an ordinary file or has more than `limit` bytes, whatever
+    the system says of its size."""
+    refuse_odd(path.stat(), limit)  # before it is opened, which some devices notice
+    with open(path, "rb", opener=_opened) as f:
+        refuse_odd(os.fstat(f.fileno()), limit)  # it may be another one by now
+        raw = f.read(limit + 1)
+    if len(raw or b"") > limit:
+        raise ValueError(f"it is larger than {limit >> 20} MiB")
+    return raw or b""
+
+
+def _opened(path: str, flags: int) -> int:
+    """Opened without waiting for anybody who would write to it."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
+def text(path: Path, limit: int) -> str:
+    """The text of a file; `UnicodeDecodeError`, a ValueError, for what is not UTF-8. Raises as `content` does."""
+    return content(path, limit).decode("utf-8")
+
+
+def answer(command: Sequence[str], seconds: float, environment: Mapping[str, str] | None = None) -> tuple[int, str]:
+    """The exit code of a program, and what it printed on standard output. Raises OSError; ValueError for a program that takes
+    longer, that prints more than `ANSWER` bytes, or no text."""
+    quiet = {"stdin": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "start_new_session": True}
+    late = threading.Event()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, **quiet) as process:  # type: ignore[call-overload]
+
+        def end() -> None:
+            late.set()
+            _end(process)
+
+        timer = threading.Timer(seconds, end)
+        timer.start()
+        try:
+            raw = process.stdout.read(ANSWER + 1)
+            if len(raw) <= ANSWER:
+                process.wait()
+        finally:
+            timer.cancel()
+            if process.returncode is None:  # its number is nobody else's yet
+                _end(process)
+    if late.is_set():
+        raise ValueError(f"it gives no answer within {seconds:.0f} s")
+    if len(raw) > ANSWER:
+        raise ValueError(f"it answers with more than {ANSWER >> 20} MiB")
+    try:
+        return process.returncode, raw.decode("utf-8")
+    except UnicodeDecodeError:
+        raise ValueError("its answer is not text") from None
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a program and what it has started in its session."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except (AttributeError, OSError):  # no killpg on this system, or all have ended
+        process.kill()
 
 
 class Archive:
@@ -46,11 +112,7 @@ class Archive:
         ValueError for what is not a sound zip archive, for more than `limit` bytes, and for more files."""
         members = members or MEMBERS
         self._path = path
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):
-            raise ValueError("it is not an ordinary file")
-        if status.st_size > limit:
-            raise ValueError(f"it is larger than {limit >> 20} MiB")
+        refuse_odd(path.stat(), limit)
         with self._sound(), path.open("rb") as f:
             end = zipfile._EndRecData(f)  # type: ignore[attr-defined]  # what ZipFile itself asks before it reads the directory
         if end is not None and end[SIZE] > members * ENTRY:
@@ -109,10 +171,22 @@ def parsed(line: str) -> Any:
     try:
         tree = json.loads(line, parse_int=_whole)
     except RecursionError:
-        raise ValueError("its brackets are too deep") from None
+        raise ValueError(TOO_DEEP) from None
     if line.count("[") + line.count("{") > DEPTH and _depth(tree) > DEPTH:
-        raise ValueError("its brackets are too deep")
+        raise ValueError(TOO_DEEP)
     return cleaned(tree) if _FORM.search(line) else tree
+
+
+def toml(text: str, parse_float: Callable[[str], Any] = float) -> dict[str, Any]:
+    """The content of a text in TOML, as it stands there. Raises ValueError (TOMLDecodeError where it is no TOML) for brackets
+    or dotted keys nested deeper than `DEPTH`."""
+    try:
+        tree = tomllib.loads(text, parse_float=parse_float)
+    except RecursionError:
+        raise ValueError(TOO_DEEP) from None
+    if _depth(tree) > DEPTH:
+        raise ValueError(TOO_DEEP)
+    return tree
 
 
 def _whole(digits: str) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 FALLBACK_TEXT = "fall back to run on the CPU"
+MOST = 1000  # warnings that are kept of a case: a call may warn without end
 
 
 @contextmanager
@@ -19,7 +20,7 @@ def listening(notes: list[str]) -> Iterator[None]:
 
     def hear(message: Warning | str, *_: Any, **__: Any) -> None:
         text = str(message)
-        if FALLBACK_TEXT in text:
+        if FALLBACK_TEXT in text and len(notes) < MOST:
             notes.append(text.split(" is not currently", 1)[0].removeprefix("The operator ").strip("'"))
 
     before = torch.is_warn_always_enabled()

@@ -89,4 +89,4 @@ def guarded(device: Device, note: Callable[[str], object] = str) -> Iterator[dic
 def reasons(left: Mapping[str, str]) -> tuple[str, ...]:
     """What is wrong with a device whose operators have ended an examination, or have left this in torch's state."""
     ended = [f"{name}: ended the process that examined the device; its own findings say more" for name in sorted(deadly())]
-    return (*ended, *(f"{name}: left {words} in torch's state" for name, words in left.items()))
+    return (*ended, *(f"{name}: left {words} in its process" for name, words in left.items()))

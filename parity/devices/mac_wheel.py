@@ -19,7 +19,6 @@ TABLE = "torchgen/packaged/ATen/native/native_functions.yaml"
 LIBRARIES = (mps.LIBRARY, "torch/lib/libc10.dylib")
 SMALL, LARGE = 8 << 20, 768 << 20  # bytes of a text file, and of a library
 _KERNEL = re.compile(rb"_GLOBAL__N_1L?(\d+)(wrapper_" + mps.KEY.encode() + rb"_\w*)")
-_OPERATOR = re.compile(r"\w+(\.\w+)?")
 _VERSION = re.compile(r"\d+\.\d+[\w.+]*")
 # Words by which a message of MPS may be a refusal.
 _OF_MPS, _REFUSING = re.compile(rb"MPS|_mps"), re.compile(r"support|implemented|only (defined|available)|larger than")
@@ -61,10 +60,10 @@ class MacWheel:
     @cached_property
     def table(self) -> Table:
         """Its operator table. Raises WheelError where it has none that can be read."""
-        keys = parsed(self._text(TABLE))
-        if not keys or not all(_OPERATOR.fullmatch(n) for n in keys):
-            raise self._broken(f"its {TABLE} is no operator table")
-        return Table(self.torch, keys)
+        try:
+            return Table(self.torch, parsed(self._text(TABLE)))
+        except ValueError as e:
+            raise self._broken(f"its {TABLE} is no operator table: {e}") from None
 
     @cached_property
     def library(self) -> bytes:

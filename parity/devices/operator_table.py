@@ -6,6 +6,7 @@ its registrations. On macOS the two agree: the kernels that the library register
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -13,9 +14,13 @@ from pathlib import Path
 
 import torch
 
+from parity.core import untrusted
 from parity.core.errors import DeviceError
 from parity.devices.mps import KEY
 
+LARGEST = 8 << 20  # bytes of a table; torch's has 0.7 MB
+OPERATOR = re.compile(r"\w+(\.\w+)?")
+QUOTED = 60  # most characters of a line in a message
 # Operators of torchvision with a kernel for MPS since 0.23 or before (pytorch/vision, torchvision/csrc/ops/mps); the oldest
 # torch that parity takes goes with 0.25.
 TORCHVISION_ON_MPS = frozenset(
@@ -53,13 +58,14 @@ def installed() -> Table:
 
 @cache
 def dispatch_keys(path: Path) -> Mapping[str, frozenset[str]]:
-    """What `parsed` reads in this file."""
-    return parsed(path.read_text(encoding="utf-8"))
+    """What `parsed` reads in this file. Raises OSError, and ValueError for what is no operator table."""
+    return parsed(untrusted.text(path, LARGEST))
 
 
 def parsed(text: str) -> Mapping[str, frozenset[str]]:
     """Every overload ("add.out", "linear") -> the dispatch keys under which it has a kernel, its own or by
-    `structured_delegate`; empty where torch composes it of others and says so nowhere.
+    `structured_delegate`; empty where torch composes it of others and says so nowhere. Raises ValueError, with the line, for a
+    text without operators, or with something that is no operator's name.
 
     Reads the three lines that matter itself: a YAML parser takes seconds for this file. A test compares the result with
     torchgen's own reading.
@@ -67,10 +73,14 @@ def parsed(text: str) -> Mapping[str, frozenset[str]]:
     found: dict[str, set[str]] = {}
     delegates: dict[str, str] = {}
     name, in_dispatch = "", False
-    for line in text.splitlines():
+    for number, line in enumerate(text.splitlines(), 1):
         if line.startswith("- func: "):
             name, in_dispatch = line[8:].partition("(")[0], False
+            if not OPERATOR.fullmatch(name):
+                raise ValueError(f"line {number}: no operator is called '{untrusted.printable(name)[:QUOTED]}'")
             found[name] = set()
+        elif not name and line.startswith("  "):
+            raise ValueError(f"line {number}: '{untrusted.printable(line.strip())[:QUOTED]}' comes before any '- func:'")
         elif line.startswith("  structured_delegate: "):
             delegates[name] = line.partition(": ")[2].split("#")[0].strip()
         elif line.startswith("  dispatch:"):
@@ -80,6 +90,8 @@ def parsed(text: str) -> Mapping[str, frozenset[str]]:
             found[name].update(k for k in keys if k)
         elif line.strip() and not line.lstrip().startswith("#"):
             in_dispatch = False
+    if not found:
+        raise ValueError("it holds no operator")
     return {n: frozenset(keys | found.get(delegates.get(n, ""), set())) for n, keys in found.items()}
 
 

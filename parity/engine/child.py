@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from parity.core import child, processes
+from parity.core import child, parent, processes
 from parity.core.child import BEGIN, END, REFUSED, Event
 from parity.core.errors import DeviceError, NothingCompared, ParityError, UsageError
 from parity.engine import journal
@@ -93,6 +93,7 @@ class Child:
         self.at: Any = None
         self.end: End | None = None
         self._watch = watch
+        parent.keep_folder(Path(tempfile.gettempdir()))
         self._folder = tempfile.TemporaryDirectory(prefix="parity-child-", ignore_cleanup_errors=True)
         self._path = Path(self._folder.name)
         (self._path / child.ASKED).write_text(json.dumps(given), encoding="utf-8")
@@ -100,6 +101,7 @@ class Child:
         self._rest, self._done, self._last = b"", 0, Event()
         self.began = self._heard = self._looked = time.monotonic()
         self._started = self._closed = False
+        self._stops = processes.Stops()
         self._process = self._start(job, python, surroundings() if environment is None else environment, out, fed)
 
     def _start(
@@ -186,7 +188,12 @@ class Child:
         line, newline, rest = self._rest.partition(b"\n")
         if not newline:
             return None
-        event: Event = json.loads(line)
+        try:
+            event: Event = json.loads(line)
+            event.get(END)
+        except (ValueError, AttributeError):  # a call has written among the events: the end record will not agree
+            self._rest = rest
+            return self._next()
         self._rest, self._heard, self._started = rest, time.monotonic(), True
         if END in event or REFUSED in event:
             self._last = event
@@ -199,20 +206,21 @@ class Child:
         return event
 
     def _hangs(self, now: float) -> bool:
-        if now - self._heard > (self._watch.silence if self._started else self._watch.starting) and (
+        stopped = self._stops.last(self._process.pid)
+        if now - max(self._heard, stopped) > (self._watch.silence if self._started else self._watch.starting) and (
             self._started or journal.read(self._path / child.JOURNAL) is None
         ):
             return True
         if not self._watch.stages or now - self._looked < SLOWEST:
             return False
         self._looked, entry = now, journal.read(self._path / child.JOURNAL)
-        return entry is not None and entry.stage in self._watch.stages and entry.overdue
+        return entry is not None and entry.stage in self._watch.stages and entry.is_overdue(stopped)
 
     def _ended(self, code: int | None, late: bool) -> None:
         """Take what it leaves behind, and end it."""
         notes, words = self._path / child.JOURNAL, self._path / WORDS
         entry, lost, last = journal.read(notes), notes.with_suffix(".lost"), self._last
-        said = words.read_bytes()[-LAST_WORDS:].decode(errors="replace").strip()
+        said = words.read_bytes()[-LAST_WORDS:].decode(errors="replace").strip() if words.exists() else ""
         why = lost.read_text(encoding="utf-8", errors="replace") if code is not None and lost.exists() else ""
         refused = REFUSALS.get(last["code"], ParityError)(last[REFUSED]) if REFUSED in last else None
         whole = last.get(END) == last.get("of", -1) == self._done

@@ -13,7 +13,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass
 
@@ -65,14 +65,23 @@ def attempt(
     limit = Limit(time.monotonic() + seconds, threading.Event() if over is None else over)
     if not limit.left:
         return Attempt(1)
-    given, watch = {"case": case, **asdict(how)}, Watch(math.inf, limit=limit)
+    given, watch = {"cases": [case], **asdict(how)}, Watch(math.inf, limit=limit)
     with Child(REPLAY, given, watch, environment=environment, out=QUIET if quiet else SHOWN) as process:
-        codes = [event["code"] for event in process]
+        codes = [event["code"] for event in process if "code" in event]
         end = process.ending()
     if not end.died:
         return Attempt(codes[0])
     stage = "" if end.entry is None else end.entry.stage
     return Attempt(1, f"no answer within {seconds:.0f} s" if end.late else end.died, end.late, stage)
+
+
+def several(cases: Sequence[str], how: How, seconds: float) -> list[int]:
+    """Run cases in one process, and print what they do: the exit codes of those before one that ends it or hangs. What strikes
+    late may be that of the case before it, whose code is left out, too. seconds: what each may take."""
+    watch = Watch(STARTING + seconds, seconds)
+    with Child(REPLAY, {"cases": list(cases), **asdict(how)}, watch, out=SHOWN) as process:
+        codes = [event["code"] for event in process if "code" in event]
+        return codes if not process.ending().died else codes[:-1]
 
 
 def held(

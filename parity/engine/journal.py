@@ -158,11 +158,11 @@ class JournalEntry:
     item: str
     case: str
 
-    @property
-    def overdue(self) -> bool:
-        """Whether the stage has exceeded its time limit."""
+    def is_overdue(self, since: float = 0.0) -> bool:
+        """Whether the stage has exceeded its time limit. since: from when it counts, if that is later than the stage began
+        (`processes.Stops`)."""
         times = COMPARING if self.stage == "compare" else 1
-        return self.running and time.monotonic() > self.started + times * self.allowed
+        return self.running and time.monotonic() > max(self.started, since) + times * self.allowed
 
 
 def read(path: Path) -> JournalEntry | None:

@@ -15,7 +15,9 @@ from datetime import date
 from pathlib import Path
 from typing import Any, Self
 
+from parity.core import untrusted
 from parity.core.errors import UsageError
+from parity.store.code import LARGEST_CODE
 
 DEVICE_HELP = "mps, cuda, xpu, sim, sim:mps, cpu, or auto: the first accelerator that torch reports, else sim:mps"
 FAULTS_HELP = "faults for a simulated device: a Python file, or an installed module by its name"
@@ -198,8 +200,8 @@ def plants_faults(place: str) -> bool:
     if not path.is_file():
         return path.suffix != ".py" and all(part.isidentifier() for part in place.split("."))
     try:
-        tree = ast.parse(path.read_bytes())
-    except (SyntaxError, ValueError, OSError):  # whoever runs it says what is wrong
+        tree = ast.parse(untrusted.content(path, LARGEST_CODE))
+    except (SyntaxError, ValueError, OSError, RecursionError, MemoryError):  # whoever runs it says what is wrong
         return False
     return any(_name(node) in FAULTY for node in ast.walk(tree))
 

@@ -15,7 +15,8 @@ from pathlib import Path
 import torch
 
 from parity.comparing.models import functions
-from parity.core.errors import NothingCompared, OutputError, ParityError, UsageError
+from parity.core import outputs
+from parity.core.errors import NothingCompared, ParityError, UsageError
 from parity.core.status import Conclusion
 from parity.findings import causes
 from parity.history.environments import operator_table
@@ -96,7 +97,7 @@ def run(o: argparse.Namespace) -> int:
         following = f"parity locate {shlex.quote(o.model)}" if verdict is Conclusion.PASS else ""
         print(last_line(verdict, said, time.monotonic() - began, following=following), flush=True)
     if o.output:
-        _write(o.output, needs_report.as_json(answers, bugs) + "\n")
+        outputs.write(o.output, needs_report.as_json(answers, bugs) + "\n")
     return code
 
 
@@ -124,13 +125,6 @@ def _write_test(o: argparse.Namespace) -> int:
         given=f", given={tuple(o.input)!r}" if o.input else "",
         options=", backward=False" if o.no_backward else "",
     )
-    _write(o.output, text)
+    outputs.write(o.output, text)
     print(f"wrote {o.output}; run it with: python -m pytest {o.output}")
     return 0
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as e:
-        raise OutputError(f"cannot write {path}: {e.strerror or e}; name another with -o") from None

@@ -7,15 +7,15 @@ import errno
 import mmap
 import os
 import re
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from parity.core.errors import OutputError, UsageError
+from parity.core import outputs
+from parity.core.errors import UsageError
 
 WRITTEN, READ = (
     ("output", "junit_xml", "capture"),
-    ("before", "after", "runs", "run", "subject", "asked", "against"),
+    ("before", "after", "runs", "run", "subject", "asked", "against", "known", "setup", "faults", "wheel"),
 )  # of commands
 HEAD = 1 << 16  # bytes that show what a file is
 # How everything begins that parity writes, and pytest's XML.
@@ -56,9 +56,7 @@ def _each(given: argparse.Namespace, name: str) -> list[Path | str]:
 
 def check_output(path: Path, option: str, others: Iterable[Path | str] = ()) -> None:
     """`check_outputs` of one file. others: what the command reads and writes besides."""
-    writable(path.absolute().parent, option)
-    if path.is_dir():
-        raise OutputError(f"cannot write {path}: it is a folder; name a file with {option}")
+    outputs.refuse(path, option)
     if any(_same(path, x) for x in others):
         raise UsageError(f"{path} is named twice, and {option} would overwrite it; name another file with {option}")
     if path.is_file() and path.stat().st_size and not _is_ours(path):
@@ -75,16 +73,6 @@ def _is_ours(path: Path) -> bool:
     with path.open("rb") as f, mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) as content:
         capture = content[8:24] == b'{"__metadata__":' and content.find(b'"parity capture ') > 0
         return capture or OURS.match(content[:HEAD]) is not None
-
-
-def writable(folder: Path, option: str) -> None:
-    """Refuse a folder that cannot be written before the run, not at its first finding."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as e:
-        raise OutputError(f"cannot write to the folder {folder}: {e.strerror or e}; name another with {option}") from None
 
 
 def located(faults: str) -> str:

@@ -1,5 +1,5 @@
-"""Treat Ctrl-C and SIGTERM (a cancelled CI job) as a request to stop, after which a run still reports and stores what it
-has."""
+"""Treat Ctrl-C, SIGTERM (a cancelled CI job) and SIGHUP (a terminal that was closed) as a request to stop, after
+which a run still reports and stores what it has."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else []))
 DEAF_SECONDS = 1.0
 
 

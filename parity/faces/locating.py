@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from parity.comparing import meter
 from parity.comparing.models import Maker, functions
 from parity.comparing.quick import effort_of
+from parity.core import outputs
 from parity.core.errors import ParityError, UsageError
 from parity.core.status import Conclusion
 from parity.devices import Device, load_faults, resolve
@@ -53,7 +54,7 @@ def run(o: argparse.Namespace) -> int:
             from parity.report.located import page
 
             conclusion = Conclusion.of(code) if all(one.agrees for one in found.values()) else Conclusion.FAIL
-            path.write_text(page(found, conclusion), encoding="utf-8")
+            outputs.write(path, page(found, conclusion))
             print(f"written to {path}")
         else:
             _write_script(path, found, device.name)
@@ -69,7 +70,7 @@ def _write_script(path: Path, found: Mapping[str, Any], device: str) -> None:
         print("no script: no operator diverges")
         return
     try:
-        path.write_text(call_script(first, device), encoding="utf-8")
+        outputs.write(path, call_script(first, device))
         print(f"the call of {first.operator}, for a report: python {path}")
     except Unwritable as e:
         print(f"no script: {e}")

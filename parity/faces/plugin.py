@@ -29,6 +29,7 @@ from parity.faces.fixture import parity as parity
 from parity.faces.fixture import pytest_runtest_call as pytest_runtest_call
 from parity.faces.fixture import pytest_runtest_setup as pytest_runtest_setup
 from parity.faces.fixture import pytest_runtest_teardown as pytest_runtest_teardown
+from parity.faces.interruption import SIGNALS
 from parity.faces.pytest_options import pytest_addoption as pytest_addoption
 from parity.faces.pytest_options import pytest_configure_node as pytest_configure_node
 from parity.faces.pytest_options import runs_the_suite, settle
@@ -84,6 +85,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput"):
         if "parity_rundir" in worker:
             _guard_worker(worker)
+            _set_channel_aside(config)
         if "parity_left" in worker or "parity_later" in worker:
             from parity.faces.scheduling import EagerWorker  # it imports xdist
 
@@ -131,7 +133,7 @@ def _prepare_controller(config: pytest.Config) -> None:
 
 def _guard_worker(worker: dict[str, Any]) -> None:
     """In a worker: leave interrupts to the controller, end with it, and let no fork report the items, too."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # sent to the whole process group; the controller ends the workers
+    for number in SIGNALS:  # sent to the whole process group; the controller ends the workers
         signal.signal(number, signal.SIG_IGN)
     if worker.get("parity_parent") == os.getppid():  # else it runs on another machine
         parent.end_with(os.getppid())
@@ -139,18 +141,31 @@ def _guard_worker(worker: dict[str, Any]) -> None:
     processes.end_forks()
 
 
+def _set_channel_aside(config: pytest.Config) -> None:
+    """In a worker: keep what calls write to whatever descriptors they find off the pipe to the controller, which would wait for
+    the rest of a message without end. By private attributes, which may be missing in another version."""
+    for plugin in config.pluginmanager.get_plugins():
+        io: Any = getattr(getattr(getattr(plugin, "channel", None), "gateway", None), "_io", None)
+        if hasattr(io, "outfile") and hasattr(io, "_write"):
+            io.outfile.flush()
+            io.parity_before = io.outfile  # closing it would free its number
+            io.outfile = os.fdopen(processes.set_aside(io.outfile.fileno()), "w", 1, closefd=False)
+            io._write = io.outfile.buffer.write
+
+
 def _own_folder() -> str:
     """A folder for the journal of a worker on another machine, which ends itself when a case hangs: nobody else can see it."""
     from parity.engine import journal
 
-    folder = tempfile.mkdtemp(prefix="parity-")
+    folder, stops = tempfile.mkdtemp(prefix="parity-"), processes.Stops()
 
     def watch() -> None:
         while True:
             time.sleep(0.5)
+            stopped = stops.last(os.getpid())
             for path in Path(folder).glob("journal-*"):
                 entry = journal.read(path)
-                if entry is not None and entry.overdue:
+                if entry is not None and entry.is_overdue(stopped):
                     os._exit(journal.LOST)
 
     threading.Thread(target=watch, daemon=True).start()

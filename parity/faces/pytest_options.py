@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from parity.core import processes, project
+from parity.core import processes, project, untrusted
 from parity.core.errors import UsageError
 from parity.engine.options import ALSO, OPTIONS
 from parity.faces import old_names
@@ -20,6 +20,7 @@ DEFAULTS = {"device": "auto", "profile": "quick", "effort": "default"}  # of wha
 OF_PROJECT = ("device", "profile", "effort", "known", "setup", "faults", "fail_on")
 SETTLED = "parity_settled"  # of a worker's input: these options as the controller has them
 OF_INI = (*DEFAULTS, "known")  # what pytest's ini file had in the version before
+LARGEST_INI = 1 << 20  # bytes
 # Where pytest looks for its settings, and parity for its own -> what the file must hold, one of these.
 INI_FILES = {
     "pytest.toml": ("",), "pytest.ini": ("",), ".pytest.ini": ("",),
@@ -85,10 +86,11 @@ def _check_root(config: pytest.Config) -> None:
 
 def _is_ini(path: Path, words: tuple[str, ...]) -> bool:
     """Whether a file holds settings."""
-    if not path.is_file():
+    try:
+        content = untrusted.content(path, LARGEST_INI)
+    except (OSError, ValueError):  # there is none, or what pytest itself will not read
         return False
-    text = path.read_text(encoding="utf-8", errors="replace")
-    return any(w in text for w in words)
+    return any(w.encode() in content for w in words)
 
 
 def _say_new_names(config: pytest.Config) -> None:

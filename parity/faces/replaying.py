@@ -1,14 +1,14 @@
-"""The process of `parity replay` that checks a case again with all aspects and the oracle, and prints what it does."""
+"""The process of `parity replay` that checks cases again with all aspects and the oracle, and prints what it does."""
 
 from __future__ import annotations
 
+import functools
 import sys
 import time
-from pathlib import Path
 
 from parity.core import notation
 from parity.core.case import Case
-from parity.core.child import Given, Job
+from parity.core.child import BEGIN, Given, Job
 from parity.core.errors import CaseError, ParityError
 from parity.core.results import FINDINGS
 from parity.devices.setup import run_setup
@@ -17,7 +17,7 @@ from parity.engine.checking import replay
 from parity.engine.inquest import How
 from parity.engine.journal import Journal
 from parity.engine.options import METADATA, RunOptions
-from parity.engine.planning import run_plan
+from parity.engine.planning import RunPlan, run_plan
 from parity.engine.tally import record
 from parity.execution.execute import said
 from parity.findings.verdict import of_cases
@@ -25,23 +25,28 @@ from parity.generation.room import refuse_giants
 from parity.report import explanation, metadata, output
 from parity.report.finding import body, place
 
-LINGER = 0.3  # seconds to wait after the case, because kernels may fail later than they are called
+LINGER = 0.3  # seconds to wait after the last case, because kernels may fail later than they are called
 
 
-def run(case: Case, how: How, journal: Path | None = None) -> int:
-    """Print what the case does on the device; the exit code (`of_cases`). journal: a file that records the case, for the
-    process that outlives this one.
+@functools.lru_cache(maxsize=1)
+def _plan(how: How) -> RunPlan:
+    fail_on = (METADATA,) if how.fail_on_metadata else ()
+    return run_plan(RunOptions(device=how.device or "auto", faults=how.faults, fail_on=fail_on), 0.0, None)
+
+
+def run(case: Case, how: How, journal: Journal | None = None) -> int:
+    """Print what the case does on the device; the exit code (`of_cases`). journal: records the case, for the process that
+    outlives this one.
 
     Raises CaseError for a case that cannot be rebuilt here, DeviceError and UsageError as resolving a device does.
     """
-    fail_on = (METADATA,) if how.fail_on_metadata else ()
-    plan = run_plan(RunOptions(device=how.device or "auto", faults=how.faults, fail_on=fail_on), 0.0, None)
+    plan = _plan(how)
     row = suite.row(case.op)
     item, text = suite.Item(row, case.dtype), notation.case_text(case)
     refuse_giants(row, case)
     print(text)
     try:
-        results = replay(item, plan, case, Journal(journal) if journal else None)
+        results = replay(item, plan, case, journal)
     except ParityError:
         raise
     except Exception as e:  # a person may type any arguments
@@ -52,22 +57,32 @@ def run(case: Case, how: How, journal: Path | None = None) -> int:
             print("\n".join(f"  {line}" for line in explanation.lines(record(item, r, text, "", True), row)))
         else:
             print("  " + "\n    ".join([place(r, case.op, case.dtype, plan.device.name), *more]))
-    time.sleep(LINGER)
     return of_cases([r.verdict.status for r in results])
 
 
 def job(given: Given) -> Job:
-    """One case, which may end the process; its exit code. given: the case, and the fields of `How`."""
+    """Cases one after another, each of which may end the process; the exit code of each. given: the cases, and the fields of
+    `How`."""
     asked = dict(given.asked)
-    case, how = asked.pop("case"), How(**asked)
+    cases, how = asked.pop("cases"), How(**asked)
+    given.of = len(cases)
+    journal = Journal(given.journal)
     with output.patient():
-        try:
-            if how.setup:
-                run_setup(how.setup)
-            code = run(notation.parse(case), how, given.journal)
-            sys.stdout.flush()
-        except ParityError as e:
-            sys.stdout.flush()  # what was printed before comes first, also where both go to one file
-            print(f"parity: {e}", file=sys.stderr)
-            code = e.exit_code
-    yield {"code": code}
+        for text in cases:
+            yield {BEGIN: text}
+            yield {"code": _code(text, how, journal, text is cases[-1])}
+
+
+def _code(text: str, how: How, journal: Journal, last: bool) -> int:
+    """Run a case; its exit code, or that of what it raised."""
+    try:
+        if how.setup:
+            run_setup(how.setup)
+        code = run(notation.parse(text), how, journal)
+        time.sleep(LINGER if last else 0.0)
+        sys.stdout.flush()
+    except ParityError as e:
+        sys.stdout.flush()  # what was printed before comes first, also where both go to one file
+        print(f"parity: {e}", file=sys.stderr)
+        code = e.exit_code
+    return code

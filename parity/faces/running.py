@@ -10,15 +10,17 @@ import sys
 import tempfile
 import time
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from parity import tolerance
-from parity.core import machine, parent, processes, resources
+from parity.core import machine, outputs, parent, processes, resources
 from parity.core.errors import DeviceError, NothingCompared, OutputError, UsageError
 from parity.core.health import SUSPECT, UNUSABLE
+from parity.core.outputs import writable
 from parity.core.results import Fingerprint, statuses
 from parity.engine import memory, own, resuming, suite
 from parity.engine.doctor import banner, examined, fingerprint_of
@@ -27,7 +29,7 @@ from parity.engine.options import AGAIN, ALSO, MIXED, RunOptions
 from parity.engine.run_state import RunState
 from parity.faces.commands import known as known_command
 from parity.faces.commands.groups import split
-from parity.faces.files import in_words, located, writable
+from parity.faces.files import in_words, located
 from parity.faces.interruption import Interruptions
 from parity.findings import known_file
 from parity.findings.known import Known
@@ -330,21 +332,19 @@ def _pytest(o: RunOptions, workers: int, reporter: Any, done: Collection[str] = 
         if done:
             Path(scratch, "done").write_text("\n".join(done), encoding="utf-8")
             args.append(f"--parity-done={Path(scratch, 'done')}")
-        args += ["--junit-xml", str(Path(o.junit_xml).absolute())] if o.junit_xml else []
         ended: int | pytest.ExitCode
         try:
-            with processes.only_our_plugins():
-                ended = pytest.main(args, plugins=[reporter])
-        except OSError as e:  # pytest writes the XML last, and hears of a full disk only then: nothing else may be lost by it
-            e.filename = e.filename or o.junit_xml
-            said = in_words(e, "name another file with --junit-xml, or free the disk", "write")
-            reporter.run.failed = reporter.run.failed or OutputError(said)
-            ended = pytest.ExitCode.TESTS_FAILED
-        if o.junit_xml and reporter.run.explains_later and reporter.run.failed is None and Path(o.junit_xml).is_file():
-            from parity.report import junit
+            with processes.only_our_plugins(), _xml(o.junit_xml) as xml:
+                ended = pytest.main([*args, *(["--junit-xml", str(xml)] if xml else [])], plugins=[reporter])
+                if xml and reporter.run.explains_later and reporter.run.failed is None and xml.is_file():
+                    from parity.report import junit
 
-            junit.join_causes(Path(o.junit_xml))
-        unable = [path for path in Path(scratch).iterdir() if path.name.startswith(UNABLE)]
+                    junit.join_causes(xml)
+        except (OutputError, OSError) as e:  # of the XML, which pytest writes last: nothing else may be lost by it
+            failed = e if isinstance(e, OutputError) else OutputError(in_words(e))
+            reporter.run.failed = reporter.run.failed or failed
+            ended = pytest.ExitCode.TESTS_FAILED
+        unable = [*Path(scratch).glob(f"{UNABLE}*")]  # none where the folder is gone
         if unable:
             kinds = {kind.exit_code: kind for kind in (UsageError, DeviceError)}
             raise kinds.get(int(unable[0].name.removeprefix(UNABLE)), UsageError)(unable[0].read_text(encoding="utf-8"))
@@ -357,6 +357,11 @@ def _pytest(o: RunOptions, workers: int, reporter: Any, done: Collection[str] = 
         return int(ended)
     code: int = reporter.run.result().exit_code
     return code
+
+
+def _xml(path: str | None) -> AbstractContextManager[Path | None]:
+    """Where pytest writes its XML, which takes the place of what is there only when it is whole."""
+    return outputs.replacing(Path(path), "name another file with --junit-xml, or free the disk") if path else nullcontext()
 
 
 def _list(items: Sequence[suite.Item]) -> int:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from parity.core import parent
+from parity.core import parent, processes
 from parity.core.results import Json
 from parity.engine import child, inquest, memory
 from parity.engine.journal import FULL
@@ -152,14 +152,16 @@ class Survival:
     def _watch(self) -> None:
         from parity.engine import journal
 
+        stops = processes.Stops()
         while not self._over.wait(WATCH_SECONDS):
+            parent.keep_folder(self.folder)  # for the journals of workers that start now
             late = self._timed is not None and self._timed.left < -GRACE_SECONDS
             for worker in list(self._nodes):
                 entry = journal.read(self.folder / f"journal-{worker}")
                 if entry is not None and late and entry.running and entry.pid not in self._killed:
                     self._cut.add(entry.pid)
                     _kill(entry.pid)
-                if entry is not None and entry.overdue and entry.pid not in self._killed:
+                if entry is not None and entry.pid not in self._killed and entry.is_overdue(stops.last(entry.pid)):
                     self._killed[entry.pid] = entry  # its state before the kill
                     _kill(entry.pid)
 
@@ -185,6 +187,7 @@ class Survival:
         entry = entry and self._killed.get(entry.pid, entry)  # its state before the kill
         row = self._row(crashitem, entry, code, worker)
         self.deaths.append(row)
+        parent.keep_folder(self.folder)
         with (self.folder / journal.DEATHS).open("a") as f:  # before another worker gets the item
             f.write(json.dumps(row) + "\n")
         if entry is not None and row.get("why") == inquest.PENDING:  # `_report` reports it

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO
 
 from parity.comparing import meter
-from parity.core import notation
+from parity.core import notation, outputs
 from parity.core.errors import DeviceError, UsageError, near
 from parity.core.health import UNUSABLE
 from parity.core.status import Conclusion
@@ -70,7 +70,7 @@ def upgrade(o: argparse.Namespace, asked: RunOptions, fail_on: Sequence[Group]) 
     if form == "terminal":
         text = text.rpartition(diff_report.verdict_line(d, fail_on))[0]  # the verdict of the upgrade takes its place
     if o.output:
-        o.output.write_text(text, encoding="utf-8")
+        outputs.write(o.output, text)
     else:
         print(f"\n{text}", flush=True)
     stored = f"{files[0]} and {files[1]}" + (f", the diff in {o.output}" if o.output else "")

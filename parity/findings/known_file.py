@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from parity.core import stored, untrusted
-from parity.core.errors import KnownError, OutputError, near
+from parity.core import outputs, stored, untrusted
+from parity.core.errors import KnownError, near
 from parity.core.results import Cause, Json
 from parity.findings.known import DIES, NAME, Entry, Environment, Known
 from parity.store.code import Code
@@ -67,7 +67,7 @@ def read(path: Path) -> Known:
 def content(path: Path) -> str:
     """The text of a file. Raises KnownError."""
     try:
-        return untrusted.content(path, LARGEST).decode("utf-8")
+        return untrusted.text(path, LARGEST)
     except FileNotFoundError:
         add = f"parity known add RUN --reason TEXT --file {path}"
         raise KnownError(f"there is no file of known findings {path}; {add} writes one") from None
@@ -99,13 +99,12 @@ class _File:
     def __init__(self, path: Path, text: str) -> None:
         self.path, self.text, self.lines = path, text, text.split("\n")
         try:
-            self.data: Json = untrusted.cleaned(tomllib.loads(text))
+            self.data: Json = untrusted.cleaned(untrusted.toml(text))
         except tomllib.TOMLDecodeError as e:
             line = re.search(r"line (\d+)", str(e))
             raise self.error(int(line[1]) if line else len(self.lines), f"this is no TOML: {e}; mend the line") from None
-        except (RecursionError, ValueError) as e:
-            why = "its brackets are too deep" if isinstance(e, RecursionError) else str(e)
-            raise self.error(1, f"{why}; restore the file from your repository") from None
+        except ValueError as e:
+            raise self.error(1, f"{e}; restore the file from your repository") from None
         if self.data.get("format") != FORMAT or type(self.data["format"]) is not int:
             fault = f"format is {str(self.data.get('format'))[:40]!r}, this parity reads {FORMAT}"
             raise self.error(self.line("format"), f"{fault}; write 'format = {FORMAT}' on top, or upgrade parity")
@@ -133,7 +132,7 @@ class _File:
     def error(self, line: int, fault: str, entry: str = "") -> KnownError:
         """The KnownError, with file, line and entry."""
         of = f"known '{untrusted.printable(entry)[:80]}': " if entry else ""
-        return KnownError(f"{self.path}:{line}: {of}{untrusted.printable(fault)[:900]}")
+        return KnownError(f"{self.path}:{line}: {of}{untrusted.printable(fault)}")
 
 
 def _entry(file: _File, row: Json, head: int) -> Entry:
@@ -390,10 +389,4 @@ def _values(e: Entry, what: str) -> Json:
 def write(path: Path, text: str) -> None:
     """Write the file at once or not at all, after a check that it can be read. Raises KnownError and OutputError."""
     parse(path, text)
-    draft = path.with_name(path.name + ".part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft.write_text(text, encoding="utf-8")
-        draft.replace(path)
-    except OSError as e:
-        raise OutputError(f"cannot write {path}: {e.strerror or e}; name another with --file") from None
+    outputs.write(path, text, "name another with --file")

@@ -3,7 +3,6 @@ need not be installed there: it gets a copy of this parity, and of what else it 
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -17,10 +16,10 @@ from typing import Any, Literal
 
 import torch
 
-from parity.core import processes, resources
+from parity.core import processes, resources, untrusted
 from parity.core.errors import UsageError
 from parity.devices.mac_wheel import TABLE, MacWheel
-from parity.devices.operator_table import Table, parsed
+from parity.devices.operator_table import LARGEST, Table, parsed
 from parity.history import lending
 
 DATA: tuple[Literal["tolerances", "conformance"], ...] = ("tolerances", "conformance")
@@ -100,10 +99,10 @@ def _asked(place: str, python: str, lent: Path) -> dict[str, Any]:
     command = [python, str(lent / "parity" / "history" / "lending.py"), str(lent), *filter(None, sys.path)]
     safely = {**os.environ, processes.SAFE: "1"}  # the folder of the file is none for its imports
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False, env=safely)
-        answer: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+        _, said = untrusted.answer(command, PATIENCE, safely)
+        answer: dict[str, Any] = untrusted.parsed(said.strip().splitlines()[-1])
         answer["python"]  # or it is no answer
-    except (OSError, subprocess.TimeoutExpired, ValueError, IndexError, LookupError, TypeError) as e:
+    except (OSError, ValueError, LookupError, TypeError) as e:
         raise UsageError(f"{place} does not answer as a Python does ({type(e).__name__}); name another interpreter") from None
     return answer
 
@@ -118,22 +117,32 @@ def operator_table(place: str) -> Table:
         return _table_in(path, path.name)
     python = interpreter(place)
     command = [python, "-P", "-c", "import importlib.util; print(importlib.util.find_spec('torch').origin)"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
-    if done.returncode:
+    try:
+        code, said = untrusted.answer(command, PATIENCE)
+    except (OSError, ValueError) as e:
+        raise UsageError(f"{place} does not answer as a Python does ({e}); name another interpreter") from None
+    origin = Path(said.strip())
+    if (
+        code or not origin.is_absolute() or len(origin.parts) < 4
+    ):  # a folder without __init__.py, as a half uninstalled torch leaves it, has none
         raise UsageError(f"{place} has no torch; install it there, or name a wheel of torch")
-    site = Path(done.stdout.strip()).parents[1]
-    version = re.search(r"__version__ = '([^']+)'", (site / "torch/version.py").read_text(encoding="utf-8"))
+    site = origin.parents[1]
+    try:
+        version = re.search(r"__version__ = '([\w.+-]+)'", untrusted.text(site / "torch/version.py", LARGEST))
+    except (OSError, ValueError) as e:
+        raise UsageError(f"cannot read {site / 'torch/version.py'}: {e}; install torch again there") from None
     return _table_in(site / TABLE, version[1] if version else place)
 
 
 def _table_in(path: Path, version: str) -> Table:
     try:
-        keys = parsed(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as e:
-        raise UsageError(f"cannot read the operator table {path}: {e}; name a wheel of torch instead") from None
-    if not keys:
-        raise UsageError(f"{path} holds no operator; give torch's native_functions.yaml, or name a wheel of torch")
-    return Table(version, keys)
+        return Table(version, parsed(untrusted.text(path, LARGEST)))
+    except OSError as e:
+        raise UsageError(f"cannot read the operator table {path}: {e.strerror or e}; name a wheel of torch instead") from None
+    except ValueError as e:
+        raise UsageError(
+            f"cannot read the operator table {path}: {e}; give torch's native_functions.yaml, or a wheel"
+        ) from None
 
 
 def interpreter(place: str) -> str:
@@ -180,7 +189,7 @@ def _installed(words: Sequence[str], folder: Path, hear: Callable[[str], None]) 
     tool = [uv, "pip", "install", "--python", python] if uv else [python, "-m", "pip", "install"]
     # venv completes what an interrupted one left, which may have no pip; uv refuses a folder that is there.
     for step in ([] if uv and Path(python).exists() else [made]) + [[*tool, "-q", "--upgrade", *words]]:
-        done = subprocess.run(step, capture_output=True, text=True, check=False)
+        done = subprocess.run(step, capture_output=True, text=True, errors="replace", check=False)
         if done.returncode:
             lines = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
             errors = [x for x in lines if x.lower().startswith("error") and "ResolutionImpossible" not in x]  # which says less

@@ -45,6 +45,9 @@ from parity.locating.values import SAMPLES, Sketch, block_sums, key_of, sums_agr
 
 ATEN_FORBIDDEN = ("aten::from_file", "aten::_print")  # they touch more than tensors
 NAMED = 3  # most tensors that a message names
+EXPANDED = 64  # times the elements that a storage holds, beyond which a view of it that repeats them is not judged
+LARGE = 1 << 24  # elements of a view, up to which it may repeat them as often as it likes
+TOO_LARGE = "their tensors repeat few elements so often that they would fill the memory"
 NOT_KEPT = "their operands are not in the capture"
 BEHIND = "they come after a call that diverges, or that could not be judged, and its result is not kept whole"
 
@@ -218,6 +221,10 @@ class _Replay(Search):
             self.left[NOT_KEPT] += 1
             self._spoil(ran)
             return
+        if any(map(self._is_too_large, (*given_, *ran.results))):
+            self.left[TOO_LARGE] += 1
+            self._spoil(ran)
+            return
         call = _call(ran, self._base)
         if ran.error is not None:
             self._failed(call, ran.error)
@@ -245,6 +252,11 @@ class _Replay(Search):
 
     def _base(self, key: str) -> Tensor:
         return self.known[key] if key in self.known else self.computed[key]
+
+    def _is_too_large(self, r: Ref) -> bool:
+        """Whether a tensor takes much more memory than the capture that describes it: strides of 0 cost a file nothing."""
+        held = self.known.get(r.storage, self.computed.get(r.storage))
+        return held is not None and math.prod(r.shape) > max(LARGE, EXPANDED * held.numel())
 
     def _spoil(self, ran: RecordedCall) -> None:
         self.spoiled |= {k for k in (*(r.storage for r in ran.results), *ran.after.values()) if k not in self.known}
@@ -319,6 +331,9 @@ class _Replay(Search):
         keys = [r.storage for r in refs((ran.args, ran.kwargs))]
         if func is None or any(k not in self.known for k in keys):
             self.left["arguments of functions are not kept whole" if func is not None else f"this torch has no {ran.name}"] += 1
+            return
+        if any(map(self._is_too_large, refs((ran.args, ran.kwargs, ran.results)))):
+            self.left[TOO_LARGE] += 1
             return
         given_ = tree_map(lambda x: self._tensor(x) if isinstance(x, Ref) else x, (ran.args, ran.kwargs))
         if ran.named is not None:

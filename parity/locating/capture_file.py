@@ -9,8 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
-import stat
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, field
 from pathlib import Path
@@ -24,11 +22,12 @@ from torch import Tensor
 from parity.checks.operators import StridedOperand
 from parity.comparing.places import Place
 from parity.comparing.subject import word
+from parity.core import outputs
 from parity.core.dtypes import FACTS
 from parity.core.errors import CaptureError, OutputError
 from parity.core.results import Fingerprint
 from parity.core.stored import Count, convert
-from parity.core.untrusted import parsed, printable
+from parity.core.untrusted import parsed, printable, refuse_odd
 from parity.locating.values import BLOCKS, Sketch, Store, key_of, positions
 
 FORMAT = "1"
@@ -220,14 +219,9 @@ def write(capture: Capture, path: Path) -> int:
     plain = {k: torch.view_as_real(t).contiguous() if t.is_complex() else t.contiguous() for k, t in flat.items()}
     said = {"format": f"{MADE_BY} {FORMAT}", "digest": _digest(body), "body": body}
     save = _safetensors("torch").save
-    part = path.with_name(f"{path.name}.part{os.getpid()}")
-    try:
-        part.write_bytes(save(plain, metadata=said))
-        part.replace(path)
-        return path.stat().st_size
-    except OSError as e:
-        part.unlink(missing_ok=True)
-        raise OutputError(f"cannot write {path}: {e.strerror or e}; name another place for the capture") from None
+    held = save(plain, metadata=said)
+    outputs.write(path, held, "name another place for the capture")
+    return len(held)
 
 
 def _digest(body: str) -> str:
@@ -251,13 +245,13 @@ def read(path: Path) -> Capture:
     """Read a capture. Raises CaptureError for a file that is missing, truncated, edited, foreign or of another format."""
     opened = _safetensors("").safe_open
     try:
-        status = path.stat()
+        refuse_odd(path.stat(), LARGEST)
+    except ValueError as e:
+        raise CaptureError(f"{path} is not a capture: {e}; {REMEDY}") from None
     except OSError as e:
         raise CaptureError(
             f"there is no capture {path} ({e.strerror}); make one: parity locate FILE.py --capture {path}"
         ) from None
-    if not stat.S_ISREG(status.st_mode) or status.st_size > LARGEST:
-        raise CaptureError(f"{path} is not a capture: not an ordinary file, or larger than {LARGEST >> 30} GiB")
     try:
         with opened(str(path), "pt") as f:
             said = f.metadata() or {}

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from parity.catalog.samples import torch_version
-from parity.core.errors import OutputError
+from parity.core import outputs
 from parity.core.version import __version__
 from parity.prove.routes import Route
 from parity.prove.score import OPINFO, SUITE, Score
@@ -273,8 +273,4 @@ def _fault(board: Board, s: FaultSubject) -> dict[str, Any]:
 
 def write(board: Board, path: Path) -> None:
     """Write the JSON. Raises OutputError with the path, the reason and the remedy."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(tree(board), indent=1, default=str) + "\n", encoding="utf-8")
-    except OSError as e:
-        raise OutputError(f"cannot write {path}: {e.strerror or e}; name another file with --output") from None
+    outputs.write(path, json.dumps(tree(board), indent=1, default=str) + "\n")

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from parity.core.errors import UsageError
+from parity.core.outputs import writable
 from parity.engine import memory, suite
 from parity.engine.options import MOST_COUNT, PROFILE_HELP, SHRINK, WORKERS_HELP, RunOptions, read_path, read_text, read_workers
 from parity.faces import running
 from parity.faces.commands.groups import add_output, as_run, split, take_rest
-from parity.faces.files import located, writable
+from parity.faces.files import located
 from parity.report import output
 from parity.report.words import plural
 from parity.store import run_file

@@ -90,10 +90,10 @@ def render(run: Run, families: Collection[str] = (), verbose: bool = False) -> s
 
 
 def _missing(run: Run, chosen: Sequence[Coverage]) -> dict[str, Missing]:
-    """The missing pairs of each family; items whose op this parity does not have are left out."""
+    """The missing pairs of each family; items whose op or dtype this parity does not have are left out."""
     known, sizes = {r.name: r for r in suite.rows("all")}, suite.profile(run.header.profile).sizes
     # The first case of an item is the simplest possible one, without random choices.
-    items = [(known[i.op], i.dtype, max(0, i.cases - 1)) for i in run.items if i.op in known]
+    items = [(known[i.op], i.dtype, max(0, i.cases - 1)) for i in run.items if i.op in known and i.dtype in known[i.op].dtypes]
     return {c.family: missing(c, [i for i in items if i[0].family == c.family], sizes) for c in chosen}
 
 

@@ -19,6 +19,7 @@ from textwrap import wrap
 import torch
 
 from parity import catalog
+from parity.core import outputs
 from parity.core.errors import DeviceError, OutputError, RunFileError
 from parity.core.results import COMPARED
 from parity.core.version import __version__
@@ -270,6 +271,6 @@ def write(audit: Audit, path: Path) -> None:
         "operators": {o.name: {"state": o.state, "rows": o.rows, "reason": o.reason} for o in audit.operators},
     }
     try:
-        path.write_text(json.dumps(tree, indent=1) + "\n", encoding="utf-8")
+        outputs.write(path, json.dumps(tree, indent=1) + "\n")
     except OSError as e:
         raise OutputError(f"cannot write {path}: {e.strerror or e}; name another with --output") from None

@@ -18,8 +18,8 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from parity.core import untrusted
-from parity.core.errors import ArchiveError, OutputError, RunFileError
+from parity.core import outputs, untrusted
+from parity.core.errors import ArchiveError, RunFileError
 from parity.core.results import Json
 from parity.core.untrusted import Archive
 from parity.core.version import __version__
@@ -128,15 +128,13 @@ def write(path: Path, folder: Path, about: Json, steps: Sequence[Step]) -> None:
         "environment": {k: v for k, v in sorted(os.environ.items()) if k.startswith(KEPT)},
         "steps": [asdict(s) for s in steps],
     }
-    try:
-        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-            archive.writestr(ABOUT, hide.text(json.dumps(about, indent=1, ensure_ascii=False)))
-            for file in sorted(p for p in folder.rglob("*") if p.is_file() and not p.is_symlink()):
-                with file.open("rb") as f:
-                    text = f.read(LARGEST).decode("utf-8", "replace")
-                archive.writestr(hide.text(file.relative_to(folder).as_posix()), hide.text(text))
-    except OSError as e:
-        raise OutputError(f"cannot write {path}: {e.strerror or e}; name another file with --output") from None
+    remedy = "name another file with --output"
+    with outputs.replacing(path, remedy) as draft, zipfile.ZipFile(draft, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(ABOUT, hide.text(json.dumps(about, indent=1, ensure_ascii=False)))
+        for file in sorted(p for p in folder.rglob("*") if p.is_file() and not p.is_symlink()):
+            with file.open("rb") as f:
+                text = f.read(LARGEST).decode("utf-8", "replace")
+            archive.writestr(hide.text(file.relative_to(folder).as_posix()), hide.text(text))
 
 
 def _vocabulary() -> set[str]:

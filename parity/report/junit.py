@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 from xml.etree.ElementTree import Element, SubElement
 
 from parity import catalog
+from parity.core import outputs
 from parity.core.case import source_of
 from parity.core.results import BY_SEVERITY, FINDINGS, Record, Status
 from parity.engine.rounds import AGAIN
@@ -76,7 +77,7 @@ def acquit(path: Path, items: Collection[str], once: Collection[str] = ()) -> No
             SubElement(case, "skipped", message=GONE)
             for name, more in (("failures", -1), ("skipped", 1)):
                 suite.set(name, str(int(suite.get(name) or 0) + more))
-    tree.write(path, encoding="utf-8", xml_declaration=True)
+    outputs.write(path, ElementTree.tostring(tree.getroot(), encoding="utf-8", xml_declaration=True))
 
 
 def join_causes(path: Path) -> None:
@@ -97,7 +98,7 @@ def join_causes(path: Path) -> None:
                 suite.set("failures", str(int(suite.get("failures") or 0) - 1))
             suite.remove(case)
             suite.set("tests", str(int(suite.get("tests") or 0) - 1))
-    tree.write(path, encoding="utf-8", xml_declaration=True)
+    outputs.write(path, ElementTree.tostring(tree.getroot(), encoding="utf-8", xml_declaration=True))
 
 
 def _by_item(rows: Iterable[Record | Death]) -> dict[tuple[str, str], list[Record | Death]]:

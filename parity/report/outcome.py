@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from parity.checks import inputs_unchanged, metadata
 from parity.checks.check import STATE, UNCOMPARED
-from parity.core import notation
-from parity.core.errors import OutputError
+from parity.core import notation, outputs
 from parity.core.results import Aspect
 from parity.devices.base import Device
 from parity.engine.findings import Finding
@@ -52,13 +50,12 @@ def write_script_of_death(d: Death, device: str, folder: Path) -> Path | None:
 
 
 def _write(script: str, words: Sequence[str], folder: Path) -> Path:
+    """Write a script in this folder, which is made if it is not there; its path. words: its name; a script of that name, which
+    another run may be writing just now, is replaced.
+
+    Raises OutputError.
+    """
     name = re.sub(r"[^A-Za-z0-9.]+", "-", "-".join(w for w in words if w)).strip("-")
     path = folder / f"{name}.py"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        own = path.with_suffix(f".{os.getpid()}")  # another run may write the same script now
-        own.write_text(script, encoding="utf-8")
-        own.replace(path)
-    except OSError as e:
-        raise OutputError(f"cannot write {path}: {e.strerror or e}; name another folder with --findings") from None
+    outputs.write(path, script, "name another folder with --findings")
     return path

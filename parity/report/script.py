@@ -35,12 +35,13 @@ from parity.checks.trial import SELDOM, values
 from parity.core import notation
 from parity.core.case import Case, Layout, Slice, Word
 from parity.core.dtypes import FACTS
-from parity.core.errors import ParityError
+from parity.core.errors import CaseError, ParityError
 from parity.core.layout import base_shape, channels_last_permutation
 from parity.core.results import Aspect, Raised
 from parity.execution import execute
 from parity.execution.execute import Destination, Placed
 from parity.execution.inputs import Inputs, Slot, build, raw_bytes
+from parity.generation import room
 from parity.judging.rules import rule_of
 from parity.locating.located import Divergence
 from parity.report.script_text import AGAIN, STRIDES, judging
@@ -116,6 +117,12 @@ def data_of(case: Case, aspect: str, kept: bool = False) -> CaseScript | None:
     """What a script of a case needs; None if there are no results to print next to each other, several calls, a call that
     raises, or one that parity assembles itself. Raises Unwritable, or CaseError if the case cannot be built here."""
     row = entries.row(case.op)
+    if case.dtype not in FACTS:
+        raise CaseError(f"'{case.dtype}' is no dtype")
+    if (
+        elements := sum(math.prod(base_shape(x.shape, x.layout)) for x in case.operands()) + room.made(row, case).elements
+    ) > room.MOST:
+        raise CaseError(f"the case takes {elements:,} elements, and scripts are written of at most {room.MOST:,}")
     known = aspect in tuple(Aspect) and aspect not in SELDOM
     if not rule_of(row).has_values or case.after or case.history or case.refused or not known:
         return None

@@ -212,7 +212,7 @@ def rows_of(path: Path) -> Sequence[Row]:
 def _parsed(path: Path) -> tuple[Header, Sequence[Row], str]:
     """Header and rows of a run file, and what is there of a last line that is cut."""
     try:
-        text = untrusted.content(path, LARGEST).decode("utf-8")
+        text = untrusted.text(path, LARGEST)
     except FileNotFoundError:
         raise RunFileError(f"there is no run file {path}; parity run --output {path} would write one") from None
     except UnicodeDecodeError:

@@ -24,6 +24,7 @@ from parity.core.results import Json
 from parity.tolerance.rows import GRADIENT, SPECIALS, TableRow, Tables, short
 
 FORMAT = 1
+LARGEST_NUMBER = 1_000_000  # of a tolerance; parity's own are 180 at most
 LARGEST = 4 << 20  # bytes; limit for a table
 ADDED: list[tuple[Path, str]] = []  # tables of files outside of the package, each with its device
 CLASSES = ("*", GRADIENT, *(c.value for c in OpClass))
@@ -96,14 +97,12 @@ class _Source:
     def __init__(self, path: Path) -> None:
         self.name = _named_file(path)
         try:
-            text = untrusted.content(path, LARGEST).decode("utf-8")
-            self.data: Json = tomllib.loads(text, parse_float=_float)
+            text = untrusted.text(path, LARGEST)
+            self.data: Json = untrusted.toml(text, _float)
         except tomllib.TOMLDecodeError as e:
             line = re.search(r"line (\d+)", str(e))
             raise self.error(int(line[1]) if line else 1, f"this is no TOML: {e}", "mend the line") from None
-        except RecursionError:
-            raise self.error(1, "its brackets are too deep", "it must be a table of tolerances") from None
-        except (OSError, ValueError) as e:  # ValueError: text that is not UTF-8, or a number of thousands of digits
+        except (OSError, ValueError) as e:  # ValueError: no ordinary file, no UTF-8, brackets too deep, or a number too long
             raise self.error(1, f"cannot be read: {e}", "it must be a UTF-8 text file") from None
         if number := _too_long(self.data):
             raise self.error(1, f"a whole number of {number} digits", "write a number that a float can hold")
@@ -127,7 +126,7 @@ class _Source:
 
     def error(self, line: int, fault: str, remedy: str) -> TableError:
         """The TableError, with file and line."""
-        return TableError(f"{self.name}:{line}: {untrusted.printable(fault)[:400]}; {untrusted.printable(remedy)[:400]}")
+        return TableError(f"{self.name}:{line}: {untrusted.printable(fault)}; {untrusted.printable(remedy)}")
 
 
 def _named_file(path: Path) -> str:
@@ -242,6 +241,8 @@ def _problem(key: str, value: Any, known: Collection[str] | None) -> tuple[str, 
     """(What is wrong with the value of a key, remedy); None if it is correct."""
     if key in NUMBERS:
         fine = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < math.inf
+        if fine and value > LARGEST_NUMBER:  # 0 is a number: it asks for equality
+            return f"{key} is {value!r}", f"write one of at most {LARGEST_NUMBER:,}, because more would accept anything"
         return None if fine else (f"{key} is {value!r}", "write a number that is 0 or more")
     if key in ("source", "reason"):
         fine = isinstance(value, str) and bool(value.strip())

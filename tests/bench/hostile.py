@@ -1,28 +1,53 @@
-"""Mutated notations, run files and tables: `python tests/bench/hostile.py --notations 100000 --files 10000`.
+"""What others send, and what happens to a run: `python tests/bench/hostile.py --notations 100000 --files 10000 --captures 500
+--tables 300 --outputs 200 --signals 100 --liars 60 --lives 10`.
 
-Each is read right, or refused with one of parity's own errors, in one line that a terminal shows as it is. Anything else
-(another exception, two lines, a control character, more than 5 seconds, more than 1 GB) is printed, and the exit code is 1.
-Mutations are those of a hostile or broken writer: bytes flipped, doubled, cut, numbers and brackets grown, code put in.
+Notations, run files (with every report of them), captures, tables, wheels, operator tables and Pythons that answer are mutated
+as a hostile or broken writer would: bytes flipped, doubled, cut, numbers and brackets grown, code put in, or a pipe, a device
+or a folder in their place; files of an attacker lie in the folder, with the names of modules. Each is read right, or refused
+with one of parity's own errors, in one line of at most 500 characters that a terminal shows as it is. Outputs are named that
+cannot be written; signals are sent to runs, whose files must be readable at any moment; devices do to their process what no
+call may, and are accused by name; processes live long, and must not grow in memory and descriptors. Anything else (another
+exception, code that ran, more than 20 seconds, more than 1 GB) is printed, and the exit code is 1.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
+import os
 import random
 import resource
+import signal
+import subprocess
 import sys
 import tempfile
 import time
+import warnings
+import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from parity import tolerance
-from parity.core import notation, resources
-from parity.core.errors import ParityError
+import msgspec
+import torch
+
+import parity
+from parity import catalog, tolerance
+from parity.checks.check import Settings, check, quiet
+from parity.core import notation, processes, resources
+from parity.core.errors import LONGEST, ParityError
 from parity.core.results import Fingerprint, Measure, Record
+from parity.devices import Call, Fault, resolve
+from parity.faces import cli
+from parity.findings import known_file
 from parity.history import diff
+from parity.history.environments import operator_table
+from parity.locating import capture_file
 from parity.report import diff as report
+from parity.report import formats, script
 from parity.store import run_file
 from parity.store.rows import Death, End, Header, ItemRow
 from parity.store.run_file import Writer
@@ -40,7 +65,10 @@ SPARKS = (
     "\u202e", "\0", "1e999", "10**400", "0xfff", "{[]: 1}", "[]", "None", "lambda: 0", "__import__('os')", "*a", "**k", ":=",
     "not " * 500, ".a" * 2000, "[0]" * 2000, "1+" * 2000 + "1", "f'{1}'", "nan", "inf", "True", "...", "@", "\t", "é",
 )  # fmt: skip
-SECONDS, BYTES = 5.0, 1 << 30
+SECONDS, BYTES = 20.0, 1 << 30
+ODD = ("pipe", "device", "folder", "nothing")  # in the place of a file, now and then
+PARITY = (sys.executable, "-P", "-m", "parity")
+RUN = ("run", "add", "exp", "--device", "sim", "--dtype", "float32", "--examples", "8", "-n", "1", "--skip", "again")
 
 
 def mutated(text: str, r: random.Random) -> str:
@@ -97,10 +125,258 @@ def files(folder: Path, count: int, r: random.Random) -> Iterator[tuple[str, Cal
             yield str(path), lambda: both(path)
 
 
-def both(path: Path) -> str:
-    """A run compared with itself."""
+def both(path: Path) -> None:
+    """A run compared with itself, and each of its reports."""
     run = run_file.read(path, partial=True)
-    return report.terminal(diff.compare(run, run, partial=True))
+    report.terminal(diff.compare(run, run, partial=True))
+    for form in formats.OURS:
+        form.render(formats.Reported(run, path.name))
+    for r in run.records:
+        script.minimal(notation.parse(r.case), r.aspect, "sim")
+
+
+def spoiled(path: Path, raw: bytes, r: random.Random) -> Path:
+    """A file with these bytes mutated; or what is no file in its place."""
+    if path.is_dir():
+        path.rmdir()
+    path.unlink(missing_ok=True)
+    kind = r.choice(ODD) if r.random() < 0.1 else ""
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    elif kind == "folder":
+        path.mkdir()
+    elif not kind:
+        changed = bytearray(raw)
+        for _ in range(r.randint(1, 5)):
+            k = r.randrange(len(changed)) if r.random() < 0.5 else r.randrange(min(400, len(changed)))
+            spark = r.choice(SPARKS).encode("utf-8", "surrogatepass")[:3000]
+            changed[k : k + r.choice((0, 1, 8))] = r.choice((spark, bytes([r.randrange(256)]), b""))
+            changed = changed[: max(1, r.choice((len(changed), len(changed), k)))]
+        path.write_bytes(changed)
+    return path
+
+
+def captures(folder: Path, count: int, r: random.Random) -> Iterator[tuple[str, Callable[[], object]]]:
+    """Mutated captures: their bytes, and with a sound digest their descriptions."""
+    whole = folder / "whole.capture"
+    parity.capture(torch.nn.Linear(3, 2), torch.ones(4, 3), path=whole, device="cpu")
+    made = capture_file.read(whole)
+    path = folder / "odd.capture"
+    for k in range(count):
+        if k % 2:
+            sizes = tuple(r.choice((0, 1, 3, 10**5, 3 * 10**8, 1 << 62)) for _ in range(2))
+            spoiled(path, b"x", random.Random(1))  # no folder, and no pipe
+            calls = [replace(c, args=tuple(_stretched(a, sizes) for a in c.args)) for c in made.calls]
+            capture_file.write(replace(made, calls=calls), path)
+        else:
+            spoiled(path, whole.read_bytes(), r)
+        yield str(path), lambda: parity.locate(torch.nn.Linear(3, 2), torch.ones(4, 3), against=path, device="cpu")
+
+
+def _stretched(a: Any, sizes: tuple[int, ...]) -> Any:
+    """A tensor of a capture with other sizes, and strides of 0."""
+    return msgspec.structs.replace(a, shape=sizes, strides=(0, 0)) if isinstance(a, capture_file.Ref) else a
+
+
+def tables(folder: Path, count: int, r: random.Random) -> Iterator[tuple[str, Callable[[], object]]]:
+    """Mutated operator tables, wheels, files of known findings, and Pythons that answer anything."""
+    yaml = b"- func: add.out(Tensor a) -> Tensor\n  dispatch:\n    CPU, MPS: x\n- func: sin(Tensor a) -> Tensor\n" * 20
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("torch-2.13.0.dist-info/METADATA", "Version: 2.13.0\n")
+        archive.writestr("torchgen/packaged/ATen/native/native_functions.yaml", yaml)
+    known = b"format = 1\n[[known]]\nid = 'a'\nreason = 'b'\nops = ['exp']\nstatus = 'wrong'\n"
+    answers = (b"", b"None", b"/", b"\xff\xfe", b"x" * (2 << 20), b'{"python": [3, 12, 1]}', b"/no/where/torch/__init__.py")
+    python = folder / "python"
+    for k in range(count):
+        if k % 4 == 3:
+            (folder / "answer").write_bytes(r.choice(answers))
+            python.write_text(f"#!/bin/sh\ncat {folder}/answer\nexit {r.randrange(2)}\n")
+            python.chmod(0o755)
+            yield str(folder / "answer"), lambda: operator_table(str(python))
+        elif k % 4 == 2:
+            yield str(p := spoiled(folder / "known.toml", known, r)), lambda p=p: known_file.read(p)  # type: ignore[misc]
+        else:
+            name, raw = ("t.whl", packed.getvalue()) if k % 4 else ("t.yaml", yaml)
+            yield str(p := spoiled(folder / name, raw, r)), lambda p=p: operator_table(str(p))  # type: ignore[misc]
+
+
+# -------------------------------------------------------------------------------------------------------------- a run's outputs
+
+
+def outputs_named(folder: Path, count: int, r: random.Random) -> Iterator[tuple[str, str]]:
+    """(what was named, what is wrong with the answer) for outputs that exist, cannot be written, or are an input."""
+    for name in ("a.jsonl", "b.jsonl"):
+        chosen_file(folder / name)
+    (folder / "dir").mkdir()
+    (folder / "notes.md").write_text("precious")
+    (folder / "loop").symlink_to("loop")
+    (folder / "link").symlink_to("a.jsonl")
+    os.mkfifo(folder / "fifo")
+    names = [
+        *("dir", "notes.md", "loop", "link", "fifo", "a.jsonl", "./b.jsonl", "/dev/zero", "/dev/full"),
+        *(os.fsdecode(b"\xff"), "x" * 300, "notes.md/x", "/proc/x", "", " "),
+    ]
+    before = (folder / "a.jsonl").read_bytes()
+    for k in range(count):
+        name = names[k] if k < len(names) else mutated(r.choice(names[:6]), r).replace("\0", "")
+        path = name if name.startswith(("/", "")) and (not name.strip() or name.startswith("/dev")) else str(folder / name)
+        said = io.StringIO()
+        argv = ["diff", str(folder / "a.jsonl"), str(folder / "b.jsonl"), "--format", "json", "-o", path]
+        try:
+            with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+                cli.main(argv)
+        except SystemExit as e:
+            said.write("" if e.code == 2 else f"Traceback: exit {e.code}")
+        except BaseException as e:
+            said.write(f"Traceback: {type(e).__name__}: {e}")
+        kept = (folder / "a.jsonl").read_bytes() == before and (folder / "notes.md").read_text() == "precious"
+        left = [p.name for p in folder.rglob("*.part*")]
+        yield name, "" if kept and not left and "Traceback" not in said.getvalue() else f"{said.getvalue()[-300:]} {left}"
+
+
+# ------------------------------------------------------------------------------------------------------------------ signals
+
+
+def signals(folder: Path, count: int, r: random.Random) -> Iterator[tuple[str, str]]:
+    """(signal, what is wrong) for runs that get one at a random moment; STOP: a worker is stopped for a while."""
+    for k in range(count):
+        name = ("SIGINT", "SIGTERM", "SIGHUP", "STOP", "GONE")[k % 5]
+        path, temporary = folder / f"{k}.jsonl", folder / f"tmp{k}"
+        temporary.mkdir()
+        with (folder / "said").open("w+") as said:
+            run = subprocess.Popen(
+                (*PARITY, *RUN, "--output", str(path)), cwd=folder, env={**os.environ, "TMPDIR": str(temporary)}, stdout=said,
+                stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
+            until = time.monotonic() + 300
+            while time.monotonic() < until and run.poll() is None and not (path.exists() and path.stat().st_size):
+                time.sleep(0.1)
+            time.sleep(r.random() * 10)
+            why = ""
+            with contextlib.suppress(ParityError):
+                run_file.read(path, partial=True)
+            if name == "GONE":
+                for p in temporary.glob("parity-*"):
+                    subprocess.run(["rm", "-rf", str(p)], check=False)
+            elif name == "STOP":
+                pids = [int(p.read_text()) for p in temporary.glob("*/*/pid-*")]
+                for number in (signal.SIGSTOP, signal.SIGCONT):
+                    for pid in pids:
+                        with contextlib.suppress(OSError):
+                            os.kill(pid, number)
+                    time.sleep(5 * (number == signal.SIGSTOP))
+            elif run.poll() is None:
+                run.send_signal(getattr(signal, name))
+            try:
+                code = run.wait(timeout=300)
+            except subprocess.TimeoutExpired:
+                os.killpg(run.pid, signal.SIGKILL)
+                code, why = run.wait(), "it did not end"
+            said.seek(0)
+            text = said.read()
+            allowed = (0, 130) if name in ("SIGINT", "SIGTERM", "SIGHUP") else (0,)
+            why = why or ("a traceback" if "Traceback" in text else "" if code in allowed else f"code {code}")
+            try:
+                run_file.read(path, partial=True)
+            except ParityError as e:
+                why = why or str(e)
+            yield name, f"{why}: {text[-400:]}" if why else ""
+
+
+# ------------------------------------------------------------------------------------------------------------ devices that lie
+
+
+def liars() -> dict[str, Callable[[Call], Any]]:
+    """What kernels do that no kernel may."""
+
+    def raises(call: Call) -> Any:
+        raise GeneratorExit("a kernel")
+
+    def warns(call: Call) -> Any:
+        for _ in range(3000):
+            warnings.warn("endless", stacklevel=1)
+        return call.run()
+
+    def after(act: Callable[[], object]) -> Callable[[Call], Any]:
+        return lambda call: (act(), call.run())[1]
+
+    return {
+        "": lambda call: call.run(),
+        "the recursion limit": after(lambda: sys.setrecursionlimit(sys.getrecursionlimit() - 100)),
+        "the current folder": after(lambda: os.chdir("/")),
+        "the handler of SIGTERM": after(lambda: signal.signal(signal.SIGTERM, signal.SIG_IGN)),
+        "descriptors": after(lambda: [os.write(n, b"x") for n in processes._decoys]),
+        "GeneratorExit": raises,
+        "memory of an operand": lambda call: (call.run(), call.operands[0].view(call.operands[0].shape))[1],
+        " ": warns,
+    }
+
+
+def lying(count: int, r: random.Random) -> Iterator[tuple[str, str]]:
+    """(lie, what is wrong): each must be named in the verdict, and the next case must agree; "": a healthy twin."""
+    number, cpu, tables_ = os.dup(1), resolve("cpu"), tolerance.load("sim")
+    moved = processes.set_aside(number)
+    lies = liars()
+    for k in range(count):
+        name = list(lies)[k % len(lies)]
+        level = "function" if "operand" in name else "kernel"
+        place = resolve("sim", (Fault("lies", ("abs",), lies[name], level=level),))
+        n = r.randint(1, 9)
+        said = []
+        for text in (f"abs(float32[{n}].of({', '.join('1.0' for _ in range(n))}))", f"exp(float32[{n}])"):
+            case = notation.parse(text)
+            with place.active():
+                results, _ = check(catalog.row(case.op), case, place, cpu, tables_, Settings(), quiet, [])
+            said.append("; ".join(f"{x.verdict.status} {x.verdict.reason}" for x in results if x.verdict.status.is_finding))
+        accused, after = said
+        fine = (name.strip() in accused if name.strip() else not accused) and not after
+        yield name, "" if fine else f"{accused[:200]!r}, then {after[:200]!r}"
+    processes._decoys.remove(number)
+    os.close(number)
+    os.close(moved)
+
+
+# ------------------------------------------------------------------------------------------------------------------ long lives
+
+
+def lives(folder: Path, minutes: float) -> Iterator[tuple[str, str]]:
+    """(process, how it grows) over the rounds of a run of so many minutes: memory and descriptors of all its processes at a
+    half and at the end of its time, and whether the file could be read at each look."""
+    path = folder / "long.jsonl"
+    argv = (*PARITY, *RUN[:-2], "--time", f"{minutes * 60:.0f}s", "--output", str(path))
+    run = subprocess.Popen(argv, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    begun, figures, unread = time.monotonic(), dict[int, list[tuple[float, int, int]]](), 0
+    while run.poll() is None:
+        time.sleep(2.0)
+        for pid in (run.pid, *_children(run.pid)):
+            with contextlib.suppress(OSError, IndexError):
+                pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+                figures.setdefault(pid, []).append((time.monotonic() - begun, pages * 4096, len(os.listdir(f"/proc/{pid}/fd"))))
+        if path.exists() and path.stat().st_size:
+            try:
+                run_file.read(path, partial=True)
+            except ParityError:
+                unread += 1
+    for pid, seen in figures.items():
+        late = [f for f in seen if f[0] > 30 * minutes]
+        if len(late) > 4:
+            memory, files = late[-2][1] - late[0][1], late[-2][2] - late[0][2]
+            first = f"{late[0][1] >> 20} MiB, {late[0][2]} descriptors"
+            print(f"process {pid}: {first}; later {memory >> 20:+} MiB, {files:+} descriptors")
+            yield str(pid), "" if memory < 64 << 20 and files < 8 else "it grows"
+    yield "file", f"{unread} times unreadable" if unread else ""
+
+
+def _children(pid: int) -> list[int]:
+    found = []
+    for p in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            if int(p.read_text().rpartition(")")[2].split()[1]) == pid:
+                found += [int(p.parent.name), *_children(int(p.parent.name))]
+    return found
 
 
 def asked(what: str, ask: Callable[[], object]) -> str:
@@ -110,12 +386,34 @@ def asked(what: str, ask: Callable[[], object]) -> str:
         ask()
     except ParityError as e:
         text = str(e)
-        if not text.isprintable():
-            return f"an error that is more than one plain line: {text[:200]!r}"
+        if not text.isprintable() or len(text) > LONGEST:
+            return f"an error that is more than one plain line of {LONGEST} characters: {text[:200]!r}"
     except BaseException as e:
         return f"{type(e).__name__}: {str(e)[:200]}"
     spent = time.monotonic() - begun
     return f"it took {spent:.1f} s" if spent > SECONDS else ""
+
+
+EVIL = "import pathlib\npathlib.Path(__file__).with_suffix('.ran').write_text('')\n"
+MODULES = ("random", "json", "typing", "runpy", "numpy", "torch", "safetensors", "evil", "xdist")
+
+
+@contextlib.contextmanager
+def attacked() -> Iterator[Path]:
+    """A folder, which is the current one, with modules whose code leaves a trace where it runs."""
+    before = os.getcwd()
+    with tempfile.TemporaryDirectory() as name:
+        for module in MODULES:
+            Path(name, f"{module}.py").write_text(EVIL)
+        os.chdir(name)
+        try:
+            yield Path(name)
+        finally:
+            os.chdir(before)
+            RAN.extend(p.name for p in Path(name).glob("*.ran"))
+
+
+RAN: list[str] = []  # code of an attacker
 
 
 def main() -> int:
@@ -123,6 +421,9 @@ def main() -> int:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--notations", type=int, default=100_000)
     p.add_argument("--files", type=int, default=10_000)
+    for name in ("captures", "tables", "outputs", "signals", "liars"):
+        p.add_argument(f"--{name}", type=int, default=0)
+    p.add_argument("--lives", type=float, default=0.0, help="minutes of the long run")
     p.add_argument("--seed", type=int, default=0)
     o = p.parse_args()
     r, wrong, told = random.Random(o.seed), Counter[str](), Counter[str]()
@@ -137,12 +438,23 @@ def main() -> int:
     for _ in range(o.notations):
         text = mutated(r.choice(CASES), r)
         note("notation", text, asked(text, lambda: notation.case_text(notation.parse(text))))  # noqa: B023 -- asked at once
-    with tempfile.TemporaryDirectory() as folder:
-        for name, ask in files(Path(folder), o.files, r):
-            note("file", Path(name).read_bytes().decode(errors="replace"), asked(name, ask))
+    for kind, count, make in (("file", o.files, files), ("capture", o.captures, captures), ("table", o.tables, tables)):
+        with attacked() as folder:
+            for name, ask in make(folder, count, r):
+                note(kind, name, asked(name, ask))
+    with attacked() as folder:
+        for kind, answers in (
+            ("output", outputs_named(folder, o.outputs, r) if o.outputs else ()),
+            ("signal", signals(folder, o.signals, r) if o.signals else ()),
+            ("liar", lying(o.liars, r) if o.liars else ()),
+            ("life", lives(folder, o.lives) if o.lives else ()),
+        ):
+            for what, why in answers:
+                note(kind, what, why)
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    print(f"{told['notation']} notations, {told['file']} files: {sum(wrong.values())} wrong answers; {most >> 20} MiB at most")
-    return 1 if wrong or most > BYTES else 0
+    counts = ", ".join(f"{n:,} {kind}s" for kind, n in told.items())
+    print(f"{counts}: {sum(wrong.values())} wrong answers, {len(RAN)} runs of code, {most >> 20} MiB at most")
+    return 1 if wrong or RAN or most > BYTES else 0
 
 
 if __name__ == "__main__":

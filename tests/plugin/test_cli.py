@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import subprocess
@@ -168,13 +169,20 @@ def test_an_output_that_is_full_or_closed_is_one_sentence_or_none(tmp_path: Path
 
 @pytest.mark.slow
 @once
-def test_a_xml_that_cannot_be_written_costs_nothing_else(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_xml_that_cannot_be_written_costs_nothing_else(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The summary is printed and the run file is whole."""
-    path = tmp_path / "run.jsonl"
-    asked = ("add", "--device", "sim", "--dtype", "float32", "--examples", "3", "-n", "1", "--junit-xml", "/dev/full")
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("_pytest.junitxml.LogXML.pytest_sessionfinish", full)
+    path, xml = tmp_path / "run.jsonl", tmp_path / "junit.xml"
+    asked = ("add", "--device", "sim", "--dtype", "float32", "--examples", "3", "-n", "1", "--junit-xml", str(xml))
     code, out, err = told(capfd, "run", *asked, "--output", str(path), "--findings", str(tmp_path))
     assert code == 2
-    assert "cannot write /dev/full: No space left on device; name another file with --junit-xml" in err
+    assert f"cannot write {xml}: No space left on device; name another file with --junit-xml" in err
     assert "everything that was compared agrees" in out
     assert run_file.read(path).end is not None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from parity.core import outputs
 from parity.core.errors import UsageError
 from parity.engine.options import PARTIAL, holds
 from parity.faces.commands.groups import WAYS, add_accept, add_fail_on, add_output, format_of, split, take_rest
@@ -57,7 +58,7 @@ def run(o: argparse.Namespace) -> int:
     made = diff.compare(*runs, partial, split(o.ops))
     text = diff_report.FORMATS[form](made, fail_on, o.verbose)
     if o.output:
-        o.output.write_text(text, encoding="utf-8")
+        outputs.write(o.output, text)
         print(diff_report.verdict_line(made, fail_on, str(o.output)))
     elif form == "terminal":
         print(text, end="")

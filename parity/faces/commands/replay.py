@@ -1,12 +1,13 @@
-"""Replay or explain a case, or the findings of a run. Each case runs in a new process, because it may end the process or
-hang."""
+"""Replay or explain a case, or the findings of a run, in new processes, because a case may end its process or hang. Those of a
+run share one as long as it lives: to start one takes longer than most cases."""
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -71,7 +72,19 @@ def replay(subject: str, how: How) -> int:
         suite.row(notation.parse(case).op)
     how = as_then(subject, run.header, how)
     examined(how.device or "auto", how.faults, how.setup)  # errors are reported here once, not for every case
-    return _verdict([one(case, how) for case in cases])
+    return _verdict(_codes(cases, {d.least for d in run.deaths}, how))
+
+
+def _codes(cases: Sequence[str], deadly: Collection[str], how: How) -> list[int]:
+    """Replay cases; their exit codes. deadly: those that have ended a process before."""
+    codes: list[int] = []
+    while len(codes) < len(cases):
+        alive = [*itertools.takewhile(lambda case: case not in deadly, cases[len(codes) :])]
+        sys.stdout.flush()  # the child writes to the same stream
+        codes += inquest.several(alive, how, SECONDS) if len(alive) > 1 else []
+        if len(codes) < len(cases):  # the next one ends its process, or one more is left
+            codes.append(one(cases[len(codes)], how))
+    return codes
 
 
 def _verdict(codes: Sequence[int]) -> int:

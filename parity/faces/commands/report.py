@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from parity.core import processes
+from parity.core import outputs, processes
 from parity.core.errors import UsageError, near
 from parity.faces.commands.groups import add_output, format_of
 from parity.report import formats, output
@@ -88,7 +88,7 @@ def _added(given: str | None) -> str | None:
 def _written(o: argparse.Namespace, text: str) -> int:
     """Write a report to its file or to standard output."""
     if o.output:
-        o.output.write_text(text, encoding="utf-8")
+        outputs.write(o.output, text)
     elif o.format == "github":  # commands, which printing would make inert; what they hold is escaped
         output.control(sys.stdout, text)
     elif o.format == "text":

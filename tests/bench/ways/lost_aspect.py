@@ -115,7 +115,7 @@ WAYS = (
         ("pytest test_own.py --parity-device sim --parity-faults faults.py",),
         files={"test_own.py": TEST, "faults.py": f'{WRONG}FAULTS = [Fault("leaves", ("sinh",), inference)]\n'},
         healthy={"faults.py": HEALTHY},
-        says="left behind in torch",
+        says="left behind in its process",
     ),
     Way(
         "inference mode left by a kernel, in pytest's own run of the suite",

@@ -42,7 +42,7 @@ def inference() -> None:
 )
 def test_what_the_device_leaves_fails_and_is_put_back(leave: Any, what: str) -> None:
     before = torch.get_num_threads()
-    with pytest.raises(parity.ParityFailure, match=f"left behind in torch.*{what}"):
+    with pytest.raises(parity.ParityFailure, match=f"left behind in its process.*{what}"):
         parity.assert_parity(torch.sinh, X, device=device(leave))
     assert (torch.get_num_threads(), torch.get_default_dtype()) == (before, torch.float32)
     assert (X * 1).requires_grad
@@ -54,7 +54,7 @@ def test_what_the_function_leaves_on_the_cpu_too_is_said() -> None:
         torch.set_default_dtype(torch.float64)
         return torch.sinh(x)
 
-    with pytest.warns(parity.ParityWarning, match=r"careless leaves behind in torch: the default dtype \(torch.float32"):
+    with pytest.warns(parity.ParityWarning, match=r"careless leaves behind in its process: the default dtype \(torch.float32"):
         parity.assert_parity(careless, X, device="sim")
     assert torch.get_default_dtype() == torch.float32
 
@@ -76,7 +76,7 @@ def test_a_function_that_sets_threads_in_turn_accuses_no_healthy_device(threads:
     """Whatever the CPU's runs leave together; what the device leaves besides is still its own, and so is what it returns."""
     x = torch.linspace(0.5, 1.0, 5).requires_grad_()
     assert parity.assert_parity(in_turn(*threads), x, device="sim")
-    with pytest.raises(parity.ParityFailure, match=r"left behind in torch.*the default dtype"):
+    with pytest.raises(parity.ParityFailure, match=r"left behind in its process.*the default dtype"):
         parity.assert_parity(in_turn(*threads), x, device=device(lambda: torch.set_default_dtype(torch.float64)))
     larger = resolve("sim", (Fault("larger", ("sinh",), lambda call: call.run() + 0.001),))
     with pytest.raises(parity.ParityFailure, match="in out"):

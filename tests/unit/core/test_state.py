@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -73,6 +76,9 @@ LEFT: dict[str, Callable[[], object]] = {
     "detection of anomalies in backward": lambda: torch.autograd.set_detect_anomaly(True),
     "the seed of random numbers": lambda: torch.manual_seed(torch.initial_seed() // 2 + 1),
     "hooks on modules": lambda: modules.register_module_forward_hook(lambda *_: None),
+    "the recursion limit": lambda: sys.setrecursionlimit(sys.getrecursionlimit() - 10),
+    "the current folder": lambda: os.chdir("/"),
+    "the handler of SIGTERM": lambda: signal.signal(signal.SIGTERM, lambda *_: None),
     "another torch.sinh": lambda: setattr(torch, "sinh", torch.cosh),
     "another Tensor.sinh_": lambda: setattr(torch.Tensor, "sinh_", torch.Tensor.cosh_),
     "a thread that raised ValueError: lost": in_a_thread(failing),

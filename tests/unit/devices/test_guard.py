@@ -93,5 +93,5 @@ def test_a_mode_that_a_call_leaves_is_put_back_and_the_device_suspect(faulty: bo
             x = torch.add(x, 1)
         assert device.download(x).tolist() == [41.0] * 3
     assert not torch._C._len_torch_function_stack()
-    said = ("add: left the function modes (none before, Detaching after) in torch's state",)
+    said = ("add: left the function modes (none before, Detaching after) in its process",)
     assert guard.reasons(left) == (said if faulty else ())

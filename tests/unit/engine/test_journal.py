@@ -22,7 +22,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert entry is not None
     assert (entry.running, entry.stage, entry.ordinal) == (True, "device", 7)
     assert (entry.item, entry.case) == ("add-float32", "add(float32[2], float32[2])")
-    assert not entry.overdue
+    assert not entry.is_overdue()
     j.end()
     after = journal.read(tmp_path / "j")
     assert after is not None
@@ -37,11 +37,11 @@ def test_a_case_is_overdue_when_its_time_is_over(tmp_path: Path) -> None:
     time.sleep(0.02)
     entry = journal.read(tmp_path / "j")
     assert entry is not None
-    assert entry.overdue
+    assert entry.is_overdue()
     j.end()
     entry = journal.read(tmp_path / "j")
     assert entry is not None
-    assert not entry.overdue
+    assert not entry.is_overdue()
 
 
 def test_each_stage_has_the_time_of_a_whole_case(tmp_path: Path) -> None:
@@ -53,11 +53,11 @@ def test_each_stage_has_the_time_of_a_whole_case(tmp_path: Path) -> None:
         j.stage("device")
         entry = journal.read(tmp_path / "j")
         assert entry is not None
-        assert not entry.overdue
+        assert not entry.is_overdue()
     time.sleep(0.06)
     entry = journal.read(tmp_path / "j")
     assert entry is not None
-    assert (entry.overdue, entry.case, entry.stage) == (True, "c", "device")
+    assert (entry.is_overdue(), entry.case, entry.stage) == (True, "c", "device")
     j.close()
 
 
@@ -71,7 +71,7 @@ def test_a_judge_that_takes_long_is_no_hang_of_the_device(tmp_path: Path) -> Non
         time.sleep(slept)
         entry = journal.read(tmp_path / "j")
         assert entry is not None
-        overdue.append(entry.overdue)
+        overdue.append(entry.is_overdue())
     assert overdue == [True, False, True]
     j.close()
 
@@ -170,7 +170,7 @@ def test_no_reader_sees_half_of_a_change(tmp_path: Path) -> None:
         try:
             assert writer.stdout is not None
             writer.stdout.readline()
-            entries = [(e, e.overdue) for _ in range(20_000) if (e := journal.read(tmp_path / "j")) is not None]
+            entries = [(e, e.is_overdue()) for _ in range(20_000) if (e := journal.read(tmp_path / "j")) is not None]
         finally:
             writer.kill()
     assert len({e.ordinal for e, _ in entries}) > 100

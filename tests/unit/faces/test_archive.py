@@ -190,8 +190,9 @@ def test_ctrl_c_in_a_step_ends_it_and_keeps_the_rest(tmp_path: Path, monkeypatch
 
 def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archive, "_steps", steps_of(Step("doctor", 0, 1.0, "")))
+    (tmp_path / "file").touch()
     with pytest.raises(OutputError, match="name another file with --output"):
-        archive.written(Asked("sim", tmp_path / "none" / "first.zip"), quiet)
+        archive.written(Asked("sim", tmp_path / "file" / "first.zip"), quiet)
 
 
 # --------------------------------------------------------------------------------------------------- what the steps are

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM are one request to stop."""
+"""Ctrl-C, SIGTERM and SIGHUP are one request to stop."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import threading
 
 import pytest
 
-from parity.faces.interruption import Interruptions
+from parity.faces.interruption import SIGNALS, Interruptions
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", SIGNALS)
 def test_the_first_is_heard_and_the_next_within_a_second_is_not(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A later one is, in case the first was lost."""
     before = signal.getsignal(number)

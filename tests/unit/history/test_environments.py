@@ -29,7 +29,7 @@ TABLE = """
 def script(folder: Path, answer: str) -> str:
     """An interpreter that answers every question so."""
     path = folder / "python"
-    path.write_text(f"#!/bin/sh\ncat <<'END'\n{answer}\nEND\n")
+    path.write_text(f"#!/bin/sh\ncat <<'END'\n{answer}\nEND\n", errors="surrogateescape")
     path.chmod(0o755)
     return str(path)
 
@@ -43,6 +43,7 @@ def script(folder: Path, answer: str) -> str:
         ('{"python": [3, 12, 1], "why": "OSError: no", "missing": ""}', r"\(Python 3.12.1\) cannot import parity: OSError: no"),
         ("hello", "does not answer as a Python does"),
         ("[3]", "does not answer as a Python does"),
+        ("[" * 500, "does not answer as a Python does"),
     ],
 )
 def test_an_interpreter_that_cannot_is_refused(tmp_path: Path, answer: str, why: str) -> None:
@@ -130,9 +131,20 @@ def test_kernels_between_two_tables(tmp_path: Path) -> None:
     assert back.endswith("lost (1)\n  sin\n\n1 kept, 0 gained, 1 lost")
     fresh = between(Table("1", {}), operator_table(str(new)))
     assert fresh.gained == {"exp": True, "sin": True}
-    old.write_text("nothing")
-    with pytest.raises(UsageError, match="holds no operator"):
-        operator_table(str(old))
+    for text, why in (
+        ("nothing", "it holds no operator"),
+        ("  dispatch:\n    MPS: x\n", "line 1: 'dispatch:' comes before any"),
+        ("- func: add(x)\n- func: \x1b[2J(x)\n", r"line 2: no operator is called '\\x1b\[2J'"),
+    ):
+        old.write_text(text)
+        with pytest.raises(UsageError, match=why):
+            operator_table(str(old))
+    (tmp_path / "pipe.yaml").symlink_to("/dev/zero")
+    with pytest.raises(UsageError, match="not an ordinary file but a device"):
+        operator_table(str(tmp_path / "pipe.yaml"))
+    for answer in ("None", "/", "\udcff"):  # a torch folder without __init__.py; odd bytes
+        with pytest.raises(UsageError, match=r"has no torch|does not answer as a Python does"):
+            operator_table(script(tmp_path, answer))
     with pytest.raises(UsageError, match="there is no Python at"):
         operator_table(str(tmp_path / "none"))
 

@@ -7,9 +7,11 @@ import json
 import math
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import safetensors.torch
 import torch
@@ -17,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import parity
+from parity.comparing.subject import subject
 from parity.core.errors import CaptureError, OutputError, UsageError
 from parity.core.results import Status
 from parity.devices import Call, Fault, resolve
@@ -24,6 +27,7 @@ from parity.devices.sim.honest import FAULTS as HONEST
 from parity.engine.options import read_size
 from parity.faces import cli, commandline, locating
 from parity.locating import capture_file
+from parity.locating.against import TOO_LARGE, _Replay
 from parity.locating.capture_file import decoded, encoded
 from parity.locating.values import SAMPLES, Sketch, Store, block_sums, key_of, positions, sums_agree
 
@@ -337,6 +341,23 @@ def test_a_file_that_is_no_sound_capture_gets_one_sentence(tmp_path: Path) -> No
         rewritten(file, change)
         with pytest.raises(CaptureError, match="not a sound capture"):
             parity.locate(net, ids, against=file)
+
+
+def test_a_view_that_repeats_few_elements_without_end_is_left_out(tmp_path: Path) -> None:
+    """Strides of 0 cost a file nothing, and whoever judges it gigabytes. One that repeats them a little is judged."""
+    file = tmp_path / "a.capture"
+    parity.capture(torch.abs, torch.ones(4), device="cpu", path=file)
+    whole = capture_file.read(file)
+    for size, left in ((300_000_000, {TOO_LARGE: 1}), (4, {})):
+        call = next(c for c in whole.calls if c.name.startswith("abs"))
+        args, results = (
+            tuple(msgspec.structs.replace(x, shape=(size,), strides=(0,)) for x in some) for some in (call.args, call.results)
+        )
+        capture_file.write(replace(whole, calls=[replace(call, args=args, results=results)]), file)
+        read = capture_file.read(file)
+        search = _Replay(read, subject(torch.abs, (torch.ones(4),), {}), False)
+        search.replay(read.calls)
+        assert dict(search.left) == left
 
 
 @pytest.mark.slow

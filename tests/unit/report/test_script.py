@@ -18,7 +18,7 @@ from parity.core import notation
 from parity.devices import Fault, resolve
 from parity.execution.inputs import build, raw_bytes
 from parity.generation.generate import nth
-from parity.report.script import standalone
+from parity.report.script import minimal, standalone
 
 STDLIB = {"__future__", "base64", "sys", "zlib", "operator", "typing"}
 SAMPLES = [
@@ -243,6 +243,16 @@ def test_glue_of_the_catalog_comes_with_its_source() -> None:
 def test_what_torch_alone_cannot_tell_has_no_script() -> None:
     assert standalone(notation.parse("bernoulli(float32[3])"), "forward", "mps", "t") is None
     assert standalone(notation.parse("exp(float32[3].frozen())"), "backward", "mps", "t") is None
+
+
+@pytest.mark.parametrize(
+    "text", ["exp(float32[1000000000])", "exp(float32[1000000000].expand(0))", "sum(3)", "full((300000000,), 1.0)"]
+)
+def test_a_case_that_would_fill_the_memory_or_has_no_dtype_has_no_script(text: str) -> None:
+    """As somebody may write it into a run file; a small one has a script."""
+    for one, has in ((text, False), ("exp(float32[10].expand(0))", True)):
+        assert (minimal(notation.parse(one), "forward", "sim") is not None) is has
+        assert (standalone(notation.parse(one), "forward", "sim", "t") is not None) is has
 
 
 def test_a_sample_of_opinfo_is_written_with_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -236,7 +236,7 @@ def test_a_binary_file_is_told(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_told(tmp_path: Path) -> None:
-    told = f"cannot read the run file {tmp_path}: it is not an ordinary file; name a file that parity run wrote"
+    told = f"cannot read the run file {tmp_path}: it is not an ordinary file but a folder; name a file that parity run wrote"
     assert failure(tmp_path) == told
 
 

@@ -263,6 +263,10 @@ BAD = {
     "negative": (EXCEPTION.replace("40", "-1"), "14: scale is -1; write a number that is 0 or more"),
     "nan": (EXCEPTION.replace("40", "nan"), "14: scale is nan; write a number that is 0 or more"),
     "inf": (EXCEPTION.replace("40", "inf"), "14: scale is inf; write a number that is 0 or more"),
+    "anything": (
+        EXCEPTION.replace("40", "1e308"),
+        "14: scale is 1e+308; write one of at most 1,000,000, because more would accept anything",
+    ),
     "text": (EXCEPTION.replace("40", '"40"'), "14: scale is '40'; write a number that is 0 or more"),
     "bool": (EXCEPTION.replace("40", "true"), "14: scale is True; write a number that is 0 or more"),
     "class": (rule(1, "composit"), "10: unknown class 'composit'; did you mean 'composite' or 'decomposition'?"),
