@@ -28,7 +28,7 @@ def python(*args: str, **more: object) -> subprocess.CompletedProcess[str]:
 
 
 def test_it_is_a_child_with_all_that_it_was_given(tmp_path: Path) -> None:
-    """Its parent, session, folder, environment, arguments, path and streams; and torch, which tells a forked one."""
+    """Its parent, session, folder, environment, arguments, path and streams; torch, which only a forked one has loaded."""
     more = {"cwd": tmp_path, "env": os.environ | {"GIVEN": "x", "PYTHONPATH": "/first"}, "input": "heard\n"}
     done = python("-P", "-c", TOLD, "a", start_new_session=True, **more)
     assert done.stdout == f"{os.getpid()} True {tmp_path} x ['-c', 'a'] /first True\n"

@@ -183,6 +183,8 @@ if __name__ == "__main__":
     except Program as program:
         kind, text = program.args
     if kind == "-m":
+        if not hasattr(sys.modules.get(text), "__path__"):  # else a package, whose `__main__` runs
+            sys.modules.pop(text, None)
         runpy._run_module_as_main(text)  # type: ignore[attr-defined]
     else:
         exec(text, sys.modules["__main__"].__dict__)
