@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import signal
+import sys
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
+from warm import Template
 
 from parity.devices import Device, resolve, setup
 from parity.engine import doctor
@@ -33,6 +37,20 @@ def _forget_setups(monkeypatch: pytest.MonkeyPatch) -> None:
 def sim() -> Device:
     """The simulated device, healthy."""
     return resolve("sim")
+
+
+_template = functools.cache(Template.started)
+
+
+@pytest.fixture(scope="module")
+def warm() -> Iterator[None]:
+    """The Pythons that a module's tests start have imported torch already (`tests/shared/warm.py`)."""
+    if sys.platform != "linux":
+        yield
+        return
+    _template().take_over()
+    yield
+    _template().let_go()
 
 
 _ANSWERS: dict[tuple[str, str, str], dict[str, Any]] = {}  # of the examinations until now: device, faults, set-up

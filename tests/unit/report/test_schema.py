@@ -18,6 +18,8 @@ from parity.report import causes, matrix, schema
 from parity.store import run_file
 from parity.store.rows import End, Header, Row
 
+pytestmark = pytest.mark.usefixtures("warm")
+
 RUN, REPORT = schema.of_run_file(), schema.of_report()
 
 

@@ -1,0 +1,77 @@
+"""A forked Python is the process that was asked for."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import warm
+
+pytestmark = [
+    pytest.mark.usefixtures("warm"),
+    pytest.mark.skipif(sys.platform != "linux", reason="nothing is forked on this system"),
+]
+TOLD = """
+import os, sys
+leads = os.getsid(0) == os.getpid()
+print(os.getppid(), leads, os.getcwd(), os.environ["GIVEN"], sys.argv, sys.path[0], "torch" in sys.modules)
+print(input(), file=sys.stderr)
+"""
+
+
+def python(*args: str, **more: object) -> subprocess.CompletedProcess[str]:
+    """A Python that has ended."""
+    return subprocess.run([sys.executable, *args], capture_output=True, text=True, check=False, **more)  # type: ignore[call-overload, no-any-return]
+
+
+def test_it_is_a_child_with_all_that_it_was_given(tmp_path: Path) -> None:
+    """Its parent, session, folder, environment, arguments, path and streams; torch, which only a forked one has loaded."""
+    more = {"cwd": tmp_path, "env": os.environ | {"GIVEN": "x", "PYTHONPATH": "/first"}, "input": "heard\n"}
+    done = python("-P", "-c", TOLD, "a", start_new_session=True, **more)
+    assert done.stdout == f"{os.getpid()} True {tmp_path} x ['-c', 'a'] /first True\n"
+    assert (done.returncode, done.stderr) == (0, "heard\n")
+    assert " False " in python("-c", TOLD, **more).stdout
+
+
+@pytest.mark.parametrize(
+    ("program", "code"),
+    [
+        ("sys.exit(4)", 4),
+        ("os.abort()", -6),
+        ("os.kill(os.getpid(), 9)", -9),
+        ("os._exit(3)", 3),
+        ("raise ValueError('why')", 1),
+    ],
+)
+def test_it_ends_as_it_was_asked_to(program: str, code: int) -> None:
+    """With an exit code, a signal or a traceback, and what it registered for its end."""
+    done = python("-c", f"import atexit, os, sys; atexit.register(print, 'over'); {program}")
+    assert done.returncode == code
+    assert done.stdout == ("over\n" if code in (1, 4) else "")
+    assert done.stderr.endswith("ValueError: why\n") == (code == 1)
+
+
+def test_a_module_runs_as_the_program(tmp_path: Path) -> None:
+    """Under the name `__main__`, from the folder that it lies in; one that is not there is refused as Python refuses it."""
+    (tmp_path / "shown.py").write_text("import sys\nprint(__name__, sys.argv[0])\n")
+    assert python("-m", "shown", cwd=tmp_path).stdout == f"__main__ {tmp_path / 'shown.py'}\n"
+    assert "No module named shown" in python("-P", "-m", "shown", cwd=tmp_path).stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "changed", "does"),
+    [
+        (("-P", "-u", "-m", "parity"), {}, True),
+        (("-c", ""), {"PYTHONSAFEPATH": "1"}, True),
+        (("-c", ""), {"PYTHONHASHSEED": "7"}, False),
+        (("-I", "-c", ""), {}, False),
+        (("script.py",), {}, False),
+        ((), {}, False),
+    ],
+)
+def test_what_only_a_new_process_reads_makes_a_real_one(args: tuple[str, ...], changed: dict[str, str], does: bool) -> None:
+    """Other options of Python, and variables that it or torch reads at the start."""
+    assert warm.fits([sys.executable, *args], os.environ | changed) == does

@@ -1,0 +1,190 @@
+"""Python processes that have imported torch when they start, because the import alone takes more than two seconds.
+
+While `Template.take_over` holds, a Python that this process starts, or that a command of parity started so starts in turn, is
+forked from a process that has done its imports and nothing else. It is a process like any other: a child of the one that
+started it, in a session of its own if asked, with arguments, environment, folder, streams, exit code and death of its own. What
+differs: modules are imported already, and the seed of hashes is the same in all. A test of those takes real processes, as does
+what `fits` refuses.
+
+Linux alone, where a process can become the parent of what its children leave behind (`prctl`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import importlib
+import inspect
+import json
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import types
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+IMPORTED = ("torch", "hypothesis", "pytest", "xdist.plugin", "xdist.remote", "parity.engine.doctor", "parity.engine.examine")
+SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of Linux's prctl
+MOST = 1 << 17  # bytes of a request: arguments and environment
+# What is read when Python starts or when torch is imported: a process that is given other values than ours is a real one.
+READ_EARLY = ("PYTHON", "OMP_", "MKL_", "TORCH", "PYTORCH_", "LD_")
+TAKEN_UP = ("PYTHONPATH", "PYTHONSAFEPATH")  # of these, what a forked process takes up itself
+COMMANDS = ("parity", "pytest")  # modules whose processes start others
+
+
+def fits(args: Sequence[str], env: Mapping[str, str]) -> bool:
+    """Whether a command is a Python that can be forked: `-m` or `-c`, at most with -P and -u before, and no variable of its own
+    that only a new process reads."""
+
+    def early(variables: Mapping[str, str]) -> dict[str, str]:
+        return {k: v for k, v in variables.items() if k.startswith(READ_EARLY) and k not in TAKEN_UP}
+
+    program = args[_at(args)] if args[:1] == [sys.executable] else ""
+    return program in ("-m", "-c") and early(env) == early(os.environ)
+
+
+def _at(args: Sequence[str]) -> int:
+    """Where the first argument stands that is not -P or -u."""
+    return next((k for k, a in enumerate(args) if k and a not in ("-P", "-u")), 0)
+
+
+class Template:
+    """The process that is forked for each process that this one starts. ours: this side of the connection to it."""
+
+    def __init__(self, ours: socket.socket) -> None:
+        self._ours, self._turn = ours, threading.Lock()
+        self._real: Any = subprocess.Popen._execute_child  # type: ignore[attr-defined]
+        self._names = inspect.signature(self._real)
+
+    @classmethod
+    def started(cls) -> Template:
+        """A new process, which does the imports first."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            subprocess.Popen([sys.executable, "-P", __file__, str(theirs.fileno())], pass_fds=[theirs.fileno()])
+        return cls(ours)
+
+    @classmethod
+    def forked(cls) -> Template:
+        """A copy of this process, which has done nothing but imports so far."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        if os.fork() == 0:
+            ours.close()
+            nothing = os.open(os.devnull, os.O_RDWR)
+            for descriptor in range(3):
+                os.dup2(nothing, descriptor)
+            serve(theirs)
+        theirs.close()
+        return cls(ours)
+
+    def take_over(self) -> None:
+        """From now on `subprocess` forks the template wherever it can."""
+        forked, real = self._forked, self._real
+
+        def execute(popen: Any, *given: Any) -> None:
+            if not forked(popen, *given):
+                real(popen, *given)
+
+        subprocess.Popen._execute_child = execute  # type: ignore[attr-defined]
+        ctypes.CDLL(None).prctl(SUBREAPER, 1, 0, 0, 0)
+
+    def let_go(self) -> None:
+        """Undo `take_over`."""
+        subprocess.Popen._execute_child = self._real  # type: ignore[attr-defined]
+        ctypes.CDLL(None).prctl(SUBREAPER, 0, 0, 0, 0)
+
+    def _forked(self, popen: Any, *given: Any) -> bool:
+        """What `Popen._execute_child` does; False where that has to do it."""
+        a = self._names.bind(popen, *given).arguments
+        env = dict(os.environ if a["env"] is None else a["env"])
+        odd = any(a[k] for k in ("executable", "preexec_fn", "pass_fds", "shell")) or not a["close_fds"]
+        if odd or not isinstance(a["args"], (list, tuple)) or not fits(args := [os.fspath(x) for x in a["args"]], env):
+            return False
+        asked = json.dumps([args, env, os.path.abspath(a["cwd"] or "."), bool(a["start_new_session"])]).encode()
+        pipes = {k: a[k] for k in ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")}
+        theirs = (pipes["p2cread"], pipes["c2pwrite"], pipes["errwrite"])
+        with self._turn:
+            socket.send_fds(self._ours, [asked], [own if pipe == -1 else pipe for own, pipe in enumerate(theirs)])
+            popen.pid = int(self._ours.recv(32))
+        popen._child_created = True
+        popen._close_pipe_fds(*pipes.values())
+        return True
+
+
+class Program(BaseException):
+    """The program of a forked process: carried up to the end of this file, where it runs and ends as any Python does."""
+
+
+def serve(requests: socket.socket) -> NoReturn:
+    """Fork this process for each request, until nobody can send one any more."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    while True:
+        asked, streams, *_ = socket.recv_fds(requests, MOST, 3)
+        if not asked:
+            os._exit(0)
+        if between := os.fork():
+            os.waitpid(between, 0)
+            for stream in streams:
+                os.close(stream)
+            continue
+        # A process whose parent has ended belongs to the nearest process above that takes such: the one that asked.
+        between = os.getpid()
+        if os.fork():
+            os._exit(0)
+        while os.getppid() == between:
+            time.sleep(0.0002)
+        requests.send(str(os.getpid()).encode())
+        requests.detach()
+        become(streams, *json.loads(asked))
+
+
+def become(streams: Sequence[int], args: list[str], env: dict[str, str], folder: str, session: bool) -> NoReturn:
+    """Be the Python that was asked for, all but its program."""
+    if session:
+        os.setsid()
+    for own, given in enumerate(streams):  # which are above: the first three are taken
+        os.dup2(given, own)
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(env)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    at, unbuffered = _at(args), "-u" in args[1:3]
+    sys.stdin = sys.__stdin__ = open(0, closefd=False)  # type: ignore[misc]  # noqa: SIM115
+    out, err = (open(k, "w", errors=e, closefd=False) for k, e in ((1, "strict"), (2, "backslashreplace")))  # noqa: SIM115
+    for stream in (out, err):
+        stream.reconfigure(line_buffering=stream is err or stream.isatty(), write_through=unbuffered)
+    sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__ = out, err  # type: ignore[misc]
+    safe = "-P" in args[:at] or env.get("PYTHONSAFEPATH")
+    more = [p for p in env.get("PYTHONPATH", "").split(os.pathsep) if p]
+    sys.path[:] = [*([] if safe else [folder if args[at] == "-m" else ""]), *more, *_PATH]
+    sys.orig_argv, sys.argv = args, [args[at], *args[at + 2 :]]
+    main = sys.modules["__main__"] = types.ModuleType("__main__")
+    main.__dict__["__builtins__"] = __builtins__
+    if args[at] == "-m" and args[at + 1] in COMMANDS:
+        Template.forked().take_over()
+    raise Program(args[at], args[at + 1])
+
+
+_PATH: list[str] = []  # sys.path but for PYTHONPATH
+
+if __name__ == "__main__":
+    _PATH[:] = [p for p in sys.path if p not in os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    for name in IMPORTED:
+        importlib.import_module(name)
+    gc.freeze()
+    try:
+        serve(socket.socket(fileno=int(sys.argv[1])))
+    except Program as program:
+        kind, text = program.args
+    if kind == "-m":
+        if not hasattr(sys.modules.get(text), "__path__"):  # else a package, whose `__main__` runs
+            sys.modules.pop(text, None)
+        runpy._run_module_as_main(text)  # type: ignore[attr-defined]
+    else:
+        exec(text, sys.modules["__main__"].__dict__)
