@@ -17,8 +17,9 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass
 
-from parity.core.results import Json
+from parity.core.results import Json, Record
 from parity.engine.child import KILLS, QUIET, SHOWN, Child, Limit, Watch, surroundings
+from parity.store import run_file
 from parity.store.rows import CPU, DEVICE, UNKNOWN
 
 TRIES = 3  # of each side
@@ -43,12 +44,13 @@ class How:
 @dataclass(frozen=True, slots=True)
 class Attempt:
     """One process that ran one case. code: its exit code; died: how it died, empty if it finished; hung: whether it was ended
-    at its time limit; stage: the stage it was in, empty if no case had begun."""
+    at its time limit; stage: the stage it was in, empty if no case had begun; records: what was measured."""
 
     code: int
     died: str = ""
     hung: bool = False
     stage: str = ""
+    records: tuple[Record, ...] = ()
 
     @property
     def proves(self) -> bool:
@@ -67,10 +69,11 @@ def attempt(
         return Attempt(1)
     given, watch = {"case": case, **asdict(how)}, Watch(math.inf, limit=limit)
     with Child(REPLAY, given, watch, environment=environment, out=QUIET if quiet else SHOWN) as process:
-        codes = [event["code"] for event in process]
+        events = [*process]
         end = process.ending()
     if not end.died:
-        return Attempt(codes[0])
+        records = () if quiet else tuple(r for r in map(run_file.decode, events[0]["records"]) if isinstance(r, Record))
+        return Attempt(events[0]["code"], records=records)
     stage = "" if end.entry is None else end.entry.stage
     return Attempt(1, f"no answer within {seconds:.0f} s" if end.late else end.died, end.late, stage)
 

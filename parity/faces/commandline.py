@@ -33,6 +33,7 @@ COMMANDS: dict[str, ModuleType] = {
     "prove": prove,
 }
 VERBOSE = ("-v", "--verbose")
+JSON = "--json"
 MORE_HELP = f"""\
 parity help             the manual: its chapters by question
 parity COMMAND --help   the options of a command
@@ -57,12 +58,12 @@ class _Front(Parser):
         return f"{self.format_usage()}\n{self.description}\n\n{manual.by_question(self)}\n\n{self.epilog}\n"
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """What was asked for, and what no argument takes. -v may be anywhere."""
+        """What was asked for, and what no argument takes. -v and --json may be anywhere."""
         words = [*(sys.argv[1:] if args is None else args)]
         end = words.index("--") if "--" in words else len(words)
-        plain = [w for w in words[:end] if w not in VERBOSE] + words[end:]
+        plain = [w for w in words[:end] if w not in (*VERBOSE, JSON)] + words[end:]
         o, more = super().parse_known_args(plain, namespace)
-        o.verbose = len(plain) < len(words)
+        o.verbose, o.json = (any(w in words[:end] for w in given) for given in (VERBOSE, (JSON,)))
         return o, more
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
@@ -86,6 +87,7 @@ def parser(command: str = "") -> argparse.ArgumentParser:
     made = _Front(prog="parity", description=about, epilog=MORE_HELP)
     made.add_argument("--version", action="version", version=f"parity {__version__}")
     made.add_argument(*VERBOSE, action="store_true", help="leave nothing out")
+    made.add_argument(JSON, action="store_true", help="print the answer as JSON")
     commands = made.add_subparsers(title="commands", dest="command", required=True, metavar="COMMAND", parser_class=Parser)
     for name, module in COMMANDS.items():
         plain = argparse.RawDescriptionHelpFormatter if "\n" in module.ABOUT else argparse.HelpFormatter
@@ -97,7 +99,14 @@ def parser(command: str = "") -> argparse.ArgumentParser:
 
 
 def asked(argv: Sequence[str]) -> argparse.Namespace:
-    """What these words ask for."""
-    o = parser(*argv[:1]).parse_args(argv)
-    o.argv = [*argv]
+    """What these words ask for. With --json the command leaves its answer in `answer`, a class of `report.answers`, its verdict
+    in `verdict` where the exit code does not say it, and in `error` why there is none."""
+    made = parser(*argv[:1])
+    o = made.parse_args(argv)
+    o.argv, o.answer, o.verdict, o.error = [*argv], None, None, ""
+    if o.json:
+        from parity.report.answers import ANSWERS
+
+        if o.command not in ANSWERS:
+            made.error(f"{o.command} takes no {JSON}; these do: {', '.join(ANSWERS)}")
     return o

@@ -10,7 +10,7 @@ from parity.core import notation
 from parity.core.case import Case
 from parity.core.child import Given, Job
 from parity.core.errors import CaseError, ParityError
-from parity.core.results import FINDINGS
+from parity.core.results import FINDINGS, Record
 from parity.devices.setup import run_setup
 from parity.engine import suite
 from parity.engine.checking import replay
@@ -24,13 +24,14 @@ from parity.findings.verdict import of_cases
 from parity.generation.room import refuse_giants
 from parity.report import explanation, metadata, output
 from parity.report.finding import body, place
+from parity.store import run_file
 
 LINGER = 0.3  # seconds to wait after the case, because kernels may fail later than they are called
 
 
-def run(case: Case, how: How, journal: Path | None = None) -> int:
-    """Print what the case does on the device; the exit code (`of_cases`). journal: a file that records the case, for the
-    process that outlives this one.
+def run(case: Case, how: How, journal: Path | None = None) -> tuple[int, list[Record]]:
+    """Print what the case does on the device; the exit code (`of_cases`), and what was measured. journal: a file that records
+    the case, for the process that outlives this one.
 
     Raises CaseError for a case that cannot be rebuilt here, DeviceError and UsageError as resolving a device does.
     """
@@ -46,28 +47,30 @@ def run(case: Case, how: How, journal: Path | None = None) -> int:
         raise
     except Exception as e:  # a person may type any arguments
         raise CaseError(f"the case cannot be built: {said(e)}") from e
-    for r in results:
+    records = [record(item, r, text, "", True) for r in results]
+    for r, stored in zip(results, records):
         more = [*(body(r) if r.verdict.status in FINDINGS else []), *map(metadata.sentence, r.notes)]
         if how.explain:
-            print("\n".join(f"  {line}" for line in explanation.lines(record(item, r, text, "", True), row)))
+            print("\n".join(f"  {line}" for line in explanation.lines(stored, row)))
         else:
             print("  " + "\n    ".join([place(r, case.op, case.dtype, plan.device.name), *more]))
     time.sleep(LINGER)
-    return of_cases([r.verdict.status for r in results])
+    return of_cases([r.verdict.status for r in results]), records
 
 
 def job(given: Given) -> Job:
-    """One case, which may end the process; its exit code. given: the case, and the fields of `How`."""
+    """One case, which may end the process; its exit code, and its records as rows of a run file. given: the case, and the fields
+    of `How`."""
     asked = dict(given.asked)
-    case, how = asked.pop("case"), How(**asked)
+    case, how, records = asked.pop("case"), How(**asked), list[Record]()
     with output.patient():
         try:
             if how.setup:
                 run_setup(how.setup)
-            code = run(notation.parse(case), how, given.journal)
+            code, records = run(notation.parse(case), how, given.journal)
             sys.stdout.flush()
         except ParityError as e:
             sys.stdout.flush()  # what was printed before comes first, also where both go to one file
             print(f"parity: {e}", file=sys.stderr)
             code = e.exit_code
-    yield {"code": code}
+    yield {"code": code, "records": [run_file.encode(r) for r in records]}

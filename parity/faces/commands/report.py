@@ -53,6 +53,8 @@ def run(o: argparse.Namespace) -> int:
     if o.subject is None:
         raise UsageError("report needs a run file: parity report RUN; parity run writes one")
     if o.subject.suffix == ".zip":
+        if o.json:
+            raise UsageError(f"--json is of a run file; parity report {o.subject} prints what an archive holds")
         from parity.report import archive
 
         o.format = "text"
@@ -68,7 +70,10 @@ def _report(o: argparse.Namespace, run: Run) -> int:
         print(f"parity: {o.run} is cut: it has no end row, so findings may be missing", file=sys.stderr)
     if o.against and not (made is not None and made.compares):
         raise UsageError("--against is for a page: parity report RUN --against BEFORE -o report.html; else parity diff")
-    return _written(o, (_matrix if o.matrix else _causes)(o, run) if made is None else _whole(o, run, made))
+    if made is None:
+        return _written(o, (_matrix if o.matrix else _causes)(o, run))
+    o.answer = causes_of(run) if o.json else None
+    return _written(o, _whole(o, run, made))
 
 
 def _added(given: str | None) -> str | None:
@@ -109,24 +114,36 @@ def _whole(o: argparse.Namespace, run: Run, made: formats.Format) -> str:
 
 def _matrix(o: argparse.Namespace, run: Run) -> str:
     from parity.history.diff import without_gone
-    from parity.report import matrix
+    from parity.report import answers, matrix
 
     run = without_gone(run)
     deaths = counted(run.deaths, run.items)
     if o.cause or o.issue:
         raise UsageError("--matrix is of a whole run: parity report RUN --matrix [--format markdown|json]")
+    o.answer = matrix.answer(run.header, run.items, deaths)
     if o.format == "json":
-        return matrix.as_json(run.header, run.items, deaths) + "\n"
+        return answers.text(o.answer) + "\n"
     if o.format == "markdown":
         return matrix.as_markdown(run.items, deaths, o.verbose)
     return matrix.render(run.items, deaths, o.verbose) + "\n"
 
 
+def causes_of(run: Run) -> Any:
+    """The causes of a run as `answers.Causes`."""
+    from parity.findings import causes
+    from parity.findings.standing import marks
+    from parity.report import causes as causes_report
+    from parity.report import caveats
+
+    gathered = causes.gather(run.records, counted(run.deaths, run.items))
+    return causes_report.answer(gathered, run.header, caveats.sentences(run), marks(run, gathered))
+
+
 def _causes(o: argparse.Namespace, run: Run) -> str:
     from parity.findings import causes, verdict
     from parity.findings.standing import marks
+    from parity.report import answers, caveats, gaps
     from parity.report import causes as causes_report
-    from parity.report import caveats, gaps
 
     gathered = causes.gather(run.records, counted(run.deaths, run.items))
     ids = [c.cause.id for c in gathered]
@@ -147,9 +164,10 @@ def _causes(o: argparse.Namespace, run: Run) -> str:
             print(f"parity: with the torch of the run: {again}", file=sys.stderr)
         return issue.render(gathered[0], run.header, run_script)
     before, known = caveats.sentences(run), marks(run, gathered)
+    o.verdict = conclusion = verdict.of_causes(run, gathered, known)
+    o.answer = causes_report.answer(gathered, run.header, before, known)
     if o.format == "json":
-        return causes_report.as_json(gathered, run.header, before, known) + "\n"
-    conclusion = verdict.of_causes(run, gathered, known)
+        return answers.text(o.answer) + "\n"
     if o.format == "markdown":
         excluded = () if o.cause else gaps.excluded(run)
         return causes_report.as_markdown(gathered, run.header, conclusion, before, known, excluded)

@@ -6,9 +6,11 @@ import argparse
 from collections.abc import Sequence
 
 from parity.core.results import Status
+from parity.engine import suite
 from parity.engine.options import OPTIONS, RunOptions
 from parity.faces import running
 from parity.faces.commands.groups import EXIT_CODES, Parser, take_rest
+from parity.store import run_file
 
 HELP = "compare a device with the CPU, op by op"
 USAGE = "parity run [PATTERN ...] [--device DEVICE] [--dtype DTYPE] [options]"
@@ -35,7 +37,26 @@ def add(to: argparse.ArgumentParser) -> None:
 
 def run(o: argparse.Namespace) -> int:
     """Run the suite and the person's own functions; the exit code."""
-    return running.run_with(RunOptions.of_command_line(o)).code
+    ended = running.run_with(RunOptions.of_command_line(o))
+    if o.json:
+        _answer(o, ended)
+    return ended.code
+
+
+def _answer(o: argparse.Namespace, ended: running.Ended) -> None:
+    """Leave what --json prints."""
+    from parity.report.answers import Listed, ListedOp, Ran
+
+    if ended.stored is not None:
+        from parity.faces.commands.report import causes_of
+
+        run = run_file.read(ended.stored, partial=True)
+        o.answer = Ran(str(ended.stored), causes_of(run))
+    elif o.list:
+        ops: dict[str, list[suite.Item]] = {}
+        for i in ended.listed:
+            ops.setdefault(i.row.name, []).append(i)
+        o.answer = Listed(tuple(ListedOp(n, some[0].row.family, tuple(i.dtype for i in some)) for n, some in ops.items()))
 
 
 def options(words: Sequence[str]) -> RunOptions:
