@@ -59,8 +59,8 @@ def run(case: Case, how: How, journal: Path | None = None) -> tuple[int, list[Re
 
 
 def job(given: Given) -> Job:
-    """One case, which may end the process; its exit code, and its records as rows of a run file. given: the case, and the fields
-    of `How`."""
+    """One case, which may end the process; its exit code, and its records as rows of a run file. given: the case, and the
+    fields of `How`."""
     asked = dict(given.asked)
     case, how, records = asked.pop("case"), How(**asked), list[Record]()
     with output.patient():

@@ -10,7 +10,7 @@ import torch
 from parity.comparing.comparison import Comparison, ParityFailure
 from parity.comparing.compiled import Backend, Compiler, compiled_side, with_compiled
 from parity.comparing.function import compared, target
-from parity.comparing.quick import DEFAULT
+from parity.comparing.quick import DEFAULT, Effort
 from parity.comparing.request import Request
 from parity.core import state
 from parity.core.errors import ParityError
@@ -30,7 +30,7 @@ def assert_parity(
     fail_on: str | Iterable[str] = (),
     keep_on_cpu: str | Iterable[str] = (),
     detail: bool = False,
-    effort: str = DEFAULT,
+    effort: Effort = DEFAULT,
     compile: Backend | None = None,
     **kwargs: Any,
 ) -> Comparison:

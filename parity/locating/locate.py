@@ -12,7 +12,7 @@ import torch
 
 from parity.comparing.compiled import Backend, Compiler, compiled_side
 from parity.comparing.function import target
-from parity.comparing.quick import DEFAULT
+from parity.comparing.quick import DEFAULT, Effort
 from parity.comparing.request import Request
 from parity.core.errors import UsageError
 from parity.devices import Device
@@ -33,7 +33,7 @@ def locate(
     modules: bool = False,
     times: bool = False,
     compile: Backend | None = None,
-    effort: str = DEFAULT,
+    effort: Effort = DEFAULT,
     **kwargs: Any,
 ) -> Located:
     """Find the first module and the first operator of `fn(*inputs, **kwargs)` whose own result on the device is wrong, forward

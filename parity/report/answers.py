@@ -377,8 +377,8 @@ class Compared:
 @dataclass(frozen=True, slots=True)
 class Asked:
     """A function of a file. error: why it could not be compared, empty where it was; agrees: whether nothing diverges;
-    headline: the answer in one line; table: what differs, or each step of a training; text: all that a person reads; next: the next
-    command; workaround: what was tried around the first operator and agreed."""
+    headline: the answer in one line; table: what differs, or each step of a training; text: all that a person reads; next: the
+    next command; workaround: what was tried around the first operator and agreed."""
 
     function: str
     agrees: bool

@@ -132,12 +132,12 @@ def explain_run(path: Path, part: str) -> Replay:
             f"{path} holds {what}; it has {len(records)} records: name op, dtype, aspect, status, like 'softmax float16 wrong'"
         )
     chosen.sort(key=lambda r: (r.status not in FINDINGS, not r.shrunk))
-    told = []
+    texts = []
     for r in chosen:
         lines = (*explanation.lines(r, suite.row(r.op)),)
         print("\n".join([r.shrunk or r.case, *(f"  {line}" for line in lines)]))
-        told.append(Replayed(r.shrunk or r.case, of_cases([Status(r.status)]), (r,), lines))
-    return Replay((*told,))
+        texts.append(Replayed(r.shrunk or r.case, of_cases([Status(r.status)]), (r,), lines))
+    return Replay((*texts,))
 
 
 def _holds(r: Record, part: str) -> bool:
@@ -151,8 +151,8 @@ def one(case: str, how: How) -> Replayed:
     case = notation.case_text(notation.parse(case))
     ended = inquest.attempt(case, how, SECONDS)
     if not ended.died:
-        told = [line for r in ended.records for line in explanation.lines(r, suite.row(r.op))]
-        return Replayed(case, ended.code, ended.records, (*told,))
+        texts = [line for r in ended.records for line in explanation.lines(r, suite.row(r.op))]
+        return Replayed(case, ended.code, ended.records, (*texts,))
     what = f"hang: {ended.died}" if ended.hung else f"crash: the process died ({ended.died})"
     print(f"{case}\n  {what}" + (f" at stage {ended.stage}" if ended.stage else ""))
     if ended.stage == "device" and ended.died not in child.KILLS:
