@@ -54,6 +54,9 @@ def assert_parity(
     UsageError for a function that draws random numbers by a kernel of its own, moves its module away, does not
     run on the CPU or returns something that cannot be opened (a set, an iterator); DeviceError for a device that is not
     available. A ParityWarning says what a passing comparison left out.
+
+    >>> parity.assert_parity(torch.nn.Linear(4, 2), torch.randn(3, 4), device="sim").findings
+    ()
     """
     __tracebackhide__ = True
     near = (keep_on_cpu,) if isinstance(keep_on_cpu, str) else tuple(keep_on_cpu)

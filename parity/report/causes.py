@@ -11,9 +11,9 @@ from parity.core.results import EXTREME_VALUES, NARROW_INTEGERS, NON_FINITE, SYM
 from parity.core.status import Conclusion
 from parity.findings.causes import OPERATORS, WEIGHTS, Gathered
 from parity.findings.standing import Mark
-from parity.report.answers import CauseRow, Causes, Died, Finding, RunInfo
 from parity.report.last_line import last_line
 from parity.report.output import fitted
+from parity.report.run_answers import CauseRow, Causes, Died, Finding, RunInfo
 from parity.report.words import called_in, listed, plural, reproduced, script_line
 from parity.store.rows import Header
 

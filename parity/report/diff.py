@@ -22,7 +22,7 @@ from parity.history.comparability import two_devices
 from parity.history.diff import Diff, device_words
 from parity.history.drift import ALARM, Cell, Shift
 from parity.history.pace import FACTOR, GENERAL, Pace
-from parity.report import answers
+from parity.report import answers, run_answers
 from parity.report.causes import COMMENT, code, inert, sentence
 from parity.report.last_line import last_line
 from parity.report.output import columns, fitted
@@ -291,16 +291,16 @@ def as_markdown(d: Diff, fail_on: Collection[Group] = (), verbose: bool = False)
     return text + (f"\n... and {cut} more: `parity diff BEFORE AFTER -v`\n" if cut else "") + notes
 
 
-def answer(d: Diff, fail_on: Collection[Group] = ()) -> answers.Difference:
+def answer(d: Diff, fail_on: Collection[Group] = ()) -> run_answers.Difference:
     """Everything, for other programs."""
-    return answers.Difference(
+    return run_answers.Difference(
         1,
         d.exit_code(fail_on),
         tuple(g.value for g in d.fails(fail_on)),
         headline(d, fail_on),
         _side(d.before),
         _side(d.after),
-        tuple(answers.FieldChange(*x) for x in d.changed),
+        tuple(run_answers.FieldChange(*x) for x in d.changed),
         d.warnings,
         d.incomplete,
         d.doubts,
@@ -317,18 +317,18 @@ def as_json(d: Diff, fail_on: Collection[Group] = (), verbose: bool = False) -> 
     return f"{answers.text(answer(d, fail_on))}\n"
 
 
-def _side(h: Header) -> answers.Side:
+def _side(h: Header) -> run_answers.Side:
     f = h.fingerprint
     own = f.device, f.device_name, f.simulated, f.torch, f.os, f.parity
-    return answers.Side(*own, h.seed, h.profile, h.selection, h.started)
+    return run_answers.Side(*own, h.seed, h.profile, h.selection, h.started)
 
 
-def _change(t: ReportedChange) -> answers.Change:
-    cause = None if t.cause is None else answers.ChangedCause(t.cause.id, t.weight, sentence(t.cause))
-    changes = tuple(answers.CellChange(*c.cell, c.before, c.after, c.case, c.paired, c.reason) for c in t.changes)
-    shifts = tuple(answers.Shift(s.cells, s.pairs, s.worse, s.better, 2.0**s.median, 2.0**s.high, s.p) for s in t.shifts)
-    times = tuple(answers.Pace(*p.cell, p.pairs, p.factor, p.before, p.after, p.noise) for p in t.paces)
-    return answers.Change(about(t), cause, t.ops, t.dtypes, t.aspects, t.case, changes, shifts, times)
+def _change(t: ReportedChange) -> run_answers.Change:
+    cause = None if t.cause is None else run_answers.ChangedCause(t.cause.id, t.weight, sentence(t.cause))
+    changes = tuple(run_answers.CellChange(*c.cell, c.before, c.after, c.case, c.paired, c.reason) for c in t.changes)
+    shifts = tuple(run_answers.Shift(s.cells, s.pairs, s.worse, s.better, 2.0**s.median, 2.0**s.high, s.p) for s in t.shifts)
+    times = tuple(run_answers.Pace(*p.cell, p.pairs, p.factor, p.before, p.after, p.noise) for p in t.paces)
+    return run_answers.Change(about(t), cause, t.ops, t.dtypes, t.aspects, t.case, changes, shifts, times)
 
 
 def as_junit(d: Diff, fail_on: Collection[Group] = (), verbose: bool = False) -> str:

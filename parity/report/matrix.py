@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from parity.core.dtypes import DEFAULT
 from parity.core.results import BY_SEVERITY, Aspect, Status
-from parity.report.answers import NOT_RUN as NOT_RUN_WORD
-from parity.report.answers import Matrix, MatrixRow
 from parity.report.causes import COMMENT, of_run
+from parity.report.run_answers import NOT_RUN as NOT_RUN_WORD
+from parity.report.run_answers import Matrix, MatrixRow
 from parity.report.words import plural, table
 from parity.store.rows import Death, Header, ItemRow
 

@@ -15,9 +15,9 @@ from parity.core.status import Status
 from parity.findings.causes import gather
 from parity.history.diff import without_gone
 from parity.report import answers, caveats
-from parity.report.answers import SUPPORTED, Cell, Support, SupportedOp, Where
 from parity.report.causes import COMMENT, code, inert, sentence
 from parity.report.matrix import PASSES, worst_of
+from parity.report.run_answers import SUPPORTED, Cell, Support, SupportedOp, Where
 from parity.report.words import plural
 from parity.store.rows import Death, Run, counted
 

@@ -32,7 +32,7 @@ def add(to: argparse.ArgumentParser) -> None:
 def run(o: argparse.Namespace) -> int:
     """Write the merged run; the exit code."""
     from parity.findings.verdict import compared  # it loads torch
-    from parity.report.answers import Merged
+    from parity.report.run_answers import Merged
 
     if len(o.runs) > suite.MOST_SHARDS:
         raise UsageError(f"{len(o.runs)} files are more shards than a run has; name at most {suite.MOST_SHARDS}")

@@ -163,7 +163,7 @@ def _matrix(o: argparse.Namespace, run: Run) -> str:
 
 
 def causes_of(run: Run) -> Any:
-    """The causes of a run as `answers.Causes`."""
+    """The causes of a run as `run_answers.Causes`."""
     from parity.findings import causes
     from parity.findings.standing import marks
     from parity.report import causes as causes_report

@@ -45,7 +45,7 @@ def run(o: argparse.Namespace) -> int:
 
 def _answer(o: argparse.Namespace, ended: running.Ended) -> None:
     """Leave what --json prints."""
-    from parity.report.answers import Listed, ListedOp, Ran
+    from parity.report.run_answers import Listed, ListedOp, Ran
 
     if ended.stored is not None:
         from parity.faces.commands.report import causes_of

@@ -10,7 +10,7 @@ import jsonschema  # type: ignore[import-untyped]  # check-jsonschema brings it
 import pytest
 
 from parity.faces import cli, commandline
-from parity.report import answers, schema
+from parity.report import answers, run_answers, schema
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 FAULTY, HEALTHY = (str(GOLDEN / f"{name}.jsonl") for name in ("faulty", "healthy"))
@@ -39,15 +39,15 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("argv", "code", "verdict", "kind"),
     [
-        (("report", FAULTY), 0, "FAIL", answers.Causes),
-        (("report", HEALTHY), 0, "PASS", answers.Causes),
-        (("report", FAULTY, "--matrix"), 0, "PASS", answers.Matrix),
-        (("diff", HEALTHY, FAULTY), 1, "FAIL", answers.Difference),
-        (("diff", HEALTHY, HEALTHY), 0, "PASS", answers.Difference),
+        (("report", FAULTY), 0, "FAIL", run_answers.Causes),
+        (("report", HEALTHY), 0, "PASS", run_answers.Causes),
+        (("report", FAULTY, "--matrix"), 0, "PASS", run_answers.Matrix),
+        (("diff", HEALTHY, FAULTY), 1, "FAIL", run_answers.Difference),
+        (("diff", HEALTHY, HEALTHY), 0, "PASS", run_answers.Difference),
         (("explain", "softmax", "float16", "--device", "mps"), 0, "PASS", answers.Tolerance),
         (("explain", FAULTY, "float32"), 0, "PASS", answers.Replay),
         (("known", "add", FAULTY, "--reason", "it is old"), 0, "PASS", answers.KnownFile),
-        (("run", "exp", "--list"), 0, "PASS", answers.Listed),
+        (("run", "exp", "--list"), 0, "PASS", run_answers.Listed),
         (("audit", "models.py"), 0, "PASS", answers.Audited),
         pytest.param(("doctor", "--device", "sim"), 0, "PASS", answers.Examined, marks=pytest.mark.slow),
         pytest.param(("replay", "exp(float32[2])", "--device", "sim"), 0, "PASS", answers.Replay, marks=pytest.mark.slow),

@@ -12,7 +12,7 @@ import stored
 from parity.core.results import Fingerprint
 from parity.core.status import Status
 from parity.faces import cli
-from parity.report import answers, schema, support
+from parity.report import answers, run_answers, schema, support
 from parity.store import run_file
 from parity.store.rows import Header, ItemRow, Run
 
@@ -49,9 +49,9 @@ def test_an_op_has_one_word(counts: dict[str, dict[str, int]], word: str) -> Non
 
 def test_every_status_has_a_word_and_every_word_a_meaning() -> None:
     words = {s: support.answer([("a", run(exp={"forward": {s: 1}}))]).ops[0].cells[0].answer for s in Status}
-    assert set(words.values()) <= set(answers.SUPPORTED)
+    assert set(words.values()) <= set(run_answers.SUPPORTED)
     assert {s for s, word in words.items() if word in ("drifts", "wrong", "fails")} == {s for s in Status if s.is_finding}
-    assert list(support.MEANING) == [*answers.SUPPORTED, support.NOT_TESTED]
+    assert list(support.MEANING) == [*run_answers.SUPPORTED, support.NOT_TESTED]
     assert set(support.WORST_FIRST) == set(support.MEANING)
 
 
