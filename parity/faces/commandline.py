@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
-from parity.core import extensions
+from parity.core import extensions, version
 from parity.core.errors import UsageError
-from parity.core.version import __version__
 from parity.faces import manual
 from parity.faces.commands import audit, diff, doctor, explain, known, locate, merge, prove, replay, report, run, train, upgrade
 from parity.faces.commands.groups import EVERYWHERE, EXIT_CODES, Parser
@@ -50,6 +49,14 @@ def add(name: str, module: ModuleType) -> None:
     extensions.note("command", name)
 
 
+class _Version(argparse.Action):
+    """Prints the version, for which it asks git only then."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        print(f"parity {version.described()}")
+        parser.exit()
+
+
 class _Front(Parser):
     """The parser of all commands, with its help under the questions of the manual."""
 
@@ -85,7 +92,7 @@ def parser(command: str = "") -> argparse.ArgumentParser:
         extensions.load()
     about = "Does a PyTorch device compute the right thing?"
     made = _Front(prog="parity", description=about, epilog=MORE_HELP)
-    made.add_argument("--version", action="version", version=f"parity {__version__}")
+    made.add_argument("--version", action=_Version, nargs=0, help="show the version and its commit, and exit")
     made.add_argument(*VERBOSE, action="store_true", help="leave nothing out")
     made.add_argument(JSON, action="store_true", help="print the answer as JSON")
     commands = made.add_subparsers(title="commands", dest="command", required=True, metavar="COMMAND", parser_class=Parser)
