@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import parity
+from parity.comparing.quick import Effort
 from parity.core.errors import UsageError
 from parity.core.results import Status
 from parity.devices import Call, Fault, resolve
