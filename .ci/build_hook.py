@@ -1,7 +1,7 @@
 """What a package says of where it comes from: its commit, its addresses, and a README whose links lead somewhere.
 
-The address is that of the repository that GitHub builds, else of the remote `origin`; without one, links into the repository become
-plain text. An sdist keeps all of it for the wheel that is built from it.
+The address is that of the repository that GitHub builds, else of the remote `origin`; without one, links into the repository
+become plain text. An sdist keeps all of it for the wheel that is built from it.
 """
 
 import os
@@ -34,7 +34,8 @@ def commit(root: str) -> str:
 def address(root: str) -> str:
     if repository := os.environ.get("GITHUB_REPOSITORY"):
         return f"{os.environ.get('GITHUB_SERVER_URL', 'https://github.com')}/{repository}"
-    found = re.fullmatch(r"(?:https://|git@|ssh://git@)([\w.-]+)[:/]([\w./-]+?)(?:\.git)?", git(root, "remote", "get-url", "origin"))
+    origin = git(root, "remote", "get-url", "origin")
+    found = re.fullmatch(r"(?:https://|git@|ssh://git@)([\w.-]+)[:/]([\w./-]+?)(?:\.git)?", origin)
     return f"https://{found[1]}/{found[2]}" if found else ""
 
 

@@ -70,7 +70,7 @@ def run(o: argparse.Namespace) -> int:
 
         o.format = "text"
         return _written(o, archive.render(o.subject) + "\n")
-    if others:
+    if others or (o.matrix and format_of(o.format, o.output, FORMATS, "") == "html"):
         return _side_by_side(o, [(path.name, run_file.read(path, partial=True)) for path in (o.subject, *others)])
     return _report(o, run_file.read(o.subject, partial=True))
 
@@ -87,7 +87,7 @@ def _side_by_side(o: argparse.Namespace, runs: list[tuple[str, Run]]) -> int:
     if form not in OVER_RUNS or o.against:
         raise UsageError(f"several runs are reported as {', '.join(OVER_RUNS)}; two are compared by parity diff BEFORE AFTER")
     if form == "html" and not o.output:
-        raise UsageError("a page goes to a file: parity report A.jsonl B.jsonl -o report.html")
+        raise UsageError("a page goes to a file: parity report RUN ... --matrix -o report.html")
     made = o.answer = support.answer(runs)
     if form == "html":
         return _written(o, support.as_html(made))
