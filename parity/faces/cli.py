@@ -24,8 +24,8 @@ from parity.faces.running import INTERRUPTED as INTERRUPTED
 from parity.report import output
 
 
-def main(argv: Sequence[str] | None = None, tell: Callable[[Json], None] | None = None) -> int:
-    """Run a command; the exit code. A user's mistake is one sentence on standard error. tell: takes the answer of --json, which
+def main(argv: Sequence[str] | None = None, take: Callable[[Json], None] | None = None) -> int:
+    """Run a command; the exit code. A user's mistake is one sentence on standard error. take: gets the answer of --json, which
     is printed by default."""
     with processes.restored(processes.DEADLY, HANG_AFTER):
         given, warnings = old_names.renamed(sys.argv[1:] if argv is None else argv)
@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None, tell: Callable[[Json], None] | None 
                     return _done(options)
                 with output.aside():
                     code = _done(options)
-                (tell or _printed)(_answer(options, code))
+                (take or _printed)(_answer(options, code))
                 sys.stdout.flush()
             except OSError as e:
                 print(f"parity: {in_words(e)}", file=sys.stderr)
