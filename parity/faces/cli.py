@@ -15,6 +15,8 @@ from parity.core import processes
 from parity.core.child import Given, Job
 from parity.core.errors import OutputError, ParityError, UsageError
 from parity.core.results import Json
+from parity.core.status import Conclusion
+from parity.core.version import __version__
 from parity.engine.journal import ALLOWED, NOTES
 from parity.engine.options import HANG_AFTER
 from parity.faces import commandline, old_names
@@ -74,7 +76,8 @@ def _answer(options: argparse.Namespace, code: int) -> Json:
     """What --json prints."""
     from parity.report import answers  # few ask for it
 
-    made = answers.Answer.of(options.command, code, options.error, options.answer, options.verdict)
+    verdict = options.verdict or Conclusion.of(code)
+    made = answers.Answer(1, options.command, __version__, code, verdict, options.error, options.answer)
     answer: Json = answers.tree(made)
     return answer
 

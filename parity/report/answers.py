@@ -13,7 +13,6 @@ import msgspec
 from parity.core.results import Record, StatusWord
 from parity.core.status import Conclusion
 from parity.core.stored import Number, words
-from parity.core.version import __version__
 from parity.report.run_answers import Causes, Difference, Listed, Matrix, Merged, Ran, Since, Support, Upgraded
 
 if TYPE_CHECKING:
@@ -34,11 +33,6 @@ class Answer:
     verdict: VerdictWord
     error: str
     data: Any
-
-    @classmethod
-    def of(cls, command: str, code: int, error: str, data: Any, verdict: Conclusion | None = None) -> Answer:
-        """The answer of a command of this version. verdict: where it is not what the exit code says."""
-        return cls(1, command, __version__, code, verdict or Conclusion.of(code), error, data)
 
 
 # ------------------------------------------------------------------------------------------------------- people's code
