@@ -6,7 +6,7 @@ Nothing heavy is imported until a name is used.
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from parity.core.version import __version__ as __version__
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from parity.comparing.pair import compare as compare
     from parity.devices import Call as Call
     from parity.devices import Fault as Fault
+    from parity.faces.fixture import Fixture as Fixture
     from parity.generation.shrink import cases as cases
     from parity.generation.strategies import tensors as tensors
     from parity.locating.asserting import assert_parity as assert_parity
@@ -36,6 +37,7 @@ _HOMES = {
     "Captured": "parity.locating.capturing",
     "Comparison": "parity.comparing.comparison",
     "Fault": "parity.devices",
+    "Fixture": "parity.faces.fixture",
     "Generation": "parity.training.generation",
     "Located": "parity.locating.located",
     "Needs": "parity.locating.needs",
@@ -57,6 +59,7 @@ __all__ = [
     "Captured",
     "Comparison",
     "Fault",
+    "Fixture",
     "Generation",
     "Located",
     "Needs",
@@ -75,12 +78,14 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Load a public name when it is first used."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'parity' has no attribute '{name}'")
-    found = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)  # asked for once: it costs as much as a look
-    return found
+if not TYPE_CHECKING:  # for a type checker a name that is not above is a mistake
+
+    def __getattr__(name: str) -> object:
+        """Load a public name when it is first used."""
+        if name not in _HOMES:
+            raise AttributeError(f"module 'parity' has no attribute '{name}'")
+        found = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)  # asked for once, then as fast as any
+        return found
 
 
 def __dir__() -> list[str]:

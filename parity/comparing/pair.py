@@ -67,6 +67,10 @@ def compare(
 
     Findings are in the Comparison, never raised. Raises NothingCompared and UsageError as `assert_parity` does, and UsageError
     if the function does not accept the inputs or gives results of other shapes for them.
+
+    >>> x = torch.tensor([1.0, 2.0])
+    >>> [(name, str(v.status)) for name, v in parity.compare(torch.exp, 2 * torch.exp(x), torch.exp(x), x).findings]
+    [('out', 'wrong')]
     """
     plainly = device is None and not kwargs and not insist and not detail
     if plainly and (same := _same(fn, device_result, reference_result, inputs)) is not None:

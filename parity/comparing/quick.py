@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping, Sequence
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -25,15 +26,20 @@ from parity.core.results import Measure, Raised, Status, Verdict
 from parity.execution import execute as ex
 from parity.oracle.yardstick import STEP, WHOLE, tolerance_by
 
-QUICK, DEFAULT, FULL = EFFORTS = ("quick", "default", "full")
+Effort: TypeAlias = Literal["quick", "default", "full"]
+QUICK: Effort = "quick"
+DEFAULT: Effort = "default"
+FULL: Effort = "full"
+EFFORTS = QUICK, DEFAULT, FULL
 RUNS = 2  # moved runs at most; the farther one counts
 
 
-def effort_of(word_: object) -> str:
+def effort_of(word_: object) -> Effort:
     """The effort that a caller names. Raises UsageError."""
-    if word_ not in EFFORTS:
-        raise UsageError(f"effort is {word_!r}; allowed: {', '.join(EFFORTS)}")
-    return str(word_)
+    for effort in EFFORTS:
+        if effort == word_:
+            return effort
+    raise UsageError(f"effort is {word_!r}; allowed: {', '.join(EFFORTS)}")
 
 
 def by_rounding(

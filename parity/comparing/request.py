@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from parity.comparing.quick import DEFAULT, FULL, effort_of
+from parity.comparing.quick import DEFAULT, FULL, Effort, effort_of
 from parity.comparing.subject import Subject, Wrap, original, subject
 from parity.core.errors import UsageError
 from parity.core.results import Status
@@ -32,7 +32,7 @@ class Request:
     fail_on: tuple[Status, ...] = ()
     keep_on_cpu: tuple[str, ...] = ()
     detail: bool = False
-    effort: str = DEFAULT
+    effort: Effort = DEFAULT
     wrap: Wrap | None = None
     alone: bool = True
 

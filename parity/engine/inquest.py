@@ -17,8 +17,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass
 
-from parity.core.results import Json
+from parity.core.results import Json, Record
 from parity.engine.child import KILLS, QUIET, SHOWN, Child, Limit, Watch, surroundings
+from parity.store import run_file
 from parity.store.rows import CPU, DEVICE, UNKNOWN
 
 TRIES = 3  # of each side
@@ -43,12 +44,13 @@ class How:
 @dataclass(frozen=True, slots=True)
 class Attempt:
     """One process that ran one case. code: its exit code; died: how it died, empty if it finished; hung: whether it was ended
-    at its time limit; stage: the stage it was in, empty if no case had begun."""
+    at its time limit; stage: the stage it was in, empty if no case had begun; records: what was measured."""
 
     code: int
     died: str = ""
     hung: bool = False
     stage: str = ""
+    records: tuple[Record, ...] = ()
 
     @property
     def proves(self) -> bool:
@@ -67,21 +69,26 @@ def attempt(
         return Attempt(1)
     given, watch = {"cases": [case], **asdict(how)}, Watch(math.inf, limit=limit)
     with Child(REPLAY, given, watch, environment=environment, out=QUIET if quiet else SHOWN) as process:
-        codes = [event["code"] for event in process if "code" in event]
+        found = [_answered(event) for event in process if "code" in event]
         end = process.ending()
     if not end.died:
-        return Attempt(codes[0])
+        return found[0]
     stage = "" if end.entry is None else end.entry.stage
     return Attempt(1, f"no answer within {seconds:.0f} s" if end.late else end.died, end.late, stage)
 
 
-def several(cases: Sequence[str], how: How, seconds: float) -> list[int]:
-    """Run cases in one process, and print what they do: the exit codes of those before one that ends it or hangs. What strikes
-    late may be that of the case before it, whose code is left out, too. seconds: what each may take."""
+def _answered(event: Json) -> Attempt:
+    """What a process says of a case that it finished."""
+    return Attempt(event["code"], records=tuple(r for r in map(run_file.decode, event["records"]) if isinstance(r, Record)))
+
+
+def several(cases: Sequence[str], how: How, seconds: float) -> list[Attempt]:
+    """Run cases in one process, and print what they do: what came of those before one that ends it or hangs. What strikes late
+    may be that of the case before it, which is left out, too. seconds: what each may take."""
     watch = Watch(STARTING + seconds, seconds)
     with Child(REPLAY, {"cases": list(cases), **asdict(how)}, watch, out=SHOWN) as process:
-        codes = [event["code"] for event in process if "code" in event]
-        return codes if not process.ending().died else codes[:-1]
+        found = [_answered(event) for event in process if "code" in event]
+        return found if not process.ending().died else found[:-1]
 
 
 def held(

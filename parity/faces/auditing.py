@@ -22,6 +22,7 @@ from parity.findings import causes
 from parity.history.environments import operator_table
 from parity.locating.auditing import audit
 from parity.locating.needs import Needs
+from parity.report import answers as answers_report
 from parity.report import needs as needs_report
 from parity.report.last_line import last_line
 from parity.report.words import listed
@@ -56,7 +57,6 @@ def test_runs_on_mps(name):
 def run(o: argparse.Namespace) -> int:
     """Print the answers: 0 where MPS has all, 1 where something is missing or a run's findings of class A concern it, 2 where a
     function cannot be run, 3 where not all was seen. Raises UsageError for a file without such functions."""
-    as_json = o.format == "json"
     if o.test:
         return _write_test(o)
     torch.autograd.set_multithreading_enabled(False)  # the simulated device needs the backward pass on the calling thread
@@ -83,21 +83,18 @@ def run(o: argparse.Namespace) -> int:
             continue
         concerns = [c for _, some in gathered for c in needs_report.concerns(some, found)]
         answers.append((name, found, concerns))
-        if not as_json:
-            print(f"{name}: {make.said}\n" if make.said else "", end="")
-            print(needs_report.render(name, found, bugs, concerns, ", ".join(path for path, _ in runs), o.verbose), flush=True)
+        print(f"{name}: {make.said}\n" if make.said else "", end="")
+        print(needs_report.render(name, found, bugs, concerns, ", ".join(path for path, _ in runs), o.verbose), flush=True)
         code = max(code, 1 if _is_missing(found, concerns) else NothingCompared.exit_code if found.broken else 0)
-    if as_json:
-        print(needs_report.as_json(answers, bugs))
-    else:
-        missing = [name for name, found, concerns in answers if _is_missing(found, concerns)]
-        said = f"MPS {'is missing what' if missing else 'has all that'} {listed(missing or [n for n, _, _ in answers])} needs"
-        said = "not every function was seen to its end" if code and not missing else said
-        verdict = Conclusion.FAIL if missing else Conclusion.of(code)
-        following = f"parity locate {shlex.quote(o.model)}" if verdict is Conclusion.PASS else ""
-        print(last_line(verdict, said, time.monotonic() - began, following=following), flush=True)
+    missing = [name for name, found, concerns in answers if _is_missing(found, concerns)]
+    said = f"MPS {'is missing what' if missing else 'has all that'} {listed(missing or [n for n, _, _ in answers])} needs"
+    said = "not every function was seen to its end" if code and not missing else said
+    o.verdict = verdict = Conclusion.FAIL if missing else Conclusion.of(code)
+    following = f"parity locate {shlex.quote(o.model)}" if verdict is Conclusion.PASS else ""
+    print(last_line(verdict, said, time.monotonic() - began, following=following), flush=True)
+    o.answer = needs_report.answer(answers, bugs)
     if o.output:
-        outputs.write(o.output, needs_report.as_json(answers, bugs) + "\n")
+        outputs.write(o.output, answers_report.text(o.answer) + "\n")
     return code
 
 

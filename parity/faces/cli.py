@@ -5,13 +5,18 @@
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from parity.core import processes, project
 from parity.core.child import Given, Job
 from parity.core.errors import OutputError, ParityError, UsageError
+from parity.core.results import Json
+from parity.core.status import Conclusion
+from parity.core.version import __version__
 from parity.engine.journal import ALLOWED, NOTES
 from parity.engine.options import HANG_AFTER
 from parity.faces import commandline, old_names
@@ -21,8 +26,9 @@ from parity.faces.running import INTERRUPTED as INTERRUPTED
 from parity.report import output
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; the exit code. A user's mistake is one sentence on standard error."""
+def main(argv: Sequence[str] | None = None, take: Callable[[Json], None] | None = None) -> int:
+    """Run a command; the exit code. A user's mistake is one sentence on standard error. take: gets the answer of --json, which
+    is printed by default."""
     with processes.restored(processes.DEADLY, HANG_AFTER, project.FILE):
         given, warnings = old_names.renamed(sys.argv[1:] if argv is None else argv)
         try:
@@ -34,20 +40,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("".join(f"{w}\n" for w in warnings), end="", file=sys.stderr)
         with output.patient(), processes.isolated():
             try:
-                check_outputs(options)
-                code: int = commandline.COMMANDS[options.command].run(options)
+                if not options.json:
+                    return _done(options)
+                with output.aside():
+                    code = _done(options)
+                (take or _printed)(_answer(options, code))
                 sys.stdout.flush()
-            except ParityError as e:
-                print(f"parity: {e}", file=sys.stderr)
-                return e.exit_code
-            except Mistake:  # some commands read a part of their line only here
-                raise
-            except SystemExit as e:
-                print(f"parity: a file of yours called sys.exit({e.code!r}); nothing was compared", file=sys.stderr)
-                return UsageError.exit_code
-            except KeyboardInterrupt:
-                print("parity: interrupted", file=sys.stderr)
-                return INTERRUPTED
             except OSError as e:
                 print(f"parity: {in_words(e)}", file=sys.stderr)
                 sys.stdout = output.nowhere()
@@ -55,14 +53,49 @@ def main(argv: Sequence[str] | None = None) -> int:
         return code
 
 
+def _done(options: argparse.Namespace) -> int:
+    """Run a command; its exit code. What kept it from answering is said, and left in `options.error`."""
+    try:
+        check_outputs(options)
+        code: int = commandline.COMMANDS[options.command].run(options)
+        sys.stdout.flush()
+        return code
+    except ParityError as e:
+        options.error, code = str(e), e.exit_code
+    except Mistake:  # some commands read a part of their line only here
+        raise
+    except SystemExit as e:
+        options.error = f"a file of yours called sys.exit({e.code!r}); nothing was compared"
+        code = UsageError.exit_code
+    except KeyboardInterrupt:
+        options.error, code = "interrupted", INTERRUPTED
+    print(f"parity: {options.error}", file=sys.stderr)
+    return code
+
+
+def _answer(options: argparse.Namespace, code: int) -> Json:
+    """What --json prints."""
+    from parity.report import answers  # few ask for it
+
+    verdict = options.verdict or Conclusion.of(code)
+    made = answers.Answer(1, options.command, __version__, code, verdict, options.error, options.answer)
+    answer: Json = answers.tree(made)
+    return answer
+
+
+def _printed(answer: Json) -> None:
+    output.document(json.dumps(answer, indent=1) + "\n")
+
+
 def job(given: Given) -> Job:
-    """A command in a process of its own: its exit code. given: its arguments, and the seconds that one operator may take where
-    it writes a journal, None where it writes none."""
+    """A command in a process of its own: its exit code, and its answer where that is asked for as JSON. given: its arguments,
+    and the seconds that one operator may take where it writes a journal, None where it writes none."""
     argv, allowed = given.asked
+    answers: list[Json] = []
     if allowed is not None:
         os.environ |= {NOTES: str(given.journal), ALLOWED: str(allowed)}
     try:
-        code = main(argv)
+        code = main(argv, answers.append)
     except SystemExit as e:  # argparse's
         code = e.code if isinstance(e.code, int) else 1
-    yield {"code": code}
+    yield {"code": code, "answer": answers[0] if answers else None}

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
-from parity.core import extensions
+from parity.core import extensions, version
 from parity.core.errors import UsageError
-from parity.core.version import __version__
 from parity.faces import manual
 from parity.faces.commands import audit, diff, doctor, explain, known, locate, merge, prove, replay, report, run, train, upgrade
 from parity.faces.commands.groups import EVERYWHERE, EXIT_CODES, Parser, fill
@@ -34,6 +33,7 @@ COMMANDS: dict[str, ModuleType] = {
     "prove": prove,
 }
 VERBOSE = ("-v", "--verbose")
+JSON = "--json"
 MORE_HELP = f"""\
 parity help             the manual: its chapters by question
 parity COMMAND --help   the options of a command
@@ -50,6 +50,14 @@ def add(name: str, module: ModuleType) -> None:
     extensions.note("command", name)
 
 
+class _Version(argparse.Action):
+    """Prints the version, for which it asks git only then."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        print(f"parity {version.described()}")
+        parser.exit()
+
+
 class _Front(Parser):
     """The parser of all commands, with its help under the questions of the manual."""
 
@@ -58,12 +66,12 @@ class _Front(Parser):
         return f"{self.format_usage()}\n{self.description}\n\n{manual.by_question(self)}\n\n{self.epilog}\n"
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """What was asked for, and what no argument takes. -v may be anywhere."""
+        """What was asked for, and what no argument takes. -v and --json may be anywhere."""
         words = [*(sys.argv[1:] if args is None else args)]
         end = words.index("--") if "--" in words else len(words)
-        plain = [w for w in words[:end] if w not in VERBOSE] + words[end:]
+        plain = [w for w in words[:end] if w not in (*VERBOSE, JSON)] + words[end:]
         o, more = super().parse_known_args(plain, namespace)
-        o.verbose = len(plain) < len(words)
+        o.verbose, o.json = (any(w in words[:end] for w in given) for given in (VERBOSE, (JSON,)))
         return o, more
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
@@ -85,8 +93,9 @@ def parser(command: str = "") -> argparse.ArgumentParser:
         extensions.load()
     about = "Does a PyTorch device compute the right thing?"
     made = _Front(prog="parity", description=about, epilog=MORE_HELP)
-    made.add_argument("--version", action="version", version=f"parity {__version__}")
+    made.add_argument("--version", action=_Version, nargs=0, help="show the version and its commit, and exit")
     made.add_argument(*VERBOSE, action="store_true", help="leave nothing out")
+    made.add_argument(JSON, action="store_true", help="print the answer as JSON")
     commands = made.add_subparsers(title="commands", dest="command", required=True, metavar="COMMAND", parser_class=Parser)
     for name, module in COMMANDS.items():
         plain = argparse.RawDescriptionHelpFormatter if "\n" in module.ABOUT else argparse.HelpFormatter
@@ -98,8 +107,15 @@ def parser(command: str = "") -> argparse.ArgumentParser:
 
 
 def asked(argv: Sequence[str]) -> argparse.Namespace:
-    """What these words ask for."""
-    o = parser(*argv[:1]).parse_args(argv)
-    o.argv = [*argv]
+    """What these words ask for. With --json the command leaves its answer in `answer`, a class of `report.answers`, its verdict
+    in `verdict` where the exit code does not say it, and in `error` why there is none."""
+    made = parser(*argv[:1])
+    o = made.parse_args(argv)
+    o.argv, o.answer, o.verdict, o.error = [*argv], None, None, ""
+    if o.json:
+        from parity.report.answers import ANSWERS
+
+        if o.command not in ANSWERS:
+            made.error(f"{o.command} takes no {JSON}; these do: {', '.join(ANSWERS)}")
     fill(o, getattr(COMMANDS[o.command], "SETTINGS", ()))
     return o

@@ -29,7 +29,7 @@ OURS = re.compile(
             rb"(\*\*[^\n]*\*\*\n\n)?(changed|same fingerprint): [^\n]*\ncompared: ",  # diffs
             rb"\*\*parity on |### Describe the bug\n.*parity's notation",
             rb".*^(PASS  no finding\n\Z|[ABCR]: (ordinary calls|the same with|rare calls|errors and refusals))",  # causes
-            rb"[Ff]our letters[^\n]*: forward, backward",
+            rb"[Ff]our letters[^\n]*: forward, backward|\d+ runs side by side\n",
             rb"::\w+ title=parity",
             rb'""".*\n(Ends with 1 where the device and the CPU differ|Written by: parity)',  # scripts of findings, tests
             rb"PK\x03\x04.{26}first\.json",

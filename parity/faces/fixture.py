@@ -79,13 +79,16 @@ class Calls:
             pytest.fail(f"parity: {problem}", pytrace=False)
 
 
-class Caller:
-    """The value of the fixture: `parity.assert_parity` with the options of this run. entries: known findings."""
+class Fixture:
+    """The value of the fixture: `parity.assert_parity` with the options of this run. entries: known findings.
+
+    def test_block(parity: parity.Fixture) -> None: ...
+    """
 
     def __init__(self, config: pytest.Config, entries: Sequence[Entry], **options: Any) -> None:
         self._config, self.entries, self._options = config, entries, options
 
-    def __call__(self, fn: Callable[..., Any], *inputs: Any, **kwargs: Any) -> Any:
+    def __call__(self, fn: Callable[..., Any], *inputs: Any, **kwargs: Any) -> Comparison:
         """As `parity.assert_parity`; arguments given here override the options. Known findings do not raise."""
         __tracebackhide__ = True
         from parity.comparing.comparison import ParityFailure
@@ -110,7 +113,7 @@ class Caller:
         return comparison
 
 
-_CALLER, _CALLS = pytest.StashKey[Caller](), pytest.StashKey[Calls]()
+_CALLER, _CALLS = pytest.StashKey[Fixture](), pytest.StashKey[Calls]()
 
 
 @functools.lru_cache(maxsize=4)
@@ -126,7 +129,7 @@ def _own(device: str, faults: str | None, setup: str | None) -> Any:
 
 
 @pytest.fixture(scope="session")  # hypothesis refuses fixtures of a function, which do not begin anew for each example
-def parity(request: pytest.FixtureRequest) -> Any:
+def parity(request: pytest.FixtureRequest) -> Fixture:
     """`parity(fn, *inputs)`: assert that a function or module computes the same on the device of this run as on the CPU.
 
     The device is that of --parity-device, with --parity-faults and after --parity-setup; --parity-fail-on, --parity-effort and
@@ -135,7 +138,7 @@ def parity(request: pytest.FixtureRequest) -> Any:
     return _caller(request.config)
 
 
-def _caller(config: pytest.Config) -> Caller:
+def _caller(config: pytest.Config) -> Fixture:
     """The value of the fixture. Fails the test for what the options name and cannot be had."""
     from parity.core.errors import ParityError
     from parity.findings import known_file
@@ -152,7 +155,7 @@ def _caller(config: pytest.Config) -> Caller:
     detail = config.get_verbosity() > 0
     fail_on = tuple(word for word in o.parity_fail_on if word not in ALSO)
     options = {"device": device, "fail_on": fail_on, "detail": detail, "effort": o.parity_effort}
-    caller = config.stash[_CALLER] = Caller(config, entries, **options)
+    caller = config.stash[_CALLER] = Fixture(config, entries, **options)
     return caller
 
 

@@ -6,11 +6,12 @@ CPU runs it again, and is ended where one takes too long.
 
 from __future__ import annotations
 
+import argparse
 import math
 import os
-from collections.abc import Sequence
 
 from parity.comparing import meter
+from parity.core.status import Conclusion
 from parity.engine import journal
 from parity.engine.child import SHOWN, Child, Watch
 from parity.engine.options import HANG_AFTER, hang_after
@@ -25,22 +26,26 @@ def inside() -> bool:
     return journal.NOTES in os.environ
 
 
-def run(argv: Sequence[str]) -> int:
-    """Run a command of parity, and pass on what it says; its exit code, or 1 if the device ended it or hung. argv: its
-    arguments. Raises UsageError for a time that is none."""
+def run(o: argparse.Namespace) -> int:
+    """Run a command of parity, and pass on what it says; its exit code, or 1 if the device ended it or hung. Raises UsageError
+    for a time that is none."""
     allowed = hang_after() or SECONDS
-    with Child(COMMAND, (argv, allowed), Watch(math.inf, stages=SIDES), out=SHOWN) as process:
-        codes = [event["code"] for event in process]
+    with Child(COMMAND, (o.argv, allowed), Watch(math.inf, stages=SIDES), out=SHOWN) as process:
+        events = [*process]
         end = process.ending()
     if not end.died:
-        return int(codes[0])
+        (event,) = events
+        if answer := event["answer"]:
+            o.answer, o.verdict, o.error = answer["data"], Conclusion(answer["verdict"]), answer["error"]
+        return int(event["code"])
     meter.Bar().wipe(always=True)  # the process could not
     entry = end.entry
     side = SIDES.get(entry.stage, SIDES["device"]) if entry is not None else SIDES["device"]
     if end.hung and entry is not None:
-        print(f"{side} hangs: {allowed:g} s in {entry.case} ({HANG_AFTER} gives it more)")
-        return 1
-    preposition = "in" if entry is not None and entry.stage in SIDES else "after"
-    where = "before it came to an operator" if entry is None else f"{preposition} {entry.case}"
-    print(f"{side} ends the process ({end.died}) {where}")
+        o.error = f"{side} hangs: {allowed:g} s in {entry.case} ({HANG_AFTER} gives it more)"
+    else:
+        preposition = "in" if entry is not None and entry.stage in SIDES else "after"
+        where = "before it came to an operator" if entry is None else f"{preposition} {entry.case}"
+        o.error = f"{side} ends the process ({end.died}) {where}"
+    print(o.error)
     return 1

@@ -24,6 +24,7 @@ from parity.faces.commands.locate import LIMIT
 from parity.locating.capturing import capture
 from parity.locating.locate import locate
 from parity.locating.located import plural
+from parity.report.answers import Asked, Compared, Located, Recorded
 from parity.report.last_line import last_line
 from parity.training.standard import standard
 from parity.training.train import compare_training
@@ -48,7 +49,7 @@ def run(o: argparse.Namespace) -> int:
 
     found: dict[str, Any] = {}
     made = functions(o.model, given=o.input)
-    code = _each(made, located, "located", bool(o.against), found)
+    code = _each(o, made, located, "located", bool(o.against), found)
     for path in o.output if found else ():
         if path.suffix == ".html":
             from parity.report.located import page
@@ -82,6 +83,7 @@ def record(o: argparse.Namespace) -> int:
     name, make = _one(o)
     fn, inputs, kwargs = make()
     made = capture(fn, *inputs, path=o.capture, device=device, backward=not o.no_backward, limit=o.limit or LIMIT, **kwargs)
+    o.answer = Recorded(name, str(o.capture), str(made))
     print(f"{name}: {made}")
     given = "".join(f" --input {shlex.quote(i)}" for i in o.input)
     print(f"compare it on another machine: parity locate {shlex.quote(o.model)}{given} --against {o.capture}")
@@ -109,13 +111,16 @@ def train(o: argparse.Namespace) -> int:
             raise UsageError(f"it returns {plural(1 + len(rest), 'thing')}; return two, make and the batches")
         return compare_training(make, batches, steps=o.steps, device=device)
 
-    return _each(functions(o.training, "make and the batches", o.input), trained, "compared")
+    return _each(o, functions(o.training, "make and the batches", o.input), trained, "compared")
 
 
-def _each(made: Mapping[str, Maker], ask: Any, done: str, alone: bool = False, answers: dict[str, Any] | None = None) -> int:
+def _each(
+    o: argparse.Namespace, made: Mapping[str, Maker], ask: Any, done: str, alone: bool = False,
+    answers: dict[str, Any] | None = None,
+) -> int:  # fmt: skip
     """Ask for each function of a file, and print the verdict. alone: there is one, whose error is the command's. answers: where
     they are kept."""
-    began, code = time.monotonic(), 0
+    began, code, asked = time.monotonic(), 0, list[Asked]()
     diverging: dict[str, str] = {}  # the next command of each function that diverges
     for name, make in made.items():
         try:
@@ -126,13 +131,16 @@ def _each(made: Mapping[str, Maker], ask: Any, done: str, alone: bool = False, a
         except ParityError as e:
             if alone:
                 raise
-            print(f"{name}: not {done}: {str(e).removeprefix(name).lstrip(': ')}", flush=True)
+            why = f"not {done}: {str(e).removeprefix(name).lstrip(': ')}"
+            print(f"{name}: {why}", flush=True)
+            asked.append(Asked(name, False, "", why))
             code = UsageError.exit_code
             continue
         following = getattr(found, "next", "")
         text = [line for line in f"{name}: {found}".splitlines() if not following or line != f"next: {following}"]
         print("\n".join(text), flush=True)
         diverging |= {} if found.agrees else {name: following}
+        asked.append(_asked(name, found))
         if answers is not None:
             answers[name] = found
         code = max(code, int(not found.agrees))
@@ -142,8 +150,18 @@ def _each(made: Mapping[str, Maker], ask: Any, done: str, alone: bool = False, a
         said = agree if not code else f"not every function was {done}"
     following = next(iter(diverging.values()), "")
     conclusion = Conclusion.FAIL if diverging else Conclusion.of(code)
+    o.answer, o.verdict = Located(tuple(asked)), conclusion
     print(last_line(conclusion, said, time.monotonic() - began, following=following), flush=True)
     return code
+
+
+def _asked(name: str, found: Any) -> Asked:
+    """What was found in a function, for other programs."""
+    table = tuple(Compared(x.where, x.status, x.error, x.reason) for x in found.table)
+    following, workaround = (getattr(found, field, "") for field in ("next", "workaround"))
+    return Asked(
+        name, found.agrees, found.headline, "", found.subject, table, (*str(found).splitlines(),), following, workaround
+    )
 
 
 def _one(o: argparse.Namespace) -> tuple[str, Maker]:

@@ -21,7 +21,7 @@ ABOUT = "Print the manual: its chapters by question, or one of them. It is the s
 
 
 HELP = "the manual: its chapters by question, or one of them"
-SCHEMAS = {"schema-run": "run", "schema-report": "report"}  # what is printed for programs
+SCHEMAS = {f"schema-{name}": name for name in ("run", "report", "answer")}  # what is printed for programs
 SHELLS = {f"completion-{shell}": shell for shell in ("bash", "zsh", "fish")}
 
 
@@ -29,8 +29,8 @@ def add(to: argparse.ArgumentParser) -> None:
     """Add the options."""
     how = (
         "a chapter, or a command for the chapter that explains it; reference: all commands with their options; schema-run, "
-        "schema-report: the JSON schema of run files, of reports; completion-bash, completion-zsh, completion-fish: what a "
-        "shell reads to complete commands and options"
+        "schema-report, schema-answer: the JSON schema of run files, of reports, of what --json prints; completion-bash, "
+        "completion-zsh, completion-fish: what a shell reads to complete commands and options"
     )
     to.add_argument("chapter", nargs="?", default="", metavar="CHAPTER", help=how)
 

@@ -102,6 +102,12 @@ def _unsaid(option: str, argv: list[str]) -> list[str]:
     return _taken(option, argv)[1]
 
 
+def _json(option: str, argv: list[str]) -> list[str]:
+    """A switch, where the value is json."""
+    values, rest = _taken(option, argv)
+    return [*rest, *(["--json"] if values[-1:] == ["json"] else [])]
+
+
 def _format(option: str, argv: list[str]) -> list[str]:
     """A file that adds a format, before its name."""
     files, rest = _taken(option, argv)
@@ -185,7 +191,7 @@ OLD = (
     Old(("report",), "--schema", "parity help schema-run, or schema-report", partial(_other_command, "help schema-")),
     Old(("audit",), "--model", "parity audit FILE.py", _first),
     Old(("audit",), "--run", "parity audit FILE.py RUN", _last),
-    Old(("audit", "doctor"), "--json", "--format json", partial(_swap, "--format json")),
+    Old(("audit", "doctor"), "--format", "--json", _json),
     Old(("audit",), "--pytest", "parity audit FILE.py -o test_on_mps.py", _drop),
     Old(("doctor",), "--minutes", "parity doctor --archive --time 10m", partial(_changed, "--time", "{}m".format)),
     Old(("doctor",), "--import", "parity report ARCHIVE", partial(_other_command, "report")),

@@ -45,10 +45,12 @@ SHARE_AGAIN = 0.1  # share of --time that is kept for trying findings again
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A run that ended. code: its exit code; stored: its run file, if it ran anything."""
+    """A run that ended. code: its exit code; stored: its run file, if it ran anything; listed: what it would run, if that was
+    asked for."""
 
     code: int
     stored: Path | None = None
+    listed: Sequence[suite.Item] = ()
 
 
 def run_with(o: RunOptions) -> Ended:
@@ -77,7 +79,7 @@ def _run_with(o: RunOptions, began: float) -> Ended:
     o = replace(o, fail_on=split(o.fail_on), skip=(*o.skip, AGAIN) if o.tx and not o.no_again else o.skip)
     fail_on = statuses(o.fail_on, "--fail-on", ALSO)
     if o.list:
-        return Ended(_list(items) if items else NothingCompared.exit_code)
+        return Ended(_list(items) if items else NothingCompared.exit_code, listed=items)
     known = _known(o)
     _sendable(o)
     computers = _machines(o)

@@ -34,6 +34,7 @@ from parity.history.environments import Environment
 from parity.report import diff as diff_report
 from parity.report.finding import said
 from parity.report.last_line import last_line
+from parity.report.run_answers import Since, Upgraded
 from parity.report.words import clock
 from parity.store import run_file
 from parity.store.rows import counted
@@ -76,6 +77,8 @@ def upgrade(o: argparse.Namespace, asked: RunOptions, fail_on: Sequence[Group]) 
     stored = f"{files[0]} and {files[1]}" + (f", the diff in {o.output}" if o.output else "")
     following = f"parity diff {shlex.quote(str(files[0]))} {shlex.quote(str(files[1]))} -v"
     print(last_line(d.conclusion(fail_on), diff_report.verdict(d, fail_on), stored=stored, following=following))
+    o.answer = Upgraded(str(files[0]), str(files[1]), diff_report.answer(d, fail_on))
+    o.verdict = d.conclusion(fail_on)
     return d.exit_code(fail_on)
 
 
@@ -106,6 +109,7 @@ def bisect(o: argparse.Namespace, asked: RunOptions) -> int:
         found = bisection.bisected(places, answer)
     for place, why in found.skipped.items():
         print(f"not asked: {place}: {why}")
+    o.answer = Since(case, found.differs, found.last, found.first, found.answers, found.skipped)
     if not found.differs:
         agrees = f"{case}: nothing differs from {places[0]} to {found.last}: {found.answers[found.last]}"
         print(last_line(Conclusion.PASS, agrees))

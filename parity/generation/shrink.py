@@ -35,7 +35,11 @@ def _below(n: int) -> st.SearchStrategy[int]:
 
 
 def cases(row: Row, dtype: str, sizes: Sizes | None = None) -> st.SearchStrategy[Case]:
-    """A Hypothesis strategy for cases of a row in a dtype, for property tests. sizes: default `Sizes()`."""
+    """A Hypothesis strategy for cases of a row in a dtype, for property tests. sizes: default `Sizes()`.
+
+    >>> hypothesis.find(parity.cases(ROWS["softmax"], "float32"), lambda case: True).op
+    'softmax'
+    """
     from hypothesis import strategies as st
 
     used = sizes or Sizes()

@@ -38,6 +38,9 @@ def tensors(
     specials: also NaN, Inf, zeros of both signs, and the ends of the range. requires_grad: for floating and complex tensors.
 
     Raises UsageError for a dtype that parity does not compare.
+
+    >>> hypothesis.find(parity.tensors((2, 3), "float16"), lambda t: True).shape
+    torch.Size([2, 3])
     """
     shape = (shape,) if isinstance(shape, int) else shape
     shapes = st.lists(st.integers(0, LONGEST), max_size=MOST_DIMENSIONS) if shape is None else shape

@@ -10,7 +10,7 @@ import torch
 from parity.comparing.comparison import Comparison, ParityFailure
 from parity.comparing.compiled import Backend, Compiler, compiled_side, with_compiled
 from parity.comparing.function import compared, target
-from parity.comparing.quick import DEFAULT
+from parity.comparing.quick import DEFAULT, Effort
 from parity.comparing.request import Request
 from parity.core import state
 from parity.core.errors import ParityError
@@ -30,7 +30,7 @@ def assert_parity(
     fail_on: str | Iterable[str] = (),
     keep_on_cpu: str | Iterable[str] = (),
     detail: bool = False,
-    effort: str = DEFAULT,
+    effort: Effort = DEFAULT,
     compile: Backend | None = None,
     **kwargs: Any,
 ) -> Comparison:
@@ -54,6 +54,9 @@ def assert_parity(
     UsageError for a function that draws random numbers by a kernel of its own, moves its module away, does not
     run on the CPU or returns something that cannot be opened (a set, an iterator); DeviceError for a device that is not
     available. A ParityWarning says what a passing comparison left out.
+
+    >>> parity.assert_parity(torch.nn.Linear(4, 2), torch.randn(3, 4), device="sim").findings
+    ()
     """
     __tracebackhide__ = True
     near = (keep_on_cpu,) if isinstance(keep_on_cpu, str) else tuple(keep_on_cpu)

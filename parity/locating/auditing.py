@@ -80,6 +80,9 @@ def audit(
     known bugs whose conditions are asked at each call; what they do is not done. shapes: compute nothing large, for models that
     this machine cannot run; tensors may be on torch's meta device. Raises UsageError for a function that does not
     run on the CPU, NothingCompared where no operator ran, DeviceError where torch cannot carry the simulated device.
+
+    >>> parity.audit(torch.nn.Linear(4, 2), torch.randn(3, 4)).complete
+    True
     """
     if shapes:
         fn, inputs, kwargs = _with_memory(fn, inputs, kwargs)

@@ -22,7 +22,7 @@ from parity.comparing.function import compared
 from parity.comparing.moved_runs import moved_run
 from parity.comparing.pair import compare
 from parity.comparing.places import Place, Places
-from parity.comparing.quick import DEFAULT, FULL
+from parity.comparing.quick import DEFAULT, FULL, Effort
 from parity.comparing.request import Request
 from parity.comparing.screens import Sums, is_settled, may_move, moves_as_far
 from parity.comparing.subject import ForwardRun, Subject, forward, gradients, tracked_outputs, word
@@ -49,7 +49,7 @@ ATEN_KEEPING = ("norm",)  # words of operators that return statistics for their 
 class Search:
     """One search: the modes of both passes report what ran, and it keeps what diverges."""
 
-    def __init__(self, device: Device, until: float = math.inf, effort: str = DEFAULT) -> None:
+    def __init__(self, device: Device, until: float = math.inf, effort: Effort = DEFAULT) -> None:
         self.device, self.until, self.effort = device, until, effort
         self.tables: Device | str = device  # whose tolerance tables judge
         self.divergences: list[Divergence] = []

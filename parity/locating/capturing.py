@@ -90,6 +90,8 @@ def capture(
     results first. Weights are kept if they take at most half of it. keep_on_cpu: as for `assert_parity`. Raises UsageError for
     a function that does not run on the CPU, NothingCompared if no operator ran on the device, DeviceError for a device that is
     not available, OutputError for a path that cannot be written.
+
+    >>> made = parity.capture(torch.nn.Linear(4, 2), torch.randn(3, 4), path=folder / "a.capture", device="sim")
     """
     near = (keep_on_cpu,) if isinstance(keep_on_cpu, str) else tuple(keep_on_cpu)
     s, place = subject(original(fn), inputs, kwargs, near), target(device)

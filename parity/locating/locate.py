@@ -12,7 +12,7 @@ import torch
 
 from parity.comparing.compiled import Backend, Compiler, compiled_side
 from parity.comparing.function import target
-from parity.comparing.quick import DEFAULT
+from parity.comparing.quick import DEFAULT, Effort
 from parity.comparing.request import Request
 from parity.core.errors import UsageError
 from parity.devices import Device
@@ -33,7 +33,7 @@ def locate(
     modules: bool = False,
     times: bool = False,
     compile: Backend | None = None,
-    effort: str = DEFAULT,
+    effort: Effort = DEFAULT,
     **kwargs: Any,
 ) -> Located:
     """Find the first module and the first operator of `fn(*inputs, **kwargs)` whose own result on the device is wrong, forward
@@ -51,6 +51,9 @@ def locate(
     Raises UsageError for a function that does not run on the CPU, and for another model, or other weights that the capture
     does not hold; NothingCompared if no operator ran on the device; DeviceError for a device that is not available;
     CaptureError for a file that is not a sound capture.
+
+    >>> parity.locate(torch.nn.Linear(4, 2), torch.randn(3, 4), device="sim").agrees
+    True
     """
     near = (keep_on_cpu,) if isinstance(keep_on_cpu, str) else tuple(keep_on_cpu)
     q = Request(fn, inputs, kwargs, "auto" if device is None else device, backward, keep_on_cpu=near, effort=effort)

@@ -18,7 +18,7 @@ from parity.devices import Device, resolve
 from parity.devices.fallbacks import listening
 from parity.engine import suite
 from parity.engine.cases import drawn
-from parity.engine.checking import recheck
+from parity.engine.checking import ItemRun, recheck
 from parity.engine.findings import SHRINK_SECONDS
 from parity.engine.findings import shrink as shrink_finding
 from parity.engine.planning import SECONDS_PER_ELEMENT, RunPlan
@@ -244,7 +244,7 @@ def least(t: FaultTrial, score: Score, hit: tuple[Item, Drawn, Result]) -> Score
     t.journals.about(phase="shrink")
     with t.plan.device.active(), listening(t.notes):
         if result.verdict.status.is_finding:
-            case, _ = shrink_finding(item, t.plan, one, result, t.notes, t.journals)
+            case, _ = shrink_finding(ItemRun(item, t.plan, t.journals, t.notes), one, result)
         else:
             case = least_case(t, item, one, lambda case: _fires(t, item, case, result))
         if case != one.case and not (_fires(t, item, case, result) and _agrees(t, item, case, result)):

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from textwrap import shorten
 
-from parity.core.results import EXTREME_VALUES, NARROW_INTEGERS, NON_FINITE, SYMPTOMS, Cause, Json
+from parity.core.results import EXTREME_VALUES, NARROW_INTEGERS, NON_FINITE, SYMPTOMS, Cause
 from parity.core.status import Conclusion
 from parity.findings.causes import OPERATORS, WEIGHTS, Gathered
 from parity.findings.standing import Mark
 from parity.report.last_line import last_line
 from parity.report.output import fitted
+from parity.report.run_answers import CauseRow, Causes, Died, Finding, RunInfo
 from parity.report.words import called_in, listed, plural, reproduced, script_line
 from parity.store.rows import Header
 
@@ -139,45 +139,25 @@ def mark_text(m: Mark | None) -> str:
     return "" if m is None else f"known{'' if m.whole else ' in part'}: {m.why}"
 
 
-def as_json(causes: Sequence[Gathered], header: Header, caveats: Sequence[str] = (), known: Mapping[str, Mark] = NONE) -> str:
-    """All causes for other programs, as `parity help schema-report` describes it; the field names are those of the run
-    file where both have one. known: as in `render`."""
-    rows = [
-        {
-            "id": c.cause.id,
-            "weight": c.weight,
-            "sentence": sentence(c.cause),
-            "subject": c.cause.subject,
-            "symptom": c.cause.symptom,
-            "properties": list(c.cause.properties),
-            "known": mark_text(known.get(c.cause.id)),
-            "case": c.case,
-            "workaround": c.workaround,
-            "ops": list(c.ops),
-            "dtypes": list(c.dtypes),
-            "findings": [
-                {
-                    "op": r.op,
-                    "dtype": r.dtype,
-                    "aspect": r.aspect,
-                    "status": r.status,
-                    "case": r.shrunk or r.case,
-                    "reason": r.reason,
-                }
-                for r in c.records
-            ],
-            "deaths": [{"op": d.op, "dtype": d.dtype, "how": d.how, "case": d.least, "signal": d.signal} for d in c.deaths],
-        }
+def answer(causes: Sequence[Gathered], header: Header, caveats: Sequence[str] = (), known: Mapping[str, Mark] = NONE) -> Causes:
+    """All causes for other programs; the field names are those of the run file where both have one. known: as in `render`."""
+    rows = (
+        CauseRow(
+            c.cause.id, c.weight, sentence(c.cause), c.cause.subject, c.cause.symptom, c.cause.properties,
+            mark_text(known.get(c.cause.id)), c.case, c.workaround, c.ops, c.dtypes,
+            tuple(Finding(r.op, r.dtype, r.aspect, r.status, r.shrunk or r.case, r.reason) for r in c.records),
+            tuple(Died(d.op, d.dtype, d.how, d.least, d.signal) for d in c.deaths),
+        )
         for c in causes
-    ]
-    return json.dumps({"parity_causes": 1, "run": of_run(header), "caveats": list(caveats), "causes": rows}, indent=1)
+    )  # fmt: skip
+    return Causes(1, of_run(header), tuple(caveats), tuple(rows))
 
 
-def of_run(header: Header) -> Json:
+def of_run(header: Header) -> RunInfo:
     """What a report for other programs says of the run."""
     f = header.fingerprint
-    run = {"device": f.device, "device_name": f.device_name, "torch": f.torch, "parity": f.parity, "simulated": f.simulated}
-    return {**run, "profile": header.profile, "seed": header.seed, "started": header.started}
+    started = header.profile, header.seed, header.started
+    return RunInfo(f.device, f.device_name, f.torch, f.parity, f.simulated, *started)
 
 
 def as_markdown(

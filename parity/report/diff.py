@@ -5,12 +5,11 @@ Every text says first what is new in the fingerprint, then what was compared, th
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from textwrap import shorten
-from typing import Any
 from xml.etree import ElementTree
 
 from jinja2 import Environment
@@ -23,6 +22,7 @@ from parity.history.comparability import two_devices
 from parity.history.diff import Diff, device_words
 from parity.history.drift import ALARM, Cell, Shift
 from parity.history.pace import FACTOR, GENERAL, Pace
+from parity.report import answers, run_answers
 from parity.report.causes import COMMENT, code, inert, sentence
 from parity.report.last_line import last_line
 from parity.report.output import columns, fitted
@@ -291,68 +291,44 @@ def as_markdown(d: Diff, fail_on: Collection[Group] = (), verbose: bool = False)
     return text + (f"\n... and {cut} more: `parity diff BEFORE AFTER -v`\n" if cut else "") + notes
 
 
-def as_json(d: Diff, fail_on: Collection[Group] = (), verbose: bool = False) -> str:
+def answer(d: Diff, fail_on: Collection[Group] = ()) -> run_answers.Difference:
     """Everything, for other programs."""
-    tree = {
-        "parity_diff": 1,
-        "exit_code": d.exit_code(fail_on),
-        "fails": [g.value for g in d.fails(fail_on)],
-        "headline": headline(d, fail_on),
-        "before": _run(d.before),
-        "after": _run(d.after),
-        "changed": [{"field": n, "before": a, "after": b} for n, a, b in d.changed],
-        "warnings": list(d.warnings),
-        "incomplete": list(d.incomplete),
-        "doubts": list(d.doubts),
-        "compared": {"records": d.paired, "errors": d.drift.pairs, "cells": d.cells, "checks": list(d.checks)},
-        "drift": {"series": d.drift.series, "tests": d.drift.tests, "false_alarms": ALARM, "correction": "Holm, Tarone"},
-        "speed": {"series": d.paces.series, "general": d.paces.general, "not_compared": d.paces.why},
-        "groups": {g.value: [_entry(t) for t in entries] for g, entries in d.groups.items()},
-        "next": next_line(d).removeprefix("next: "),
-    }
-    return json.dumps(tree, indent=1, allow_nan=False) + "\n"
+    return run_answers.Difference(
+        1,
+        d.exit_code(fail_on),
+        tuple(g.value for g in d.fails(fail_on)),
+        headline(d, fail_on),
+        _side(d.before),
+        _side(d.after),
+        tuple(run_answers.FieldChange(*x) for x in d.changed),
+        d.warnings,
+        d.incomplete,
+        d.doubts,
+        compared={"records": d.paired, "errors": d.drift.pairs, "cells": d.cells, "checks": d.checks},
+        drift={"series": d.drift.series, "tests": d.drift.tests, "false_alarms": ALARM, "correction": "Holm, Tarone"},
+        speed={"series": d.paces.series, "general": d.paces.general, "not_compared": d.paces.why},
+        groups={g.value: tuple(map(_change, entries)) for g, entries in d.groups.items()},
+        next=next_line(d).removeprefix("next: "),
+    )
 
 
-def _run(h: Header) -> dict[str, Any]:
+def as_json(d: Diff, fail_on: Collection[Group] = (), verbose: bool = False) -> str:
+    """The same as text."""
+    return f"{answers.text(answer(d, fail_on))}\n"
+
+
+def _side(h: Header) -> run_answers.Side:
     f = h.fingerprint
-    own = {"device": f.device, "device_name": f.device_name, "simulated": f.simulated, "torch": f.torch, "os": f.os}
-    return own | {"parity": f.parity, "seed": h.seed, "profile": h.profile, "selection": h.selection, "started": h.started}
+    own = f.device, f.device_name, f.simulated, f.torch, f.os, f.parity
+    return run_answers.Side(*own, h.seed, h.profile, h.selection, h.started)
 
 
-def _entry(t: ReportedChange) -> dict[str, Any]:
-    cause = None if t.cause is None else {"id": t.cause.id, "weight": t.weight, "sentence": sentence(t.cause)}
-    return {
-        "about": about(t),
-        "cause": cause,
-        "ops": list(t.ops),
-        "dtypes": list(t.dtypes),
-        "aspects": list(t.aspects),
-        "case": t.case,
-        "changes": [
-            _of_cell(c.cell) | {"before": c.before, "after": c.after, "case": c.case, "same_case": c.paired, "reason": c.reason}
-            for c in t.changes
-        ],
-        "shifts": [
-            {
-                "cells": [list(c) for c in s.cells],
-                "cases": s.pairs,
-                "worse": s.worse,
-                "better": s.better,
-                "median": 2.0**s.median,
-                "percentile_99": 2.0**s.high,
-                "p": s.p,
-            }
-            for s in t.shifts
-        ],
-        "times": [
-            _of_cell(p.cell) | {"cases": p.pairs, "factor": p.factor, "before": p.before, "after": p.after, "noise": p.noise}
-            for p in t.paces
-        ],
-    }
-
-
-def _of_cell(c: Cell) -> dict[str, str]:
-    return dict(zip(("op", "dtype", "aspect"), c))
+def _change(t: ReportedChange) -> run_answers.Change:
+    cause = None if t.cause is None else run_answers.ChangedCause(t.cause.id, t.weight, sentence(t.cause))
+    changes = tuple(run_answers.CellChange(*c.cell, c.before, c.after, c.case, c.paired, c.reason) for c in t.changes)
+    shifts = tuple(run_answers.Shift(s.cells, s.pairs, s.worse, s.better, 2.0**s.median, 2.0**s.high, s.p) for s in t.shifts)
+    times = tuple(run_answers.Pace(*p.cell, p.pairs, p.factor, p.before, p.after, p.noise) for p in t.paces)
+    return run_answers.Change(about(t), cause, t.ops, t.dtypes, t.aspects, t.case, changes, shifts, times)
 
 
 def as_junit(d: Diff, fail_on: Collection[Group] = (), verbose: bool = False) -> str:
@@ -410,7 +386,7 @@ def as_html(d: Diff, fail_on: Collection[Group] = (), verbose: bool = False) -> 
         groups=groups,
         notes=[drift_line(d), pace_line(d)],
         next=next_line(d).removeprefix("next: "),
-        runs=[("before", _run(d.before)), ("after", _run(d.after))],
+        runs=[("before", asdict(_side(d.before))), ("after", asdict(_side(d.after)))],
     )
 
 

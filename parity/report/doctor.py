@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from parity.core.dtypes import FACTS
-from parity.core.health import HEALTHY, UNUSABLE, conclusion
+from parity.core.health import HEALTHY, conclusion
 from parity.devices.fingerprint import VARIABLES
 from parity.engine.doctor import fingerprint_of, in_words, named
+from parity.report.answers import Examined, Variable
 from parity.report.last_line import last_line
 
 WIDE = 28
@@ -31,14 +31,11 @@ def render(found: dict[str, Any], seconds: float | None = None) -> str:
     return "\n".join([*lines, said])
 
 
-def as_json(found: dict[str, Any]) -> str:
+def answer(found: dict[str, Any]) -> Examined:
     """The same for other programs: the probe's answer, the meaning of its verdict, and what each variable does."""
     f = fingerprint_of(found)
-    environment = [{"name": k, "value": v, "effect": VARIABLES.get(k, "")} for k, v in f.environment]
-    pairs = {key: dict(found[key]) for key in ("facts", "machine")}
-    return json.dumps({**found, **pairs, "means": in_words(found["verdict"]), "environment": environment}, indent=1)
-
-
-def absent_as_json(name: str, why: str) -> str:
-    """The answer for a device that is not there, or whose examination died."""
-    return json.dumps({"device": name, "verdict": UNUSABLE, "reasons": [why], "means": in_words(UNUSABLE)}, indent=1)
+    environment = tuple(Variable(k, v, VARIABLES.get(k, "")) for k, v in f.environment)
+    facts, machine = (dict(found[key]) for key in ("facts", "machine"))
+    verdict, reasons, dtypes = found["verdict"], tuple(found["reasons"]), tuple(found["dtypes"])
+    means = in_words(verdict)
+    return Examined(str(found["device"]), verdict, means, reasons, dtypes, facts, machine, environment, found["fingerprint"])

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 
 from parity.core.dtypes import DEFAULT
 from parity.core.results import BY_SEVERITY, Aspect, Status
 from parity.report.causes import COMMENT, of_run
+from parity.report.run_answers import NOT_RUN as NOT_RUN_WORD
+from parity.report.run_answers import Matrix, MatrixRow
 from parity.report.words import plural, table
 from parity.store.rows import Death, Header, ItemRow
 
@@ -36,9 +37,9 @@ def passes_of(counts: Mapping[str, Mapping[str, int]], deaths: Iterable[Death] =
     return worst
 
 
-def cell(counts: Mapping[str, Mapping[str, int]], deaths: Iterable[Death] = ()) -> str:
-    """One letter per pass."""
-    return "".join(NOT_RUN if s is None else s.letter for s in passes_of(counts, deaths))
+def letters(worst: Iterable[Status | None]) -> str:
+    """One for each pass."""
+    return "".join(NOT_RUN if s is None else s.letter for s in worst)
 
 
 def _by_item(deaths: Iterable[Death]) -> dict[tuple[str, str], list[Death]]:
@@ -50,12 +51,9 @@ def _by_item(deaths: Iterable[Death]) -> dict[tuple[str, str], list[Death]]:
 
 def rows(items: Iterable[ItemRow], deaths: Iterable[Death] = (), everything: bool = False) -> list[list[str]]:
     """A head and one row per op, by name; only ops with a letter other than `.`, `v` and `-` unless everything is asked for."""
-    dead = _by_item(deaths)
     cells: dict[str, dict[str, str]] = {}
-    for i in items:
-        cells.setdefault(i.op, {})[i.dtype] = cell(i.counts, dead.pop((i.op, i.dtype), ()))
-    for (op, dtype), died in dead.items():
-        cells.setdefault(op, {})[dtype] = cell({}, died)
+    for (op, dtype), worst in worst_of(items, deaths).items():
+        cells.setdefault(op, {})[dtype] = letters(worst)
     used = {d for by in cells.values() for d in by}
     dtypes = [d for d in DEFAULT if d in used] + sorted(used - set(DEFAULT))
     chosen = [op for op, by in sorted(cells.items()) if everything or set("".join(by.values())) - set(".v-")]
@@ -97,14 +95,20 @@ def _plain(name: str) -> str:
     return name.replace("|", "\\|").replace("`", "'")
 
 
-def as_json(header: Header, items: Sequence[ItemRow], deaths: Sequence[Death] = ()) -> str:
-    """The whole table for other programs, as `parity help schema-report` describes it: for each op and dtype the worst
-    status of each pass, `not run` where there is none."""
-    dead, ops = _by_item(deaths), []
-    every = [(i.op, i.dtype, i.counts) for i in items]
-    every += [(*where, {}) for where in dead if where not in {(op, dtype) for op, dtype, _ in every}]
-    for op, dtype, counts in every:
-        worst = passes_of(counts, dead.get((op, dtype), ()))
-        words = {name: str(s or "not run") for (name, _), s in zip(PASSES, worst)}
-        ops.append({"op": op, "dtype": dtype, "passes": words})
-    return json.dumps({"parity_matrix": 1, "run": of_run(header), "ops": ops}, indent=1)
+def answer(header: Header, items: Sequence[ItemRow], deaths: Sequence[Death] = ()) -> Matrix:
+    """The whole table for other programs: for each op and dtype the worst status of each pass, `not run` for none."""
+    return Matrix(
+        1,
+        of_run(header),
+        tuple(
+            MatrixRow(op, dtype, {name: str(s or NOT_RUN_WORD) for (name, _), s in zip(PASSES, worst)})
+            for (op, dtype), worst in worst_of(items, deaths).items()
+        ),
+    )
+
+
+def worst_of(items: Iterable[ItemRow], deaths: Iterable[Death] = ()) -> dict[tuple[str, str], list[Status | None]]:
+    """What `passes_of` says of each op and dtype, those at the end of which only a death is known."""
+    dead = _by_item(deaths)
+    found = {(i.op, i.dtype): passes_of(i.counts, dead.pop((i.op, i.dtype), ())) for i in items}
+    return found | {where: passes_of({}, died) for where, died in dead.items()}

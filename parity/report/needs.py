@@ -3,7 +3,6 @@ operators gained or lost an MPS kernel."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -15,6 +14,7 @@ from parity.devices.operator_table import Kernels
 from parity.findings.causes import WEIGHTS, Gathered
 from parity.locating.located import PASSES, plural
 from parity.locating.needs import Match, Need, Needs, where
+from parity.report.answers import Audited
 from parity.zoo.bug import Bug
 
 SHOWN = 5  # known bugs, without -v
@@ -130,8 +130,8 @@ def _all(needs: Needs) -> Iterator[str]:
         yield f"  {operator:<{wide}}  {dtype:<9} {calls[PASSES[0]]:>5} {calls[PASSES[1]]:>5}  {answer}"
 
 
-def as_json(answers: Sequence[tuple[str, Needs, Sequence[Concern]]], bugs: dict[str, Bug]) -> str:
-    """One object: the functions with all that is known of each."""
+def answer(answers: Sequence[tuple[str, Needs, Sequence[Concern]]], bugs: dict[str, Bug]) -> Audited:
+    """The functions with all that is known of each."""
 
     def of(n: Need) -> dict[str, object]:
         tree = asdict(n)
@@ -158,7 +158,7 @@ def as_json(answers: Sequence[tuple[str, Needs, Sequence[Concern]]], bugs: dict[
         }
         for name, x, found in answers
     ]  # fmt: skip
-    return json.dumps({"parity": __version__, "functions": tree}, indent=1)
+    return Audited(__version__, tuple(tree))
 
 
 def kernels(k: Kernels) -> str:

@@ -9,7 +9,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout, suppress
 from typing import Any, TextIO, cast
 
 from parity.core.untrusted import shown
@@ -114,6 +114,24 @@ def patient() -> Iterator[None]:
         for name, stream in before.items():
             if getattr(sys, name) is ours[name]:
                 setattr(sys, name, stream)
+
+
+@contextmanager
+def aside() -> Iterator[None]:
+    """While active, all that is printed goes to standard error, of children and of code in C as well."""
+    sys.stdout.flush()
+    kept = None
+    with suppress(OSError):  # a stream that is closed
+        kept = os.dup(1)
+        os.dup2(2, 1)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        sys.stderr.flush()
+        if kept is not None:
+            os.dup2(kept, 1)
+            os.close(kept)
 
 
 def document(text: str) -> None:

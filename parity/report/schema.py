@@ -1,32 +1,24 @@
-"""JSON schemas (draft 2020-12) of run files and of reports for other programs.
+"""JSON schemas (draft 2020-12) of run files, of reports for other programs and of what `--json` prints.
 
 A run file is JSON lines, so its schema is that of one line: the header, or a row of one of the kinds. It is made from the
-dataclasses that are written, whose docstrings describe it. `parity/report/schemas/` holds both as files, for programs that read
+dataclasses that are written, whose docstrings describe it. `parity/report/schemas/` holds all as files, for programs that read
 them without parity; `tests/unit/report/test_schema.py` holds those files to what stands here.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from parity.core.results import AspectWord, Json, StatusWord
-from parity.core.stored import schema_of, schemas
-from parity.findings.causes import WEIGHTS
-from parity.report.matrix import PASSES
-from parity.store.rows import KINDS, Ending, Header
+from parity.core.results import Json
+from parity.core.stored import schemas
+from parity.report.answers import ANSWERS, Answer
+from parity.store.rows import KINDS, Header
 from parity.store.upgrades import FORMAT, MAGIC
 
 FOLDER = Path(__file__).with_name("schemas")
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
-TEXT: Json = {"type": "string"}
-WORD, ASPECT, END = schema_of(StatusWord), schema_of(AspectWord), schema_of(Ending)
-
-
-def _list(of: Json, **more: Any) -> Json:
-    return {"type": "array", "items": of, **more}
 
 
 def of_run_file() -> Json:
@@ -46,71 +38,36 @@ def of_run_file() -> Json:
         "description": "The first line is a Header, the last one an End; a file without it is cut. A finding may stand twice, "
         "first as it was drawn and later shrunk, with its cause: the later one counts. Fields at their default are "
         "left out; NaN and infinities are strings.",
-        "oneOf": [{"$ref": f"#/$defs/{kind.__name__}"} for kind in first],
+        "oneOf": [_ref(kind) for kind in first],
         "$defs": {**{kind.__name__: made[kind.__name__] for kind in first}, **made},
     }
 
 
-def _object(description: str, **properties: Json) -> Json:
-    """An object that has all of these."""
-    return {
-        "description": description,
-        "type": "object",
-        "properties": properties,
-        "required": list(properties),
-        "additionalProperties": False,
-    }
-
-
 def of_report() -> Json:
-    """The schema of `parity report RUN --format json`, and of the same with --matrix."""
-    texts = ("device", "device_name", "torch", "parity")
-    run = _object(
-        "What was run, and on what.",
-        **dict.fromkeys(texts, TEXT),
-        simulated={"type": "boolean"},
-        profile=TEXT,
-        seed=TEXT,
-        started=TEXT,
-    )
-    finding = _object(
-        "One kind of difference of an op in a dtype. case: the least one that shows it.",
-        op=TEXT, dtype=TEXT, aspect=ASPECT, status=WORD, case=TEXT, reason=TEXT,
-    )  # fmt: skip
-    death = _object("A process that ended or hung in a case.", op=TEXT, dtype=TEXT, how=END, case=TEXT, signal=TEXT)
-    cause = _object(
-        "Findings with one origin. id: equal for equal facts, in every run; sentence: for a person; subject, symptom, "
-        "properties: the facts; known: why it is accepted, empty if it is new; case: the least case of its plainest finding; "
-        "workaround: a way around it that agreed in all cases that it was tried in, empty if there is none.",
-        id=TEXT,
-        weight={"enum": list(WEIGHTS), "description": "; ".join(f"{w}: {words}" for w, words in WEIGHTS.items())},
-        sentence=TEXT, subject=TEXT, symptom=TEXT, properties=_list(TEXT), known=TEXT, case=TEXT, workaround=TEXT,
-        ops=_list(TEXT), dtypes=_list(TEXT),
-        findings=_list({"$ref": "#/$defs/Finding"}), deaths=_list({"$ref": "#/$defs/Death"}),
-    )  # fmt: skip
-    causes = _object(
-        "The causes of a run, the worst first. caveats: what a reader must know before, such as that nothing was compared.",
-        parity_causes={"const": 1},
-        run={"$ref": "#/$defs/Run"},
-        caveats=_list(TEXT),
-        causes=_list({"$ref": "#/$defs/Cause"}),
-    )
-    passes = _object("The worst status of each pass.", **{name: {"enum": [*WORD["enum"], "not run"]} for name, _ in PASSES})
-    matrix = _object(
-        "Each op and dtype of a run.",
-        parity_matrix={"const": 1},
-        run={"$ref": "#/$defs/Run"},
-        ops=_list(_object("An op in a dtype.", op=TEXT, dtype=TEXT, passes=passes)),
-    )
-    return {
-        "$schema": DRAFT,
-        "title": "A report of parity",
-        "oneOf": [{"$ref": "#/$defs/Causes"}, {"$ref": "#/$defs/Matrix"}],
-        "$defs": {"Causes": causes, "Matrix": matrix, "Run": run, "Cause": cause, "Finding": finding, "Death": death},
-    }
+    """The schema of `parity report RUN --format json`, of the same with --matrix, and of the same over runs."""
+    return _described("A report of parity", ANSWERS["report"], schemas(ANSWERS["report"]))
 
 
-SCHEMAS = {"run": of_run_file, "report": of_report}
+def of_answer() -> Json:
+    """The schema of what a command prints with `--json`."""
+    made = schemas([Answer, *(kind for kinds in ANSWERS.values() for kind in kinds)])
+    of = [
+        {"properties": {"command": {"const": command}, "data": {"anyOf": [*map(_ref, kinds), {"type": "null"}]}}}
+        for command, kinds in ANSWERS.items()
+    ]
+    answer = made["Answer"] | {"oneOf": of}
+    return _described("An answer of parity", (Answer,), {**made, "Answer": answer})
+
+
+def _described(title: str, first: Sequence[type[object]], made: Mapping[str, Json]) -> Json:
+    return {"$schema": DRAFT, "title": title, "oneOf": [_ref(kind) for kind in first], "$defs": made}
+
+
+def _ref(kind: type[object]) -> Json:
+    return {"$ref": f"#/$defs/{kind.__name__}"}
+
+
+SCHEMAS = {"run": of_run_file, "report": of_report, "answer": of_answer}
 
 
 def text(name: str) -> str:

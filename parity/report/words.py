@@ -44,8 +44,8 @@ def reproduce(case: str, device: str, faults: str = "", setup: str = "", options
         given = "".join(
             f" {dashes}{k}={shlex.quote(x)}" for k, x in (("device", device), (planted, faults), ("setup", setup)) if x
         )
-        named = [word.partition("=")[2] for word in options.split() if word.startswith("--input=")]
-        given += "".join(f" {dashes}input={shlex.quote(i)}" for i in named)
+        inputs = [word.partition("=")[2] for word in options.split() if word.startswith("--input=")]
+        given += "".join(f" {dashes}input={shlex.quote(i)}" for i in inputs)
         where = f"; where it diverges: {parity} locate {shlex.quote(case)}{given}" if tool != "pytest" else ""
         return f"reproduce: {tool} {shlex.quote(case)}{given}{where}"
     named = f" --device {shlex.quote(device)}" + (f" --setup {shlex.quote(faults)}" if faults else "")

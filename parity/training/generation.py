@@ -175,6 +175,10 @@ def compare_generation(
     The result is true in a test where rounding explains all (`assert parity.compare_generation(...)`). Raises UsageError for
     what is no such model or does not run on the CPU, NothingCompared if no operator ran on the device, DeviceError for a device
     that is not available.
+
+    >>> step = lambda model, tokens, cache: (model(tokens), cache)
+    >>> parity.compare_generation(torch.nn.Embedding(5, 5), torch.tensor([[1, 2]]), step=step, device="sim").agrees
+    True
     """
     _check(model, tokens, step, max_new_tokens, kwargs)
     place = target(device)

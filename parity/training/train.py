@@ -78,6 +78,12 @@ def compare_training(
     Random numbers (dropout) are drawn on the CPU and handed to both sides, so that masks agree. The result is true in a test
     (`assert parity.compare_training(...)`) where rounding explains all steps. Raises UsageError if a step does not run on the
     CPU or make does not return what it must, DeviceError for a device that is not available.
+
+    >>> class Net(torch.nn.Linear):
+    ...     forward = lambda self, x: torch.nn.functional.linear(x, self.weight, self.bias).square().mean()
+    >>> make = lambda: (model := Net(4, 2), torch.optim.SGD(model.parameters(), lr=0.1))
+    >>> parity.compare_training(make, [torch.randn(3, 4)], steps=1, device="sim").agrees
+    True
     """
     if not callable(make):
         raise UsageError(f"make is {type(make).__name__}; give the function that builds model and optimizer")

@@ -89,8 +89,8 @@ def test_shapes_alone(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_json(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert audit("nets.py:lacking", "--format", "json", "-o", "needs.json") == 1
-    (made,) = json.loads(capsys.readouterr().out)["functions"]
+    assert audit("nets.py:lacking", "--json", "-o", "needs.json") == 1
+    (made,) = json.loads(capsys.readouterr().out)["data"]["functions"]
     assert made["lacking"]["operators"] == ["aten::special_log_ndtr.out"]
     assert made["lacking"]["dtypes"] == ["float64"]
     assert {"aten::linear", "aten::linear_backward"} <= {n["operator"] for n in made["needs"]}

@@ -54,5 +54,5 @@ def test_other_strides_are_told_and_fail_where_asked(
     asked = "--device sim --setup faults.py --fail-on metadata"
     assert f"parity replay '{finding.shrunk}' {asked}" in capsys.readouterr().out.replace(str(tmp_path) + "/", "")
     assert cli.main(["replay", "failed.jsonl", "--setup", "faults.py"]) == 1  # as strict as the run was
-    assert replaying.run(parse(finding.shrunk), How("sim", "faults.py")) == 0
+    assert replaying.run(parse(finding.shrunk), How("sim", "faults.py"))[0] == 0
     assert "permuted instead of contiguous: strides (1, 2), the CPU's (2, 1)" in capsys.readouterr().out

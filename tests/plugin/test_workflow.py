@@ -65,7 +65,7 @@ def test_shards_gate_and_baseline(runner: Runner) -> None:
     """A push to main passes and becomes the baseline; a pull request with a fault fails, with its causes, and does not."""
     jobs = runner.run(WORKFLOW, leave_out=("second-lane",))
     assert jobs == dict.fromkeys(("shards", "gate"), "success") | dict.fromkeys(
-        ("self-hosted", "explore", "propose", "upgrade"), "skipped"
+        ("self-hosted", "explore", "support", "propose", "upgrade"), "skipped"
     ), runner.output
     baseline = f"parity-baseline-parity-gate-{LANE}-1-1"
     assert saved(runner) == [baseline]
@@ -115,7 +115,10 @@ def test_a_night_proposes_what_it_found(runner: Runner) -> None:
     runner.event, runner.run_id = "schedule", 77
     jobs = runner.run(WORKFLOW)
     assert jobs["explore"] == "failure", runner.output
-    assert jobs["propose"] == "success", runner.output
+    assert (jobs["support"], jobs["propose"]) == ("success", "success"), runner.output
+    page = runner.store / "artifacts/parity-support"
+    assert 'data-is="wrong"' in (page / "index.html").read_text(), "exp, in the night's run"
+    assert [p.name for p in page.glob("*.jsonl")] == ["night.jsonl"]
     assert saved(runner) == []
     asked = (runner.store.parent / "gh.log").read_text().splitlines()
     assert asked[-1].startswith("pr create --base main --head parity-known --title parity: causes found at night --body-file ")
@@ -132,7 +135,7 @@ def test_a_night_proposes_what_it_found(runner: Runner) -> None:
     git(runner.folder, "commit", "-q", "-m", "accept another one")
     git(runner.folder, "push", "-q", "origin", "main")
     opened.write_text("5\n")
-    (night,) = (runner.store / "artifacts").iterdir()
+    (night,) = (runner.store / "artifacts").glob("parity-night-*")
     (night / "run.jsonl").write_bytes((golden.GOLDEN / "faulty.jsonl").read_bytes())
     propose = yaml.safe_load(WORKFLOW.read_text())["jobs"]["propose"]["steps"]
     assert runner.job("propose", propose, runner.given())["result"] == "success", runner.output
@@ -407,7 +410,9 @@ def test_only_a_proposal_may_write() -> None:
         workflow = yaml.safe_load(text)
         assert "pull_request_target" not in text
         assert workflow["permissions"] == {"contents": "read"}
-        assert [name for name, job in workflow["jobs"].items() if "permissions" in job] in ([], ["propose"])
+        given = {name: job["permissions"] for name, job in workflow["jobs"].items() if "permissions" in job}
+        writes = {name: some for name, some in given.items() if "write" in some.values()}
+        assert writes.keys() <= {"propose"} or (path.stem, writes) == ("release", {"publish": {"id-token": "write"}})
         assert all(job["timeout-minutes"] <= 120 for job in workflow["jobs"].values())
     workflow = yaml.safe_load(WORKFLOW.read_text())
     assert workflow["jobs"]["explore"]["if"] == "${{ github.event_name == 'schedule' }}"

@@ -145,6 +145,9 @@ class Fault:
     the process or never returns; so `abort` and `hang` as effects say by themselves. silent: whether the device gives a wrong
     result without an error or a warning; None if nobody said so. Raises FaultError if the declaration is incomplete or names an
     op that torch does not have.
+
+    >>> parity.Fault("gelu-off", ops=("gelu",), effect=lambda call: call.run() * 1.01).levels
+    ('kernel',)
     """
 
     id: str

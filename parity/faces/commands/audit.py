@@ -17,7 +17,7 @@ Your model is run on this machine's CPU, forward and backward, composed of opera
 are missing on MPS or refused, with your line and what to do; then public bugs whose conditions your calls meet. Ends with 0
 where all is there, with 1 where something is missing or a finding of class A in a RUN concerns it, with 3 where not all was
 seen."""
-OF_MODELS = ("--input", "--torch", "--no-backward", "--shapes", "--format", "--output")
+OF_MODELS = ("--input", "--torch", "--no-backward", "--shapes", "--output")
 TEST = ".py"  # how -o names a test for pytest
 
 
@@ -36,7 +36,6 @@ def add(to: argparse.ArgumentParser) -> None:
     to.add_argument("--no-backward", action="store_true", help="leave the gradients out")
     how = "compute nothing large, for a model that this machine cannot run; build it under torch.device('meta')"
     to.add_argument("--shapes", action="store_true", help=how)
-    to.add_argument("--format", choices=("text", "json"), help="text by default")
     how = "also write the answer to this file (JSON); or, as test_on_mps.py, a test that MPS has all that the model needs"
     add_output(to, how)
     take_rest(to, "asked")
@@ -59,8 +58,10 @@ def run(o: argparse.Namespace) -> int:
         raise UsageError(f"{only} goes with a model: parity audit FILE.py {only}")
     from parity.devices.operator_table import between
     from parity.history.environments import operator_table
+    from parity.report.answers import Kernels
     from parity.report.needs import kernels
 
     k = between(*map(operator_table, o.between))
+    o.answer = Kernels(k.before, k.after, k.gained, k.lost, k.kept)
     print(kernels(k))
     return 1 if k.lost else 0

@@ -56,6 +56,7 @@ def run(o: argparse.Namespace) -> int:
     if form == "html" and not o.output:
         raise UsageError("a page is written to a file: parity diff BEFORE AFTER -o diff.html")
     made = diff.compare(*runs, partial, split(o.ops))
+    o.answer, o.verdict = diff_report.answer(made, fail_on), made.conclusion(fail_on)
     text = diff_report.FORMATS[form](made, fail_on, o.verbose)
     if o.output:
         outputs.write(o.output, text)

@@ -7,8 +7,8 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-from parity.core.errors import DeviceError, UsageError
-from parity.core.health import exit_code
+from parity.core.errors import UsageError
+from parity.core.health import conclusion, exit_code
 from parity.engine import memory
 from parity.engine.doctor import examined
 from parity.engine.options import RunOptions
@@ -33,7 +33,6 @@ def add(to: argparse.ArgumentParser) -> None:
     """Add the options."""
     add_device(to)
     add_code(to)
-    to.add_argument("--format", choices=("text", "json"), default="text", help="of the answer: text by default")
     to.add_argument("--archive", action="store_true", help="the most revealing checks, in one archive to send to others")
     add_output(to, "with --archive: the file to write (parity-archive-DATE-TIME.zip by default)")
     take_rest(to, "asked", options=True)
@@ -48,23 +47,18 @@ def run(o: argparse.Namespace) -> int:
         raise UsageError(f"'{given[0]}' goes with --archive: parity doctor --archive; a device is named by --device")
     from parity.report import doctor as doctor_report
 
-    as_json, began = o.format == "json", time.monotonic()
-    try:
-        found = examined(o.device, o.faults, o.setup)
-    except DeviceError as e:
-        if not as_json:
-            raise
-        print(doctor_report.absent_as_json(o.device, str(e)))
-        return e.exit_code
-    print(doctor_report.as_json(found) if as_json else doctor_report.render(found, time.monotonic() - began))
+    began = time.monotonic()
+    found = examined(o.device, o.faults, o.setup)
+    o.answer, o.verdict = doctor_report.answer(found), conclusion(found["verdict"])
+    print(doctor_report.render(found, time.monotonic() - began))
     return exit_code(found["verdict"])
 
 
 def _archive(o: argparse.Namespace) -> int:
     from parity.faces import archive  # few ever need it
 
-    if o.format == "json":
-        raise UsageError("--archive writes an archive; leave --format out")
+    if o.json:
+        raise UsageError("--archive writes an archive; leave --json out")
     asked, plain = as_run(o.asked), RunOptions()
     if other := next((n for n in RunOptions.__slots__ if n not in OF_RUNS and getattr(asked, n) != getattr(plain, n)), ""):
         raise UsageError(f"--archive takes patterns, --time and -n of parity run, and not --{other.replace('_', '-')}")

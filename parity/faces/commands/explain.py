@@ -19,6 +19,7 @@ from parity.engine.doctor import examined
 from parity.engine.inquest import How
 from parity.faces.commands import replay
 from parity.faces.commands.groups import add_code, add_device
+from parity.report.answers import Tolerance, ToleranceRow
 from parity.store import run_file
 
 HELP = "which tolerance applies, and why a case is judged as it is"
@@ -41,10 +42,10 @@ def add(to: argparse.ArgumentParser) -> None:
 def run(o: argparse.Namespace) -> int:
     """Explain a case, records of a run, or the tolerance of an op; the exit code."""
     if "(" in o.subject:
-        return replay.replay(o.subject, How(o.device or "", o.faults, o.setup, explain=True))
+        return replay.replay(o, o.subject, How(o.device or "", o.faults, o.setup, explain=True))
     path = Path(o.subject)
     if path.is_file() or path.suffix == ".jsonl" or any(s and s in o.subject for s in (os.sep, os.altsep)):
-        replay.explain_run(path, o.detail)
+        o.answer = replay.explain_run(path, o.detail)
         return 0
     if o.setup:
         from parity.devices.setup import run_setup
@@ -52,7 +53,7 @@ def run(o: argparse.Namespace) -> int:
         run_setup(o.setup)  # it may add the op, or a table
     row = _row(o.subject)
     _check_dtype(row, o.detail)
-    _print_tolerance(row, o.detail, _device(o.device or "cpu"))
+    o.answer = _tolerance(row, o.detail, _device(o.device or "cpu"))
     return 0
 
 
@@ -91,15 +92,21 @@ def _device(name: str) -> str:
     return name if name != "auto" else str(examined("auto")["device"])
 
 
-def _print_tolerance(row: Row, dtype: str, device: str) -> None:
+def _tolerance(row: Row, dtype: str, device: str) -> Tolerance:
+    """Print the tolerance."""
     from parity.judging.rules import rule_of_pass  # it loads torch
 
     tables = tolerance.load(device, known_ops={r.name for r in suite.rows("all")})
     print(f"{row.name} ({row.rule}) {dtype} on {device}")
+    passes: dict[str, tuple[ToleranceRow, ...]] = {}
     for pass_ in ("forward", "backward") if dtype in row.grad else ("forward",):
         print(f"\n{pass_}")
         if rule_of_pass(row, pass_).exact:
             print("  exact: results are compared for equality, no tolerance applies")
+            passes[pass_] = ()
             continue
-        for e in tables.explain(row.name, row.rule, dtype, pass_, row.judged.ulp):
+        some = [*tables.explain(row.name, row.rule, dtype, pass_, row.judged.ulp)]
+        passes[pass_] = tuple(ToleranceRow(e.verdict, e.place, str(e.row), e.why) for e in some)
+        for e in some:
             print(f"  {e.verdict:<9} {e.place}: {e.row}" + (f"\n            {e.why}" if e.why else ""))
+    return Tolerance(row.name, row.rule, dtype, device, passes)

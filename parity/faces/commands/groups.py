@@ -28,7 +28,9 @@ from parity.engine.options import (
 )
 
 PARTIAL_HELP = f"{PARTIAL}: what is there of a file that is truncated"
-EVERYWHERE = "-v, --verbose (with every command): leave nothing out"
+EVERYWHERE = """\
+-v, --verbose (with every command): leave nothing out
+--json (with every command that answers a question): print the answer as JSON (parity help schema-answer)"""
 EXIT_CODES = """\
 Exit codes: 0 nothing to report, 1 findings or regressions, 2 usage,
 3 nothing was compared, 4 device absent or unusable, 130 interrupted."""

@@ -15,6 +15,7 @@ from parity.engine.options import read_day, read_path
 from parity.faces.commands.groups import near_by
 from parity.findings import known, known_file
 from parity.findings.known import NAME, Entry, Environment, Known
+from parity.report.answers import KnownEntry, KnownFile
 from parity.store import run_file
 from parity.store.rows import EXPIRED, Run
 
@@ -60,6 +61,16 @@ def run(o: argparse.Namespace) -> int:
     return {"add": _add, "list": _list, "check": _check, "drop": _drop, "merge": _merge}[o.action](o)
 
 
+def _file(held: Known | None, path: Path, **more: tuple[str, ...]) -> KnownFile:
+    """A file as it is now, for --json. held: None for one that is not there; more: what the command did."""
+    from parity.report.known import what
+
+    entries = held.entries if held is not None else ()
+    today = date.today()
+    rows = (KnownEntry(e.id, what(e), e.why, e.status, e.ops, e.dtypes, e.cases, e.expired(today)) for e in entries)
+    return KnownFile(str(path), tuple(rows), **more)
+
+
 def of_merged(made: Run) -> list[str]:
     """What the shards of a run say together of the known findings, if the file that they were given is here."""
     from parity.findings import causes
@@ -92,6 +103,7 @@ def _add(o: argparse.Namespace) -> int:
     new = [*_asked(o, made), *_prolonged(o, made, held)]
     if not new:
         print(f"{o.run} has nothing to add: no finding that is missing in {path}")
+        o.answer = _file(before, path)
         return 0
     changed = known_entries.added(held, new)
     for e in changed.values():
@@ -110,6 +122,8 @@ def _add(o: argparse.Namespace) -> int:
         f"{len(fresh)} added, {len(changed) - len(fresh)} updated, {plural(len(held) + len(fresh), 'known finding')} in {path}"
     )
     print(f"{counted}; next: parity run --known {path}")
+    added, updated = tuple(e.id for e in fresh), tuple(id for id in changed if id in held)
+    o.answer = _file(known_file.read(path), path, added=added, updated=updated)
     return 0
 
 
@@ -153,7 +167,9 @@ def _prolonged(o: argparse.Namespace, made: Run, held: dict[str, Entry]) -> list
 def _list(o: argparse.Namespace) -> int:
     from parity.report.known import render
 
-    print(render(known_file.read(o.file), date.today()))
+    held = known_file.read(o.file)
+    print(render(held, date.today()))
+    o.answer = _file(held, o.file)
     return 0
 
 
@@ -168,7 +184,7 @@ def _check(o: argparse.Namespace) -> int:
     ]
     for p in problems:
         print(p)
-    n = len(held.entries)
+    o.answer, n = _file(held, o.file, problems=(*problems,)), len(held.entries)
     print(f"{o.file}: {n} {'entry' if n == 1 else 'entries'}, {plural(len(problems), 'problem')}")
     return 1 if problems else 0
 
@@ -196,6 +212,7 @@ def _drop(o: argparse.Namespace) -> int:
     if not ids:
         raise KnownError(f"name the entries to drop: parity known drop {o.file} ID; parity known list {o.file} lists them")
     known_file.write(o.file, known_file.dropped(known_file.content(o.file), ids, o.file))
+    o.answer = _file(known_file.read(o.file), o.file, dropped=(*ids,))
     print(f"dropped {', '.join(ids)}; {len(held.entries) - len(set(ids))} left in {o.file}")
     return 0
 
@@ -213,6 +230,7 @@ def _merge(o: argparse.Namespace) -> int:
     text = known_file.dropped(known_file.content(o.file), gone, o.file)
     pairs = [(e, what(e)) for e in changed]
     known_file.write(o.file, known_file.updated(text, pairs, like=known_file.texts(o.other), path=o.file))
-    fresh = len({e.id for e in changed} - ours.by_id.keys())
+    added = tuple(dict.fromkeys(e.id for e in changed if e.id not in ours.by_id))
+    o.answer, fresh = _file(known_file.read(o.file), o.file, added=added, dropped=(*gone,)), len(added)
     print(f"{fresh} added, {len(gone)} dropped, {len(ours.entries) + fresh - len(gone)} in {o.file}")
     return 0

@@ -60,7 +60,7 @@ def run(o: argparse.Namespace) -> int:
             f"-o {odd}: give a page, such as report.html, or a script, such as call.py; --capture writes a capture"
         )
     if not guarded.inside():
-        return guarded.run(o.argv)
+        return guarded.run(o)
     from parity.faces import locating  # it loads torch
 
     return locating.record(o) if o.capture else locating.run(o)

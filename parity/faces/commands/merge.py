@@ -32,6 +32,7 @@ def add(to: argparse.ArgumentParser) -> None:
 def run(o: argparse.Namespace) -> int:
     """Write the merged run; the exit code."""
     from parity.findings.verdict import compared  # it loads torch
+    from parity.report.run_answers import Merged
 
     if len(o.runs) > suite.MOST_SHARDS:
         raise UsageError(f"{len(o.runs)} files are more shards than a run has; name at most {suite.MOST_SHARDS}")
@@ -43,7 +44,11 @@ def run(o: argparse.Namespace) -> int:
     if made.end is not None and made.end.stopped:
         print(f"parity: not the whole run: {made.end.stopped}", file=sys.stderr)
     held = f"{plural(len(made.items), 'item')}, {plural(len(made.records), 'record')}"
-    for text in known.of_merged(made):
+    o.answer = Merged(
+        str(o.output), len(o.runs), len(made.items), len(made.records), made.header.machines,
+        "" if made.end is None else made.end.stopped, tuple(known.of_merged(made)),
+    )  # fmt: skip
+    for text in o.answer.known:
         print(text)
     if not any(compared(i) for i in made.items):
         raise NothingCompared(f"the {plural(len(o.runs), 'shard')} compared nothing ({held}); stored in {o.output}")

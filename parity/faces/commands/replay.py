@@ -13,15 +13,17 @@ from pathlib import Path
 
 from parity.core import notation, project
 from parity.core.errors import CaseError, NothingCompared, RunFileError, UsageError
-from parity.core.results import FINDINGS, Record
+from parity.core.results import FINDINGS, Record, Status
 from parity.core.status import Conclusion
 from parity.engine import child, inquest, suite
 from parity.engine.doctor import examined
 from parity.engine.inquest import How
 from parity.engine.options import METADATA, METADATA_HELP, holds, is_strict, read_words
 from parity.faces.commands.groups import add_code, add_device
+from parity.findings.verdict import of_cases
 from parity.history import diff
 from parity.report import explanation
+from parity.report.answers import Replay, Replayed
 from parity.report.last_line import last_line
 from parity.report.words import called_in
 from parity.store import run_file
@@ -46,10 +48,10 @@ def add(to: argparse.ArgumentParser) -> None:
 def run(o: argparse.Namespace) -> int:
     """Replay; the exit code."""
     strict = holds(tuple(o.fail_on), METADATA)
-    return replay(o.case, How(o.device or "", o.faults, o.setup, fail_on_metadata=strict))
+    return replay(o, o.case, How(o.device or "", o.faults, o.setup, fail_on_metadata=strict))
 
 
-def replay(subject: str, how: How) -> int:
+def replay(o: argparse.Namespace, subject: str, how: How) -> int:
     """Replay a case id, or the findings of a run file; the exit code is 1 if one shows a difference.
 
     Raises CaseError if the subject is neither, RunFileError, and errors of device, faults or setup, once for all cases.
@@ -57,7 +59,7 @@ def replay(subject: str, how: How) -> int:
     if "(" in subject:
         suite.row(notation.parse(subject).op)
         how = replace(how, device=how.device or project.found().device)
-        return _verdict([one(subject, how)])
+        return _verdict(o, [one(subject, how)])
     path = Path(subject)
     if not subject or not path.exists():
         raise CaseError(f"'{subject}' is neither a case id nor a run file; a case id looks like add(float32[2], float32[2])")
@@ -72,23 +74,31 @@ def replay(subject: str, how: How) -> int:
         suite.row(notation.parse(case).op)
     how = as_then(subject, run.header, how)
     examined(how.device or "auto", how.faults, how.setup)  # errors are reported here once, not for every case
-    return _verdict(_codes(cases, {d.least for d in run.deaths}, how))
+    return _verdict(o, _replayed(cases, {d.least for d in run.deaths}, how))
 
 
-def _codes(cases: Sequence[str], deadly: Collection[str], how: How) -> list[int]:
-    """Replay cases; their exit codes. deadly: those that have ended a process before."""
-    codes: list[int] = []
-    while len(codes) < len(cases):
-        alive = [*itertools.takewhile(lambda case: case not in deadly, cases[len(codes) :])]
+def _replayed(cases: Sequence[str], deadly: Collection[str], how: How) -> list[Replayed]:
+    """Replay cases. deadly: those that have ended a process before."""
+    done: list[Replayed] = []
+    while len(done) < len(cases):
+        alive = [*itertools.takewhile(lambda case: case not in deadly, cases[len(done) :])]
         sys.stdout.flush()  # the child writes to the same stream
-        codes += inquest.several(alive, how, SECONDS) if len(alive) > 1 else []
-        if len(codes) < len(cases):  # the next one ends its process, or one more is left
-            codes.append(one(cases[len(codes)], how))
-    return codes
+        ended = inquest.several(alive, how, SECONDS) if len(alive) > 1 else []
+        done += [_lived(case, a) for case, a in zip(alive, ended)]
+        if len(done) < len(cases):  # the next one ends its process, or one more is left
+            done.append(one(cases[len(done)], how))
+    return done
 
 
-def _verdict(codes: Sequence[int]) -> int:
+def _lived(case: str, ended: inquest.Attempt) -> Replayed:
+    """A case whose process did not end."""
+    texts = [line for r in ended.records for line in explanation.lines(r, suite.row(r.op))]
+    return Replayed(case, ended.code, ended.records, (*texts,))
+
+
+def _verdict(o: argparse.Namespace, replayed: Sequence[Replayed]) -> int:
     """Print the verdict of some cases; the exit code of all."""
+    o.answer, codes = Replay((*replayed,)), [r.code for r in replayed]
     code = max(codes, key=lambda code: (code == 1, code))
     differ = sum(c == 1 for c in codes)
     said = "the case agrees" if not code else "the case differs" if code == 1 else "nothing was compared"
@@ -130,7 +140,7 @@ def as_then(run: str, header: Header, how: How) -> How:
     return replace(how, device=how.device or header.fingerprint.device, fail_on_metadata=strict)
 
 
-def explain_run(path: Path, part: str) -> None:
+def explain_run(path: Path, part: str) -> Replay:
     """Explain the findings of a run file, or the records whose op, dtype, aspect, status or case contains `part`, findings
     first.
 
@@ -144,9 +154,12 @@ def explain_run(path: Path, part: str) -> None:
             f"{path} holds {what}; it has {len(records)} records: name op, dtype, aspect, status, like 'softmax float16 wrong'"
         )
     chosen.sort(key=lambda r: (r.status not in FINDINGS, not r.shrunk))
+    texts = []
     for r in chosen:
-        print(r.shrunk or r.case)
-        print("\n".join(f"  {line}" for line in explanation.lines(r, suite.row(r.op))))
+        lines = (*explanation.lines(r, suite.row(r.op)),)
+        print("\n".join([r.shrunk or r.case, *(f"  {line}" for line in lines)]))
+        texts.append(Replayed(r.shrunk or r.case, of_cases([Status(r.status)]), (r,), lines))
+    return Replay((*texts,))
 
 
 def _holds(r: Record, part: str) -> bool:
@@ -154,19 +167,17 @@ def _holds(r: Record, part: str) -> bool:
     return part in f"{head} {r.case} {r.shrunk}" or set(part.split()) <= set(head.split())
 
 
-def one(case: str, how: How) -> int:
-    """Replay one case; returns its exit code. If its process dies, an inquest decides whether CPU or device is to blame."""
+def one(case: str, how: How) -> Replayed:
+    """Replay one case. If its process dies, an inquest decides whether CPU or device is to blame."""
     sys.stdout.flush()  # the child writes to the same stream
     case = notation.case_text(notation.parse(case))
     ended = inquest.attempt(case, how, SECONDS)
     if not ended.died:
-        return ended.code
+        return _lived(case, ended)
     what = f"hang: {ended.died}" if ended.hung else f"crash: the process died ({ended.died})"
     print(f"{case}\n  {what}" + (f" at stage {ended.stage}" if ended.stage else ""))
     if ended.stage == "device" and ended.died not in child.KILLS:
-        return 1
+        return Replayed(case, 1, (), (what,), ended.died)
     blame, why = inquest.held(case, how, SECONDS, inquest.HANG if ended.hung else ended.died)
     print(f"  {why}")
-    if blame != CPU:
-        return 1
-    return NothingCompared.exit_code
+    return Replayed(case, 1 if blame != CPU else NothingCompared.exit_code, (), (what, why), ended.died)

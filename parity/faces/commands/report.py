@@ -11,7 +11,7 @@ from typing import Any
 
 from parity.core import outputs, processes
 from parity.core.errors import UsageError, near
-from parity.faces.commands.groups import add_output, format_of
+from parity.faces.commands.groups import add_output, format_of, take_rest
 from parity.report import formats, output
 from parity.store import run_file
 from parity.store.rows import Run, counted
@@ -20,8 +20,10 @@ HELP = "the causes of a run's findings"
 ABOUT = (
     "The findings of a run by cause: what differs, in which calls, how often, and the least case. Causes of ordinary calls "
     "that are silently wrong come first. A cause's id depends on the facts alone, so it is the same in every run. Of an "
-    "archive of parity doctor --archive: what it holds."
+    "archive of parity doctor --archive: what it holds. Of several run files: what each op does in each dtype on each device "
+    "and version, with the causes."
 )
+OVER_RUNS = (*formats.OF_CAUSES, "html")
 PYTHON = ".py"  # the suffix of a file that adds a format
 FORMATS = {"md": "markdown", "json": "json", **{f.suffix: f.name for f in formats.OURS if f.suffix}}  # by the suffix of a file
 # No choices: files outside of the package add some.
@@ -30,8 +32,11 @@ WAYS = f"{{{','.join((*formats.OF_CAUSES, *(f.name for f in formats.OURS), 'issu
 
 def add(to: argparse.ArgumentParser) -> None:
     """Add the options."""
-    to.add_argument("subject", type=Path, nargs="?", metavar="RUN", help="the run file, or an archive of parity doctor")
-    to.add_argument("cause", nargs="?", default="", metavar="CAUSE", help="the id of one cause, with all its findings")
+    how = (
+        "the run file, or an archive of parity doctor; behind it the id of one cause, for all its findings; or several run "
+        "files: what each op does in each of them, side by side"
+    )
+    to.add_argument("runs", nargs="*", metavar="RUN|CAUSE", help=how)
     how = (
         "instead of causes: a table of all ops by dtype, a letter for each pass (agrees, drifts, wrong, refused ...); with -v "
         "the ops too in which everything agrees"
@@ -46,18 +51,49 @@ def add(to: argparse.ArgumentParser) -> None:
     how = "for a page: an earlier run, for trends and both side by side"
     to.add_argument("--against", type=Path, metavar="BEFORE", help=how)
     add_output(to, "write to this file")
+    take_rest(to, "runs")
 
 
 def run(o: argparse.Namespace) -> int:
     """Print or write a report of a run file, or what an archive holds; the exit code."""
-    if o.subject is None:
+    if not o.runs:
         raise UsageError("report needs a run file: parity report RUN; parity run writes one")
+    o.subject, *rest = map(Path, o.runs)
+    others, causes = ([w for w in rest if _is_run(w) is is_run] for is_run in (True, False))
+    if len(causes) > 1 or (causes and others):
+        raise UsageError(f"a report is of one cause, {causes[0]}, of a whole run, or of several runs")
+    o.cause = str(causes[0]) if causes else ""
     if o.subject.suffix == ".zip":
+        if o.json:
+            raise UsageError(f"--json is of a run file; parity report {o.subject} prints what an archive holds")
         from parity.report import archive
 
         o.format = "text"
         return _written(o, archive.render(o.subject) + "\n")
+    if others or (o.matrix and format_of(o.format, o.output, FORMATS, "") == "html"):
+        return _side_by_side(o, [(path.name, run_file.read(path, partial=True)) for path in (o.subject, *others)])
     return _report(o, run_file.read(o.subject, partial=True))
+
+
+def _is_run(path: Path) -> bool:
+    return path.suffix == ".jsonl" or path.is_file()
+
+
+def _side_by_side(o: argparse.Namespace, runs: list[tuple[str, Run]]) -> int:
+    """A report over runs."""
+    from parity.report import support
+
+    form = o.format = format_of(o.format, o.output, FORMATS, "text")
+    if form not in OVER_RUNS or o.against:
+        raise UsageError(f"several runs are reported as {', '.join(OVER_RUNS)}; two are compared by parity diff BEFORE AFTER")
+    if form == "html" and not o.output:
+        raise UsageError("a page goes to a file: parity report RUN ... --matrix -o report.html")
+    made = o.answer = support.answer(runs)
+    if form == "html":
+        return _written(o, support.as_html(made))
+    if form == "json":
+        return _written(o, support.as_json(made))
+    return _written(o, support.as_markdown(made, o.verbose) if form == "markdown" else f"{support.render(made, o.verbose)}\n")
 
 
 def _report(o: argparse.Namespace, run: Run) -> int:
@@ -68,7 +104,10 @@ def _report(o: argparse.Namespace, run: Run) -> int:
         print(f"parity: {o.run} is cut: it has no end row, so findings may be missing", file=sys.stderr)
     if o.against and not (made is not None and made.compares):
         raise UsageError("--against is for a page: parity report RUN --against BEFORE -o report.html; else parity diff")
-    return _written(o, (_matrix if o.matrix else _causes)(o, run) if made is None else _whole(o, run, made))
+    if made is None:
+        return _written(o, (_matrix if o.matrix else _causes)(o, run))
+    o.answer = causes_of(run) if o.json else None
+    return _written(o, _whole(o, run, made))
 
 
 def _added(given: str | None) -> str | None:
@@ -109,24 +148,36 @@ def _whole(o: argparse.Namespace, run: Run, made: formats.Format) -> str:
 
 def _matrix(o: argparse.Namespace, run: Run) -> str:
     from parity.history.diff import without_gone
-    from parity.report import matrix
+    from parity.report import answers, matrix
 
     run = without_gone(run)
     deaths = counted(run.deaths, run.items)
     if o.cause or o.issue:
         raise UsageError("--matrix is of a whole run: parity report RUN --matrix [--format markdown|json]")
+    o.answer = matrix.answer(run.header, run.items, deaths)
     if o.format == "json":
-        return matrix.as_json(run.header, run.items, deaths) + "\n"
+        return answers.text(o.answer) + "\n"
     if o.format == "markdown":
         return matrix.as_markdown(run.items, deaths, o.verbose)
     return matrix.render(run.items, deaths, o.verbose) + "\n"
 
 
+def causes_of(run: Run) -> Any:
+    """The causes of a run as `run_answers.Causes`."""
+    from parity.findings import causes
+    from parity.findings.standing import marks
+    from parity.report import causes as causes_report
+    from parity.report import caveats
+
+    gathered = causes.gather(run.records, counted(run.deaths, run.items))
+    return causes_report.answer(gathered, run.header, caveats.sentences(run), marks(run, gathered))
+
+
 def _causes(o: argparse.Namespace, run: Run) -> str:
     from parity.findings import causes, verdict
     from parity.findings.standing import marks
+    from parity.report import answers, caveats, gaps
     from parity.report import causes as causes_report
-    from parity.report import caveats, gaps
 
     gathered = causes.gather(run.records, counted(run.deaths, run.items))
     ids = [c.cause.id for c in gathered]
@@ -147,9 +198,10 @@ def _causes(o: argparse.Namespace, run: Run) -> str:
             print(f"parity: with the torch of the run: {again}", file=sys.stderr)
         return issue.render(gathered[0], run.header, run_script)
     before, known = caveats.sentences(run), marks(run, gathered)
+    o.verdict = conclusion = verdict.of_causes(run, gathered, known)
+    o.answer = causes_report.answer(gathered, run.header, before, known)
     if o.format == "json":
-        return causes_report.as_json(gathered, run.header, before, known) + "\n"
-    conclusion = verdict.of_causes(run, gathered, known)
+        return answers.text(o.answer) + "\n"
     if o.format == "markdown":
         excluded = () if o.cause else gaps.excluded(run)
         return causes_report.as_markdown(gathered, run.header, conclusion, before, known, excluded)

@@ -7,9 +7,11 @@ from collections.abc import Iterable, Sequence
 
 from parity.core import project
 from parity.core.results import Status
+from parity.engine import suite
 from parity.engine.options import OPTIONS, RunOptions
 from parity.faces import running
 from parity.faces.commands.groups import EXIT_CODES, Parser, fill, near_by, take_rest
+from parity.store import run_file
 
 HELP = "compare a device with the CPU, op by op"
 SETTINGS = ("device", "profile", "known", "setup", "faults", "fail-on", "models")
@@ -40,7 +42,26 @@ def run(o: argparse.Namespace) -> int:
     """Run the suite and the person's own functions; the exit code."""
     if o.verbose and (said := _settings(o)):
         print(said)
-    return running.run_with(RunOptions.of_command_line(o)).code
+    ended = running.run_with(RunOptions.of_command_line(o))
+    if o.json:
+        _answer(o, ended)
+    return ended.code
+
+
+def _answer(o: argparse.Namespace, ended: running.Ended) -> None:
+    """Leave what --json prints."""
+    from parity.report.run_answers import Listed, ListedOp, Ran
+
+    if ended.stored is not None:
+        from parity.faces.commands.report import causes_of
+
+        run = run_file.read(ended.stored, partial=True)
+        o.answer = Ran(str(ended.stored), causes_of(run))
+    elif o.list:
+        ops: dict[str, list[suite.Item]] = {}
+        for i in ended.listed:
+            ops.setdefault(i.row.name, []).append(i)
+        o.answer = Listed(tuple(ListedOp(n, some[0].row.family, tuple(i.dtype for i in some)) for n, some in ops.items()))
 
 
 def _settings(o: argparse.Namespace) -> str:

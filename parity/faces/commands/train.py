@@ -31,7 +31,7 @@ def add(to: argparse.ArgumentParser) -> None:
 def run(o: argparse.Namespace) -> int:
     """Compare the training, in a process that the device may end; the exit code."""
     if not guarded.inside():
-        return guarded.run(o.argv)
+        return guarded.run(o)
     from parity.faces import locating  # it loads torch
 
     return locating.train(o)

@@ -185,7 +185,7 @@ def test_full_judges_equal_tensors_by_the_truth(truths: list[str]) -> None:
 @pytest.mark.parametrize("word", ["hard", "quik"])
 def test_an_unknown_effort_is_named(word: str) -> None:
     with pytest.raises(UsageError, match=f"^effort is '{word}'; allowed: quick, default, full$"):
-        parity.assert_parity(torch.exp, torch.ones(3), device="sim", effort=word)
+        parity.assert_parity(torch.exp, torch.ones(3), device="sim", effort=word)  # type: ignore[arg-type]
 
 
 def test_a_long_truth_says_how_long(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

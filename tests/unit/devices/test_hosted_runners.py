@@ -46,8 +46,8 @@ def test_macos_14_is_unusable(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     """A device without memory is no device: the doctor says so, and no run begins."""
     (tmp_path / "faults.py").write_text(MACOS_14)
     faults = "--device", "sim:mps", "--setup", str(tmp_path / "faults.py")
-    code, text = command(capsys, "doctor", *faults, "--format", "json")
-    answer = json.loads(text)
+    code = cli.main(["doctor", *faults, "--json"])
+    answer = json.loads(capsys.readouterr().out)["data"]
     assert (code, answer["verdict"]) == (4, "unusable")
     assert answer["reasons"] == ["out of memory at 256 bytes with 0 bytes allocated"]
     assert answer["means"] == "unusable: nothing can be compared on it"
@@ -164,9 +164,9 @@ def test_an_absent_device_is_an_answer_in_json(monkeypatch: pytest.MonkeyPatch, 
         raise DeviceError("no such device here")
 
     monkeypatch.setattr("parity.faces.commands.doctor.examined", absent)
-    code, text = command(capsys, "doctor", "--device", "mps", "--format", "json")
-    assert code == 4
-    assert json.loads(text)["reasons"] == ["no such device here"]
+    assert cli.main(["doctor", "--device", "mps", "--json"]) == 4
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["verdict"], answer["error"], answer["data"]) == ("INCONCLUSIVE", "no such device here", None)
 
 
 def test_variables_are_told_with_what_they_do(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

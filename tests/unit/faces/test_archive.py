@@ -265,7 +265,7 @@ def test_a_whole_run_in_seconds_names_nobody_and_can_be_read_back(
         (["softmax"], "'softmax' goes with --archive: parity doctor --archive; a device is named by --device"),
         (["--time", "3m"], "'--time' goes with --archive"),
         (["--output", "x.zip"], "'--output' goes with --archive"),
-        (["--archive", "--format", "json"], "--archive writes an archive; leave --format out"),
+        (["--archive", "--json"], "--archive writes an archive; leave --json out"),
         (["--archive", "--seed", "3"], "--archive takes patterns, --time and -n of parity run, and not --seed"),
     ],
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import re
 import sys
 from dataclasses import replace
@@ -18,8 +17,8 @@ from parity.core.results import Cause, Fingerprint, Measure, Record, Workaround
 from parity.core.status import Conclusion
 from parity.faces.commands.report import run_script
 from parity.findings.causes import Gathered, gather
+from parity.report import answers, issue
 from parity.report import causes as told
-from parity.report import issue
 from parity.report.script import minimal
 from parity.store.rows import Death, Header
 
@@ -64,7 +63,7 @@ def test_a_way_around_is_named_in_every_report_of_a_cause() -> None:
     line = "workaround: exp on the CPU agrees (4 of 4 cases); it copies operands and results"
     one = gather([r])
     assert told.render(one, header(), FAIL).count(f"    {line}\n") == 1
-    assert json.loads(told.as_json(one, header()))["causes"][0]["workaround"] == line.removeprefix("workaround: ")
+    assert answers.tree(told.answer(one, header()))["causes"][0]["workaround"] == line.removeprefix("workaround: ")
     assert "workaround: exp on the CPU agrees" in told.as_markdown(one, header(), FAIL)
     assert "\n\nWorkaround: exp on the CPU agrees" in issue.render(one[0], header(), run_script)
     for silent in (replace(r, ways=ways[:1]), replace(r, ways=()), replace(r, status="not reproduced")):
@@ -94,7 +93,7 @@ def test_json_holds_every_finding() -> None:
     made = gather(
         [record("exp(float32[2])"), record("exp(float16[2])")], [Death("sin", "float32", "sin(float32[2])", signal="SIGABRT")]
     )
-    tree = json.loads(told.as_json(made, header()))
+    tree = answers.tree(told.answer(made, header()))
     assert tree["run"]["device"] == "sim"
     assert [len(c["findings"]) + len(c["deaths"]) for c in tree["causes"]] in ([2, 1], [1, 2])
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
-
 from parity.core.results import Fingerprint, Status
-from parity.report import matrix
+from parity.report import answers, matrix
 from parity.store.rows import Death, Header, ItemRow
 
 ITEMS = (
@@ -49,7 +47,7 @@ def test_a_death_stands_in_its_pass() -> None:
     """With what the op's other cases gave."""
     dead = Death("add", "float32", "add(float32[2], float32[2])", "backward", "hang")
     assert matrix.rows(ITEMS, (dead,))[1] == ["add", ".XW-", "", ".---"]
-    tree = json.loads(matrix.as_json(Header(Fingerprint(*"abcdefgh")), ITEMS, (dead,)))
+    tree = answers.tree(matrix.answer(Header(Fingerprint(*"abcdefgh")), ITEMS, (dead,)))
     assert tree["ops"][0]["passes"] == {
         "forward": "agree", "backward": "hang", "out= and in-place": "wrong", "transfer and refusal": "not run",
     }  # fmt: skip

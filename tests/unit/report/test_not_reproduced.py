@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
 from datetime import date
@@ -23,9 +22,9 @@ from parity.findings.standing import known_once
 from parity.findings.verdict import RunResult
 from parity.history.change import Group
 from parity.history.diff import compare
+from parity.report import answers, github, html, issue, junit, matrix, summary
 from parity.report import causes as texts
 from parity.report import diff as diff_text
-from parity.report import github, html, issue, junit, matrix, summary
 from parity.report.caveats import sentences
 from parity.report.script_text import excused
 from parity.store import run_file
@@ -62,7 +61,7 @@ def test_it_is_in_every_report_of_a_run(once: Run) -> None:
     for text in (summary.render(data), texts.render([c], once.header, Conclusion.FAIL)):
         assert "aten::exp was wrong once and never again" in text
         assert "not reproduced in out, forward: once wrong, and not again in 4 tries, nor after 8 of the cases before" in text
-    assert json.loads(texts.as_json([c], once.header))["causes"][0]["findings"][0]["status"] == "not reproduced"
+    assert answers.tree(texts.answer([c], once.header))["causes"][0]["findings"][0]["status"] == "not reproduced"
     assert "was wrong once and never again" in texts.as_markdown([c], once.header, Conclusion.FAIL)
     assert "It was seen once" in issue.render(c, once.header, run_script)
     assert "::error title=parity" in github.render(once)
@@ -70,7 +69,7 @@ def test_it_is_in_every_report_of_a_run(once: Run) -> None:
     failure = ElementTree.fromstring(junit.render(once)).find(".//testcase[@name='exp float32']/failure")
     assert failure is not None
     assert (failure.get("type"), str(failure.get("message"))[:31]) == ("not reproduced", "1 not reproduced, 1 drift of 4 ")
-    assert matrix.cell(once.items[0].counts)[:2] == "RD"
+    assert matrix.letters(matrix.passes_of(once.items[0].counts))[:2] == "RD"
     assert "not reproduced" in html.render(once)
 
 

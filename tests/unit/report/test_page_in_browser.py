@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import stored
 
-from parity.report import html
+from parity.report import html, support
 from parity.store.rows import Run
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -199,3 +199,21 @@ def test_an_address_opens_its_cause(browser: Any, tmp_path: Path) -> None:
     page = Opened(browser, path).page
     page.goto(f"{path.as_uri()}#{cause.id}")
     page.wait_for_selector(f"details#{cause.id}[open]")
+
+
+@pytest.mark.parametrize("width", [NARROW, 1280])
+def test_runs_side_by_side_fit_the_window_and_are_searched(browser: Any, tmp_path: Path, width: int) -> None:
+    """By op, dtype and answer; nothing is loaded, and what the files hold stays text."""
+    path = tmp_path / "page.html"
+    path.write_text(support.as_html(support.answer([("a.jsonl", stored.run(stored.EVIL)), ("b.jsonl", stored.run())])))
+    made = Opened(browser, path, width)
+    assert made.page.evaluate("document.documentElement.scrollWidth") <= width
+    made.choose("word", "wrong")
+    assert made.ops() == ["exp"]
+    made.choose("dtype", "int64")
+    assert made.ops() == []
+    made.choose("word", "refused")
+    assert made.ops() == ["mode"]
+    assert (made.said, [x for x in made.asked if not x.startswith("file:")]) == ([], [])
+    assert made.page.evaluate("window.evil") is None
+    made.page.context.close()

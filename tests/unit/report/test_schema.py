@@ -14,7 +14,7 @@ import stored
 from parity.core.results import Json
 from parity.faces import cli
 from parity.findings.causes import gather
-from parity.report import causes, matrix, schema
+from parity.report import answers, causes, matrix, schema
 from parity.store import run_file
 from parity.store.rows import End, Header, Row
 
@@ -110,10 +110,10 @@ def test_reports_are_valid(path: Path, capsys: pytest.CaptureFixture[str]) -> No
         assert problems(tree, REPORT) == []
         assert problems({k: v for k, v in tree.items() if k != "run"}, REPORT)
     run = stored.run()
-    made = json.loads(causes.as_json(gather(run.records, run.deaths), run.header))
+    made = answers.tree(causes.answer(gather(run.records, run.deaths), run.header))
     assert problems(made, REPORT) == []
     assert made["causes"][0]["deaths"] or made["causes"][1]["deaths"]
-    table = json.loads(matrix.as_json(run.header, run.items, run.deaths))
+    table = answers.tree(matrix.answer(run.header, run.items, run.deaths))
     assert problems(table, REPORT) == []
     table["ops"][0]["passes"]["forward"] = "fine"
     assert problems(table, REPORT)
