@@ -219,6 +219,7 @@ def examine(
     records = (*tally.records, *reported.accepted, *map(record_of, reported.findings))
     summary = replace(tally.summary(time.monotonic() - started), round=0 if part is None else max(0, part.round))
     summary = plan.study.noted(replace(summary, leaks=reported.leaks))
+    unknown = known.without_known(summary, plan.options.fail_on_statuses)  # which adds to what was seen
     return Examined(
         summary,
         records,
@@ -227,7 +228,7 @@ def examine(
         tuple(tally.power()),
         (tally.packed(not plan.options.no_screens),),
         tuple(known.sightings),
-        known.without_known(summary, plan.options.fail_on_statuses),
+        unknown,
         tuple(r.shrunk for r in reported.accepted),
         () if alone is None else tuple(alone.deaths),
         Held(dict(tally.failing), frozenset(tally.pinned)) if plan.later and tally.failing else None,

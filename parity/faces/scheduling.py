@@ -121,7 +121,7 @@ class Schedule(LoadScheduling):  # type: ignore[misc]  # an untyped base
         if self._out.timed:
             rounds = Rounds(((k, item, number) for k, (item, number) in tests if number > PINNED), self._out.yields)
             self._first = Queue(pinned)
-            share = functools.partial(self._share_beside, rounds)
+            share = functools.partial(self._share_spent_otherwise, rounds)
             self.causes = Causes(causes, self._out.found, share)
             self._phases = self._first, self.causes, rounds
         else:
@@ -130,7 +130,7 @@ class Schedule(LoadScheduling):  # type: ignore[misc]  # an untyped base
             self.causes = Causes(causes, self._out.found, lambda: max(least, self._spent))
             self._phases = self._first, self.causes
 
-    def _share_beside(self, rounds: Rounds) -> float:
+    def _share_spent_otherwise(self, rounds: Rounds) -> float:
         """Seconds of workers that may go into causes, with a limit of time."""
         return max(FIRST_CAUSES, self._spent) if rounds.has_more() else math.inf
 

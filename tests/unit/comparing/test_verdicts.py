@@ -80,7 +80,7 @@ def test_the_detail_of_an_agreement_says_what_it_excludes(capsys: pytest.Capture
     assert set(got.limits) == {"out", "grad[weight]", "grad[bias]"}
     line = next(line for line in str(got).splitlines() if line.startswith("  out: "))
     assert line.startswith("  out: an error of 0.000")
-    assert line.endswith(" % in all at once would have been reported (tolerances/default.toml: composite float32 forward)")
+    assert line.endswith(" % in all at once would have been reported (tolerances/default.toml: contraction float32 forward)")
     assert capsys.readouterr().out == f"{got}\n"
     x = torch.linspace(-2, 2, 100)
     assert compare(torch.sigmoid, x.sigmoid(), x.sigmoid(), x, detail=True).limits["out"].factor < 1e-4

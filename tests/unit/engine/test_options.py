@@ -28,13 +28,14 @@ GIVEN = (
     *("--source", "all", "--examples", "3", "--seed", "-1", "-n", "2", "--setup", "an.installed.module", "--setup", "s.py"),
     *("--skip", "screens", "--skip", "shrink,again", "--power", "9", "--fail-on", "void", "--min-judged", "0.25"),
     *("--known", "k.toml", "--output", "run.jsonl", "--findings", "there", "--junit-xml", "x.xml", "--study", "reach", "-v"),
-    *("--list", "--shard", "3/7", "--time", "5m", "--tx", "popen", "--accept", "mixed"),
+    *("--list", "--shard", "3/7", "--time", "5m", "--tx", "popen", "--accept", "mixed", "--input", "float32[2]"),
 )
 ASKED = RunOptions(
     op=("ad*", "mul"), device="sim", dtype=("int8", "bool"), family=("unary",), profile="full", source="all", examples=3,
     seed="-1", workers=2, faults="an.installed.module", skip=("screens", "shrink,again"), power=9, hang_after=1.5, setup="s.py",
     fail_on=("void",), known="k.toml", min_judged=0.25, output="run.jsonl", findings="there", junit_xml="x.xml", study="reach",
     verbose=True, list=True, shard="3/7", time=300.0, tx=("popen",), accept=("mixed",), model=("m.py",), resume="old.jsonl",
+    input=("float32[2]",),
 )  # fmt: skip
 
 
@@ -64,7 +65,7 @@ def test_pytest_is_given_what_the_command_line_was() -> None:
     """All but what pytest has options of its own for, and nothing for a default."""
     back = by_pytest(list(ASKED.pytest_arguments()))
     own = {o.name for o in OPTIONS if not o.in_pytest}
-    assert own == {"workers", "output", "junit_xml", "verbose", "list", "tx", "accept", "model", "resume"}
+    assert own == {"workers", "output", "junit_xml", "verbose", "list", "tx", "accept", "resume"}
     for f in fields(RunOptions):
         assert getattr(back, f.name) == (f.default if f.name in own else getattr(ASKED, f.name)), f.name
     assert list(RunOptions().pytest_arguments()) == []
@@ -147,7 +148,7 @@ COMPARED, ENDS, SHOWN = "what is compared", "how the run ends", "where it is mad
 DECIDES = {
     COMPARED: (
         *("op", "device", "dtype", "family", "profile", "source", "examples", "time", "seed", "faults", "setup", "model"),
-        *("shard", "skip", "power", "study"),
+        *("shard", "skip", "power", "study", "input"),
     ),
     ENDS: ("hang_after", "fail_on", "known", "min_judged"),
     SHOWN: ("workers", "tx", "accept", "output", "resume", "findings", "junit_xml", "verbose", "list"),

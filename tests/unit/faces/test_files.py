@@ -104,7 +104,7 @@ def test_whatever_else_parity_writes_may_be_written_again() -> None:
     parity.capture(torch.sin, torch.ones(3), path="c.capture", device="cpu")
     Path("script.py").write_text(HEAD.format(title="t", case="c", default="d", imports=""))
     Path("test_models.py").write_text(
-        TEST.format(models="m", command="parity audit", folder="", module="m", makes="", options="")
+        TEST.format(models="m", command="parity audit", path="", place="'m.py'", given="", options="")
     )
     Path("page.html").write_text(
         Path(parity.__file__)
