@@ -273,4 +273,4 @@ def _fault(board: Board, s: FaultSubject) -> dict[str, Any]:
 
 def write(board: Board, path: Path) -> None:
     """Write the JSON. Raises OutputError with the path, the reason and the remedy."""
-    outputs.write(path, json.dumps(tree(board), indent=1, default=str) + "\n")
+    outputs.write(path, json.dumps(tree(board), indent=1, default=str) + "\n", "name another file with --output")

@@ -271,6 +271,6 @@ def write(audit: Audit, path: Path) -> None:
         "operators": {o.name: {"state": o.state, "rows": o.rows, "reason": o.reason} for o in audit.operators},
     }
     try:
-        outputs.write(path, json.dumps(tree, indent=1) + "\n")
+        outputs.write(path, json.dumps(tree, indent=1) + "\n", "name another file with --output")
     except OSError as e:
         raise OutputError(f"cannot write {path}: {e.strerror or e}; name another with --output") from None
