@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from parity.core import outputs
 from parity.core.errors import UsageError
 from parity.core.outputs import writable
 from parity.engine import memory, suite
@@ -47,6 +49,11 @@ COVERAGE = (
     "not run: a pair of features that they show is applicable, and it is a hole where it is missing in the run though ten of "
     "its cases or more were to have it. Also the pairs of op and dtype that were compared in each aspect, as prove counts has."
 )
+MUTANTS = """\
+Plant generic mutants, one at a time, in the kernels that rows of the catalog call on a simulated device, and report which of
+them the suite's ordinary cases find: by class, family and direction, with 95 % limits, and the survivors with the reason. A
+mutant counts if it is found, or if a witness shows it in a public call. With --limit 0 nothing is planted: it maps the
+conditions that the cases of these rows never meet."""
 TRACE = (
     "Show each call of a case on a simulated device as a fault would see it (parity.devices.sim.faults): level, op, arguments "
     "by name, strides and offsets, and where it writes."
@@ -61,6 +68,7 @@ def add(prove: argparse.ArgumentParser) -> None:
     """Add the actions."""
     actions = prove.add_subparsers(dest="action", required=True, metavar="ACTION")
     _add_zoo(actions)
+    _add_mutants(actions)
     _add_run(actions, "counts", "how many pairs of op and dtype are compared, by aspect", COUNTS)
     _add_reach(actions)
 
@@ -102,6 +110,22 @@ def _add_zoo(actions: Any) -> None:
     add_output(zoo, "also write everything to this file (JSON)")
     zoo.add_argument("--list", action="store_true", help="list the chosen faults with their kinds and ops, and score nothing")
     take_rest(zoo, "patterns")
+
+
+def _add_mutants(actions: Any) -> None:
+    raw = argparse.RawDescriptionHelpFormatter
+    planted = actions.add_parser(
+        "mutants", help="which generic mutants the suite finds", description=MUTANTS, formatter_class=raw
+    )
+    planted.add_argument("patterns", nargs="*", metavar="OP", help="names or patterns of ops (default: every native row)")
+    planted.add_argument("--limit", type=int, default=1000, metavar="N", help="how many mutants (1000 by default)")
+    planted.add_argument("--profile", default="quick", help=PROFILE_HELP)
+    planted.add_argument(
+        "--seed", default="0", type=read_text, help="seed of the sample and of the numbers in it (0 by default)"
+    )
+    planted.add_argument("-n", type=read_workers, dest="workers", metavar="N", help=WORKERS_HELP)
+    add_output(planted, "also write everything to this file (JSON)")
+    take_rest(planted, "patterns")
 
 
 def _add_reach(actions: Any) -> None:
@@ -157,6 +181,26 @@ def _zoo(o: argparse.Namespace) -> int:
         board.write(made, o.output)
         print(f"\nstored in {o.output}")
     return running.INTERRUPTED if made.left else 0
+
+
+def _mutants(o: argparse.Namespace) -> int:
+    suite.profile(o.profile)
+    if o.output:
+        writable(o.output.absolute().parent, "--output")
+    if o.limit < 0:
+        raise UsageError(f"--limit {o.limit}: give how many mutants to plant, or 0 for the map of conditions")
+    from parity.prove.mutants import board  # they load torch
+    from parity.prove.mutants import running as scored
+
+    def hear(job: str, done: int, total: int) -> None:
+        print(f"{job}: {done} of {total}", file=sys.stderr, flush=True)
+
+    made = scored.score(o.patterns, o.profile, o.seed, o.limit, o.workers or memory.default_workers(), hear)
+    print(board.render(made))
+    if o.output:
+        outputs.write(o.output, json.dumps(asdict(made)), "name another file with --output")
+        print(f"\nstored in {o.output}")
+    return 0
 
 
 def _counts(o: argparse.Namespace) -> int:
@@ -227,6 +271,7 @@ def _power(o: argparse.Namespace) -> int:
 
 ACTIONS: dict[str, Callable[[argparse.Namespace], int]] = {
     "zoo": _zoo,
+    "mutants": _mutants,
     "counts": _counts,
     "reach": _reach,
     "coverage": _coverage,

@@ -1,0 +1,69 @@
+"""Generic mutants: the same in each process, silent where their condition does not hold, and wrong where it does."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from parity.devices import resolve
+from parity.prove.mutants import board
+from parity.prove.mutants.mutant import Mutant, Witnessed, fault
+from parity.prove.mutants.recording import classes, frequencies, mutants_of, record, sample
+from parity.prove.mutants.running import Scores
+from parity.prove.mutants.scoring import _plan
+
+
+@pytest.fixture(scope="module")
+def recorded() -> dict[str, dict[str, object]]:
+    plan = _plan("quick")
+    return {name: record(name, plan) for name in ("mm", "relu")}
+
+
+def of(recorded: dict[str, dict[str, object]], word: str) -> Mutant:
+    return next(m for m in mutants_of("mm", recorded["mm"], frequencies(recorded), "7") if f"{m.kind}:{m.word}" == word)
+
+
+def test_a_sample_is_the_same_again_and_another_with_another_seed(recorded: dict[str, dict[str, object]]) -> None:
+    one, again, other = ([m.id for m in sample(recorded, ["mm", "relu"], 40, seed)] for seed in "112")
+    assert one == again != other
+    assert len(set(one)) == 40
+    assert {m.kind for m in sample(recorded, ["mm", "relu"], 0, "1")} <= set(classes())
+
+
+@pytest.mark.parametrize(
+    "word, shows, silent",
+    [
+        ("alias:any", lambda d: torch.mm(d, d), lambda d: torch.mm(d, d.clone())),
+        ("mode:off", lambda d: torch.mm(d, d), lambda d: torch.mm(d.requires_grad_(), d)),
+        ("nonfinite:nan_0", lambda d: torch.mm(d * float("nan"), d), lambda d: torch.mm(d, d)),
+    ],
+)
+def test_a_mutant_is_wrong_where_its_condition_holds(recorded, word, shows, silent) -> None:  # type: ignore[no-untyped-def]
+    for call, wrong in ((shows, True), (silent, False)):
+        seen = Witnessed()
+        device = resolve("sim", (fault(of(recorded, word), seen),))
+        with device.active(), torch.set_grad_enabled(word != "mode:off" or not wrong):
+            x = device.upload(torch.arange(1.0, 5.0).view(2, 2))
+            call(x)
+        assert (seen.changed > 0) is wrong
+
+
+def test_the_board_says_why_survivors_survived() -> None:
+    about = {
+        "row": "mm",
+        "op": "mm",
+        "direction": "forward",
+        "family": "contractions",
+        "policy": False,
+        "cases": 3,
+        "seen": None,
+    }
+    known = [
+        about | {"id": "a", "kind": "alias", "word": "any", "killed": True, "fired": 1, "changed": 1},
+        about | {"id": "b", "kind": "rank", "word": "2", "killed": False, "witness": "mm()", "fired": 0, "changed": 0},
+        about | {"id": "c", "kind": "rank", "word": "3", "killed": False, "witness": "", "fired": 0, "changed": 0},
+    ]
+    text = board.render(Scores("quick", "0", tuple(known)))
+    assert "2 count, 1 have no witness" in text
+    assert "killed by their own row                      1 of 2 = 50.0 %" in text
+    assert "never drawn: 0 of 3 cases" in text
