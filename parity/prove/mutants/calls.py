@@ -239,7 +239,7 @@ def _misplaced(how: str) -> Callable[[Call], Any]:
 
 @mutants("mixed dtypes")
 def mixed(k: Kernel) -> Made:
-    """An operand of another dtype loses what the dtype of the other cannot hold; a fraction beside integers is cut."""
+    """An operand of another dtype loses what the dtype of the other cannot hold; a fraction next to integers is cut."""
     if k.facts["mixed"] and k.facts["tensors"] > 1:
         for word, by in (("second", 0), ("first", 1)):
 
@@ -270,14 +270,14 @@ def mixed(k: Kernel) -> Made:
                 for i, a in enumerate(copy.args)
             ]
 
-        def beside(c: Call) -> bool:
+        def next_to_integers(c: Call) -> bool:
             return (
                 bool(c.operands)
                 and not c.operands[0].is_floating_point()
                 and any(fraction(c, i, a) for i, a in enumerate(c.args))
             )
 
-        yield "cut", argued(whole, beside)
+        yield "cut", argued(whole, next_to_integers)
 
 
 @mutants("grad mode")

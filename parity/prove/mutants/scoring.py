@@ -96,7 +96,7 @@ class _Ran:
     broken: str = ""
 
     @property
-    def told(self) -> Event:
+    def stored(self) -> Event:
         """All of it but the finding, as it is stored."""
         names = ("cases", "fired", "changed", "seen", "late", "broken")
         return {n: getattr(self, n) for n in names} | ({"killed": True, "hit": self.hit} if self.hit else {})
@@ -124,7 +124,7 @@ class Scorer:
         """Its score; before a search for a witness, which may end the process, what is known so far."""
         known = facts_of(m, self.recorded[m.row]["family"])
         ran = self._ran(m, m.row, WORK)
-        known |= ran.told
+        known |= ran.stored
         if ran.hit or ran.broken or ran.late:
             yield known
             return
