@@ -82,13 +82,15 @@ def _answered(event: Json) -> Attempt:
     return Attempt(event["code"], records=tuple(r for r in map(run_file.decode, event["records"]) if isinstance(r, Record)))
 
 
-def several(cases: Sequence[str], how: How, seconds: float) -> list[Attempt]:
-    """Run cases in one process, and print what they do: what came of those before one that ends it or hangs. What strikes late
-    may be that of the case before it, which is left out, too. seconds: what each may take."""
+def several(cases: Sequence[str], how: How, seconds: float) -> tuple[list[Attempt], str]:
+    """Run cases in one process, and print what they do: what came of those before one that ends it or hangs, and how it died,
+    empty if it did not. What strikes late may be that of the case before it, which is left out, too. seconds: what each may
+    take."""
     watch = Watch(STARTING + seconds, seconds)
     with Child(REPLAY, {"cases": list(cases), **asdict(how)}, watch, out=SHOWN) as process:
         found = [_answered(event) for event in process if "code" in event]
-        return found if not process.ending().died else found[:-1]
+        died = process.ending().died
+        return (found[:-1] if died else found), died
 
 
 def held(

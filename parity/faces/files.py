@@ -17,6 +17,8 @@ WRITTEN, READ = (
     ("output", "junit_xml", "capture"),
     ("before", "after", "runs", "run", "subject", "asked", "against", "known", "setup", "faults", "wheel"),
 )  # of commands
+REPORTS = ("report", "diff", "audit", "locate")  # commands that write no run file
+RUN = b'{"parity_run"'
 HEAD = 1 << 16  # bytes that show what a file is
 # How everything begins that parity writes, and pytest's XML.
 OURS = re.compile(
@@ -46,6 +48,14 @@ def check_outputs(given: argparse.Namespace) -> None:
     files = [one for name in READ for one in _each(given, name)]
     for k, (option, path) in enumerate(named):
         check_output(path, option, [*files, *(other for _, other in (*named[:k], *named[k + 1 :]))])
+        if getattr(given, "command", "") in REPORTS and path.is_file() and _is_run(path):
+            raise UsageError(f"{path} is a run file, and {option} would overwrite its rows; name another file, or remove it")
+
+
+def _is_run(path: Path) -> bool:
+    """Whether a file begins as run files do."""
+    with path.open("rb") as f:
+        return f.read(len(RUN)) == RUN
 
 
 def _each(given: argparse.Namespace, name: str) -> list[Path | str]:

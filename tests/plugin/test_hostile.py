@@ -18,6 +18,7 @@ from parity.core.notation import parse
 from parity.core.results import Fingerprint, Record
 from parity.engine import inquest
 from parity.faces import cli
+from parity.faces.commands import replay as replay_command
 from parity.report import output
 from parity.store import run_file
 from parity.store.code import Code
@@ -356,3 +357,16 @@ def test_a_run_that_lacks_a_part_is_no_success(tmp_path: Path, end: End) -> None
 def test_the_end_row_says_what_was_lost(tmp_path: Path) -> None:
     row = json.loads(run_file.encode(End(1.0, {}, "", 3, ("sin-float32",), ("it broke",))))
     assert (row["expected"], row["lost"], row["broken"]) == (3, ["sin-float32"], ["it broke"])
+
+
+@pytest.mark.parametrize("died", ["SIGABRT", ""])
+def test_a_death_that_needs_the_cases_before_it_is_no_agreement(
+    died: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Cases of a run share a process; of what ends that and no process of its own nothing is known to agree."""
+    both, alone = [CASE, CASE], inquest.Attempt(0)
+    monkeypatch.setattr(inquest, "several", lambda cases, *_: ([], died) if died else ([alone] * len(cases), ""))
+    monkeypatch.setattr(inquest, "attempt", lambda *_: alone)
+    done = replay_command._replayed(both, (), inquest.How("sim"))
+    assert [r.code for r in done] == [0, 1 if died else 0]
+    assert ("the process died (SIGABRT), and it does not die of this case alone" in capsys.readouterr().out) is bool(died)

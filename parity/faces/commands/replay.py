@@ -83,10 +83,15 @@ def _replayed(cases: Sequence[str], deadly: Collection[str], how: How) -> list[R
     while len(done) < len(cases):
         alive = [*itertools.takewhile(lambda case: case not in deadly, cases[len(done) :])]
         sys.stdout.flush()  # the child writes to the same stream
-        ended = inquest.several(alive, how, SECONDS) if len(alive) > 1 else []
+        ended, died = inquest.several(alive, how, SECONDS) if len(alive) > 1 else ([], "")
         done += [_lived(case, a) for case, a in zip(alive, ended)]
-        if len(done) < len(cases):  # the next one ends its process, or one more is left
-            done.append(one(cases[len(done)], how))
+        # Those that may have ended it, else the next one, which has ended a process before, or is the last.
+        alone = [one(case, how) for case in cases[len(done) : len(done) + (2 if died else 1)]]
+        if died and not any(a.died for a in alone):
+            what = f"crash: after the cases before it the process died ({died}), and it does not die of this case alone"
+            print(f"{alone[-1].case}\n  {what}")
+            alone[-1] = replace(alone[-1], code=1, text=(*alone[-1].text, what), died=died)
+        done += alone
     return done
 
 
@@ -175,7 +180,8 @@ def one(case: str, how: How) -> Replayed:
     if not ended.died:
         return _lived(case, ended)
     what = f"hang: {ended.died}" if ended.hung else f"crash: the process died ({ended.died})"
-    print(f"{case}\n  {what}" + (f" at stage {ended.stage}" if ended.stage else ""))
+    what += f" at stage {ended.stage}" if ended.stage else ""
+    print(f"{case}\n  {what}")
     if ended.stage == "device" and ended.died not in child.KILLS:
         return Replayed(case, 1, (), (what,), ended.died)
     blame, why = inquest.held(case, how, SECONDS, inquest.HANG if ended.hung else ended.died)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from parity.core import outputs, processes
 from parity.core.errors import UsageError, near
+from parity.core.status import Conclusion
 from parity.faces.commands.groups import add_output, format_of, take_rest
 from parity.report import formats, output
 from parity.store import run_file
@@ -89,11 +91,24 @@ def _side_by_side(o: argparse.Namespace, runs: list[tuple[str, Run]]) -> int:
     if form == "html" and not o.output:
         raise UsageError("a page goes to a file: parity report RUN ... --matrix -o report.html")
     made = o.answer = support.answer(runs)
+    o.verdict = _worst(run for _, run in runs)
     if form == "html":
         return _written(o, support.as_html(made))
     if form == "json":
         return _written(o, support.as_json(made))
     return _written(o, support.as_markdown(made, o.verbose) if form == "markdown" else f"{support.render(made, o.verbose)}\n")
+
+
+def _worst(runs: Iterable[Run]) -> Conclusion:
+    """What runs say together: FAIL where one fails, else PASS where each is whole."""
+    from parity.findings import causes, verdict
+    from parity.findings.standing import marks
+
+    said = set()
+    for run in runs:
+        gathered = causes.gather(run.records, counted(run.deaths, run.items))
+        said.add(verdict.of_causes(run, gathered, marks(run, gathered)))
+    return next(c for c in (Conclusion.FAIL, Conclusion.INCONCLUSIVE, Conclusion.PASS) if c in said)
 
 
 def _report(o: argparse.Namespace, run: Run) -> int:

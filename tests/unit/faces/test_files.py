@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -127,3 +128,20 @@ def test_another_zip_and_other_weights_are_not_parity_s() -> None:
     for name in ("other.zip", "weights"):
         with pytest.raises(UsageError, match=f"{name} is no report of parity"):
             check_output(Path(name), "--output")
+
+
+def test_a_report_takes_no_place_of_a_run_file(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of one that it does not read, either: its rows would be lost."""
+    for name in ("a.jsonl", "b.jsonl"):
+        run_file.write(Path(name), stored.run())
+    before = Path("b.jsonl").read_bytes()
+    assert cli.main(["report", "a.jsonl", "-o", "b.jsonl"]) == 2
+    assert "b.jsonl is a run file, and --output would overwrite its rows" in capsys.readouterr().err
+    assert Path("b.jsonl").read_bytes() == before
+
+
+def test_a_report_over_runs_says_fail_where_one_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("a.jsonl", "b.jsonl"):
+        run_file.write(Path(name), stored.run())
+    assert cli.main(["report", "a.jsonl", "b.jsonl", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["verdict"] == "FAIL"
