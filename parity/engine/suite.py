@@ -7,7 +7,6 @@ order.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -200,13 +199,8 @@ def rows(source: str) -> tuple[Row, ...]:
     if source not in SOURCES:
         raise UsageError(f"unknown source '{source}'; allowed: {', '.join(SOURCES)}")
     extensions.load()
-    return _rows(MEMBERS.get(source, (source,)), len(catalog.ROWS))
-
-
-@functools.cache
-def _rows(sources: tuple[str, ...], native: int) -> tuple[Row, ...]:
-    """native: the number of rows of the catalog, to which files outside of the package add some."""
-    return tuple(r for one in sources for r in (catalog.ROWS.values() if one == "native" else entries.rows(one)))
+    members = MEMBERS.get(source, (source,))
+    return tuple(r for one in members for r in (catalog.ROWS.values() if one == "native" else entries.rows(one)))
 
 
 def profile(name: str) -> RunProfile:

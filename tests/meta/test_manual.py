@@ -12,6 +12,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import commands
 import golden
@@ -19,8 +20,15 @@ import pages
 import pytest
 from pages import Command
 
+from parity import catalog
+from parity.checks import further
+from parity.core import extensions
+from parity.devices.resolve import ADDED as DEVICES
 from parity.engine import journal
 from parity.faces import commandline, manual
+from parity.judging import rules
+from parity.report import formats
+from parity.tolerance import reading
 
 # What a command needs that a test has not; such a command is only parsed.
 ONLY_PARSED = {
@@ -60,6 +68,20 @@ STORED = re.compile(
 
 
 @pytest.fixture
+def nothing_stays() -> Iterator[None]:
+    """What blocks add to parity in this process, such as rows, is taken out again: later tests read the same lists."""
+    dicts: tuple[dict[Any, Any], ...] = (catalog.ROWS, rules.RULES, formats.FORMATS, DEVICES, commandline.COMMANDS)
+    lists: tuple[list[Any], ...] = (further.CHECKS, reading.ADDED, extensions.added)
+    before = [d.copy() for d in dicts], [x.copy() for x in lists]
+    yield
+    for words, kept in zip(dicts, before[0], strict=True):
+        words.clear()
+        words.update(kept)
+    for entries, noted in zip(lists, before[1], strict=True):
+        entries[:] = noted
+
+
+@pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty folder with the runs and models that chapters speak of, whose modules are forgotten afterwards."""
     for name, stored in (("run", "faulty"), ("after", "faulty"), ("before", "healthy")):
@@ -76,7 +98,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("examined_once")
+@pytest.mark.usefixtures("examined_once", "nothing_stays")
 @pytest.mark.parametrize("page", pages.RUN, ids=lambda p: p.stem)
 def test_every_block_of_a_page_runs(page: Path, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """In an empty folder, as somebody who follows the page does it: commands end well, and print what the page shows."""
@@ -104,8 +126,8 @@ def _run(command: Command, capfd: pytest.CaptureFixture[str]) -> tuple[int, str]
         _parse(words)
         if any(re.match(pattern, line) for pattern in ONLY_PARSED):
             return 0, ""
-        code, out, _ = commands.said(capfd, *words, *(SHORT.get(words[0], ()) if command.shown is None else ()))
-        return code, out
+        code, out, err = commands.said(capfd, *words, *(SHORT.get(words[0], ()) if command.shown is None else ()))
+        return code, out if code in (0, 1) else err
     if program == "pytest" and words[0] != "-n":
         pytest_here = (sys.executable, "-m", "pytest", "-p", "no:cacheprovider")
         done = subprocess.run([*pytest_here, *words], text=True, capture_output=True)
@@ -128,6 +150,12 @@ def _parse(words: list[str]) -> None:
         commandline.parser(words[0]).parse_args(words)
         return
     raise AssertionError(f"parity {' '.join(words)} does not parse")
+
+
+def test_what_blocks_of_pages_add_does_not_stay() -> None:
+    """No row, class, check, format or device of a chapter is left in a process that ran it."""
+    assert [w for w in extensions.added if "mine" in w] == []
+    assert [r for r in catalog.ROWS if r.startswith("mine.")] == []
 
 
 def test_what_is_only_parsed_is_on_some_page() -> None:
