@@ -51,8 +51,6 @@ def place(shape: Sequence[int], index: Sequence[int]) -> tuple[int, int] | None:
 
 def check(shape: Sequence[int], errors: str, bins: Sequence[int]) -> None:
     """Raise ValueError unless the letters fit the shape and the counts are those of its elements."""
-    if not errors and not bins and not shape:
-        return
     if len(shape) > RANK or len(bins) > len(LETTERS):
         raise ValueError(f"a picture of errors has {len(shape)} dimensions and {len(bins)} counts")
     if any(n < 0 for n in (*shape, *bins)):

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from msgspec import Meta
 
+from parity.core import picture
 from parity.core.extensions import NAME, Words
 from parity.core.layout import memory_format
-from parity.core.picture import LETTERS
 from parity.core.status import BY_SEVERITY as BY_SEVERITY
 from parity.core.status import COMPARED as COMPARED
 from parity.core.status import DEATHS as DEATHS
@@ -133,6 +133,10 @@ class Measure:
     errors: Letters = ""
     bins: tuple[int, ...] = ()
 
+    def __post_init__(self) -> None:
+        if self.shape or self.errors or self.bins:
+            picture.check(self.shape, self.errors, self.bins)
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -208,6 +212,10 @@ class Workaround:
     agreed: Count
     cases: Count
 
+    def __post_init__(self) -> None:
+        if self.agreed > self.cases:
+            raise ValueError(f"{self.agreed} of {self.cases} cases agree with '{self.way[:60]}'")
+
 
 # Words for the deciding properties of causes.
 NON_CONTIGUOUS_OPERAND = "non-contiguous operand"
@@ -252,7 +260,7 @@ else:  # what a field of a stored row may hold
     StatusWord = words("unknown status '{}'", Status)
     AspectWord = words("unknown aspect '{}'", Aspect, NAME)
     SymptomWord = words("unknown symptom '{}'", SYMPTOMS, re.compile(f"({'|'.join(SYMPTOMS)}):.*"))
-Letters: TypeAlias = Annotated[str, Meta(extra_json_schema={"pattern": f"^[{LETTERS[0]}-{LETTERS[-1]}-]*$"})]
+Letters: TypeAlias = Annotated[str, Meta(extra_json_schema={"pattern": f"^[{picture.LETTERS[0]}-{picture.LETTERS[-1]}-]*$"})]
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,6 +335,11 @@ class MetadataNote:
     reference: tuple[int, ...]
     case: str = ""
     count: Count = 1
+
+    def __post_init__(self) -> None:
+        if not len(self.shape) == len(self.device) == len(self.reference):
+            of = f"{self.aspect} {self.tensor}, shape {self.shape}, strides {self.device} and {self.reference}"
+            raise ValueError(f"no strides of a result: {of[:400]}")
 
     @property
     def words(self) -> str:

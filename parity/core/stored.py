@@ -13,7 +13,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeAlias, TypeVar, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, TypeAlias, TypeVar, get_args, get_type_hints
 
 import msgspec
 
@@ -84,8 +84,8 @@ def schema_of(kind: Any) -> Tree:
 
 
 def named(by: Any) -> msgspec.Meta:
-    """Describes the names of a mapping in a schema. by: what `words` made."""
-    return msgspec.Meta(extra_json_schema={"propertyNames": schema_of(by)})
+    """The names that a mapping may hold. by: what `words` made."""
+    return msgspec.Meta(extra_json_schema={"propertyNames": schema_of(by)}, extra={"names": by})
 
 
 # --------------------------------------------------------------------------------------------------------------- reading
@@ -100,7 +100,8 @@ class Misfit(ValueError):
 
 
 def convert(tree: Tree, kind: type[T]) -> T:
-    """A dataclass from JSON. Raises Misfit with a reason that names the field and its value."""
+    """A dataclass from JSON. Raises Misfit with a reason that names the field and its value, or with what its `__post_init__`
+    says in a ValueError: what no single field can say stands there."""
     _refuse_unknown(tree, kind)
     try:
         return msgspec.convert(tree, kind, dec_hook=_read)
@@ -113,11 +114,21 @@ def _read(kind: type[Any], value: object) -> object:
     return kind.read(value)
 
 
+class _Fields(NamedTuple):
+    """The names of all fields of a dataclass; of those that hold other dataclasses, with their type; and of mappings, with the
+    words for the names in them, level by level."""
+
+    names: frozenset[str]
+    inner: tuple[tuple[str, type[Any]], ...]
+    named: tuple[tuple[str, tuple[Any, ...]], ...]
+
+
 @functools.cache
-def _fields(kind: type[Any]) -> tuple[frozenset[str], tuple[tuple[str, type[Any]], ...]]:
-    """The names of all fields of a dataclass, and those that hold other dataclasses, with their type."""
-    inner = ((name, _inner(hint)) for name, hint in get_type_hints(kind).items())
-    return frozenset(f.name for f in fields(kind)), tuple((name, part) for name, part in inner if part is not None)
+def _fields(kind: type[Any]) -> _Fields:
+    hints = get_type_hints(kind, include_extras=True)
+    inner = tuple((name, part) for name, hint in hints.items() if (part := _inner(hint)) is not None)
+    named = tuple((name, words) for name, hint in hints.items() if (words := _names(hint)))
+    return _Fields(frozenset(f.name for f in fields(kind)), inner, named)
 
 
 def _inner(hint: Any) -> type[Any] | None:
@@ -126,17 +137,38 @@ def _inner(hint: Any) -> type[Any] | None:
     return next(filter(None, map(_inner, get_args(hint))), None)
 
 
+def _names(hint: Any) -> tuple[Any, ...]:
+    """The words for the names of a mapping, and for those of the mappings in it."""
+    base, *metas = get_args(hint) or [None]
+    own = next((m.extra["names"] for m in metas if isinstance(m, msgspec.Meta) and m.extra), None)
+    return (own, *_names(get_args(base)[1])) if own else ()
+
+
 def _refuse_unknown(tree: Tree, kind: Any, field: str = "") -> None:
-    """Raises Misfit for a field that the dataclass does not have: msgspec passes over it. field: the outermost one."""
-    names, inner = _fields(kind)
+    """Raises Misfit for a field that the dataclass does not have, and for a name that a mapping may not hold: msgspec passes
+    over both. field: the outermost one."""
+    names, inner, named = _fields(kind)
     if not tree.keys() <= names:
         wrong = min(tree.keys() - names)
         raise Misfit(f"unknown field '{wrong[:60]}'; {near(wrong, names)}", field or wrong)
+    for name, words in named:
+        _refuse_names(tree.get(name), words, field or name)
     for name, part in inner:
         value = tree.get(name)
         for one in value if isinstance(value, list) else [value]:
             if isinstance(one, dict):
                 _refuse_unknown(one, part, field or name)
+
+
+def _refuse_names(tree: object, words: tuple[Any, ...], field: str) -> None:
+    if not words or not isinstance(tree, dict):
+        return
+    for name, value in tree.items():
+        try:
+            words[0].read(name)
+        except ValueError as e:
+            raise Misfit(str(e), field) from None
+        _refuse_names(value, words[1:], field)
 
 
 def _reason(e: msgspec.ValidationError, tree: Any) -> str:

@@ -136,6 +136,10 @@ class Coverage:
     counts: Mapping[str, Count] = field(default_factory=dict)
     together: Mapping[str, Mapping[str, Count]] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        if max(self.counts.values(), default=0) > self.cases:
+            raise ValueError("a feature counts more cases than there are")
+
     def drawn(self) -> Iterator[tuple[str, str]]:
         """The pairs of features that some case had, without the aspects, which are not drawn."""
         for f, others in self.together.items():

@@ -19,8 +19,10 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Annotated, TypeAlias
 
-from parity.core.results import COMPARED, Aspect, Measure, Status
+from parity.core.results import COMPARED, Aspect, AspectWord, Measure, Status
+from parity.core.stored import named
 
 KEY = 3  # bytes of a key; in an item of 1,000 cases, 1 of 17,000 pairs is none
 STEPS = 8  # codes per factor of two of an error ratio
@@ -30,6 +32,7 @@ LEAST = 128  # added to the code of a ratio of the least possible budget
 TIME_STEPS = 10  # codes per factor of two of a time
 TICK = 1e-6  # seconds of the first code
 EXACT_BYTES = 255
+ByAspect: TypeAlias = Annotated[Mapping[str, str], named(AspectWord)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +44,13 @@ class Figures:
     op: str
     dtype: str
     keys: str = ""
-    compared: Mapping[str, str] = field(default_factory=dict)
+    compared: ByAspect = field(default_factory=dict)
     ratios: Mapping[str, str] = field(default_factory=dict)
-    seconds: Mapping[str, str] = field(default_factory=dict)
+    seconds: ByAspect = field(default_factory=dict)
     screens: bool = True
+
+    def __post_init__(self) -> None:
+        unpacked(self)
 
 
 # --------------------------------------------------------------------------------------------------------------- packing

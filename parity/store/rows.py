@@ -321,7 +321,7 @@ class End:
     ...; lacking: the items whose pinned cases were not checked."""
 
     seconds: Number = 0.0
-    totals: Mapping[str, Count] = field(default_factory=dict)
+    totals: Statuses = field(default_factory=dict)
     stopped: str = ""
     expected: Count = 0
     lost: tuple[str, ...] = ()

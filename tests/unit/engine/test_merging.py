@@ -36,7 +36,7 @@ def part(number: int, count: int, *ops: str, **header: object) -> merging.Part:
     records = tuple(Record(f"{op}(float32[3])", op, "float32", "forward", "agree") for op in ops)
     fields: dict[str, object] = {"shard": f"{number}/{count}", "started": f"2026-01-0{number}"}
     made = Header(PRINT, "0", "quick", "all", options="--examples=3")
-    coverage = (Coverage("unary", 2 * len(ops), {"1-d": 2, "stepped": len(ops)}, {"1-d": {"stepped": 1}}),)
+    coverage = (Coverage("unary", 2 * len(ops), {"1-d": 2 * len(ops), "stepped": len(ops)}, {"1-d": {"stepped": 1}}),)
     end = End(float(number), dict(totals(items)), expected=len(items))
     return Path(f"{number}.jsonl"), Run(replace(made, **(fields | header)), records, items, (), end, coverage)  # type: ignore[arg-type]
 

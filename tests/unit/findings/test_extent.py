@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from parity.core import notation
+from parity.core import notation, picture
 from parity.core.results import Measure
 from parity.findings.extent import exceeds, joined
 from parity.findings.regions import extent
@@ -16,7 +16,8 @@ INF = math.inf
 
 def measured(case: str, letters: str, share: float, problem: str = "value", index: int = 0, **more: float) -> dict[str, float]:
     """The extent of one tensor of one dimension whose elements have errors with these letters."""
-    m = Measure("out", share, shape=(len(letters),), errors=letters, index=(index,), problem=problem)
+    bins = tuple(map(letters.count, picture.LETTERS))
+    m = Measure("out", share, shape=(len(letters),), errors=letters, index=(index,), problem=problem, bins=bins)
     return dict(extent([(notation.parse(case), m)], **{"sure": 1.0, **more}))
 
 

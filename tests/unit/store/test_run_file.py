@@ -342,6 +342,12 @@ def test_an_older_format_is_brought_up_to_date(tmp_path: Path, monkeypatch: pyte
             row("item", metadata=[{"aspect": "forward", "tensor": "out", "shape": [2], "device": ["x"], "reference": [1]}]),
             "'metadata[0].device[0]' holds 'x', expected 'int', got 'str'",
         ),
+        ('{"kind":"coverage","family":"binary","cases":1,"counts":{"a":2}}', "a feature counts more cases than there are"),
+        ('{"kind":"end","totals":{"purple":1}}', f"unknown status 'purple'; allowed: {STATUSES}"),
+        (
+            row("record", measures=[{"tensor": "out", "shape": [2]}]),
+            "a picture of errors has 0 letters that do not fit the shape [2]",
+        ),
         (row("death", how="boredom"), f"no process ends by 'boredom'; allowed: {', '.join(DEATHS)}"),
         (row("death", how="agree"), f"no process ends by 'agree'; allowed: {', '.join(DEATHS)}"),
         (row("death", aspect="sideways"), f"unknown aspect 'sideways'; allowed: {ASPECTS}"),
