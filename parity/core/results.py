@@ -270,7 +270,7 @@ class Record:
     they were drawn; gone: whether it was near its budget and was not reproduced in a fresh process, so that it does not count;
     also: further drawn cases that showed it and that the least case does not stand for (`parity.findings.recognition`); known:
     the entry of the file of known findings that it belongs to; by_chance: whether the least case agreed when it was run again;
-    extent: at which values it shows, and how large the error is there (`parity.findings.extent`); ways: what was tried around
+    extent: at which values it shows, and how large the error is there (`parity.findings.regions`); ways: what was tried around
     it."""
 
     case: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -18,7 +19,7 @@ from parity.engine.options import RunOptions
 from parity.engine.planning import BASE_SECONDS, RunPlan
 from parity.engine.tally import ItemTally, record
 from parity.findings import known_file
-from parity.findings.known import Entry, aspect_and_case, cases_of
+from parity.findings.known import Entry, aspect_and_case, parsed_case
 from parity.findings.recognition import Recognition, known_death
 from parity.store.rows import AGREES, CPU, NOTHING, OUTSIDE, Death
 from parity.store.run_file import encode
@@ -53,6 +54,15 @@ def replay_known(run: ItemRun, known: Recognition, dead: frozenset[int]) -> None
             run.begin(k, case)
             known.replayed(entry, text, _results_of_known(run, entry, text, case))
             run.journal.end()
+
+
+def cases_of(entries: Collection[Entry], op: str, dtype: str) -> Iterator[tuple[Entry, str, Case]]:
+    """(entry, its text, case) of every least case of an op in a dtype."""
+    for e in entries:
+        for text in e.cases if op in e.ops else ():
+            case = parsed_case(text)
+            if (case.op, case.dtype) == (op, dtype):
+                yield e, text, case
 
 
 def _results_of_known(run: ItemRun, entry: Entry, text: str, case: Case) -> tuple[Result, ...]:

@@ -19,8 +19,7 @@ from parity.engine.options import RunOptions
 from parity.engine.resuming import Kept
 from parity.engine.rounds import LEAST_SECONDS, PINNED, part_of
 from parity.engine.timed import Timed
-from parity.findings.known import Known
-from parity.findings.standing import known_once
+from parity.findings.known import Known, known_once
 from parity.findings.verdict import RunResult, compared, kinds
 from parity.store import run_file
 from parity.store.features import Coverage, DrawnFeatures, Tally, unpack

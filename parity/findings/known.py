@@ -6,30 +6,30 @@ Each `[[known]]` is an `Entry`: one cause (subject, symptom and properties, as `
 hand, just a status of some ops. The file is data: it is read by the annotations of `Entry`, and nothing in it is executed.
 
 `Entry.excess` says whether a finding is contained in an entry, and if not, why; `Entry.same_cause` whether it is of the same
-cause. `parity.findings.recognition` compares their cases, `parity.findings.known_file` writes the file.
+cause; `accepting` which entries hold a finding as it is. `parity.findings.recognition` compares their cases,
+`parity.findings.known_file` writes the file.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
 from datetime import date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 from msgspec import Meta
 
-from parity.core import notation, stored, untrusted
+from parity.core import notation, picture, stored, untrusted
 from parity.core.case import Case
 from parity.core.dtypes import FACTS
 from parity.core.errors import CaseError, KnownError, near
 from parity.core.layout import base_shape
 from parity.core.results import UNSEARCHED, Aspect, AspectWord, Cause, Fingerprint, Record, Status
-from parity.findings.extent import NAMES, Extent, exceeds, joined
 from parity.store.code import Code
-from parity.store.rows import EXPIRED, GROWN, SEEN, Sighting
+from parity.store.rows import EXPIRED, GROWN, SEEN, ItemRow, Sighting
 
 NAME = "parity-known.toml"  # where no other is named
 LARGEST_OPERANDS = 16 << 30  # bytes of the operands of a case that is run again
@@ -55,6 +55,52 @@ def covers(known: str, status: str) -> bool:
 def worst(statuses: Collection[str]) -> str:
     """The worst of some statuses of one kind."""
     return max(statuses, key=lambda s: (step(s)[1], s))
+
+
+# ------------------------------------------------------------------------------------------------------------ its extent
+# An extent is the largest error in units of its budget for each region of values that the failing tensors met
+# (`parity.findings.regions` measures it). A number up to 1 says that the region was met often enough to see that it agrees; a
+# region that was not met is not in it. `class REGION` stands where NaN or Inf differs, which has no size.
+
+Extent: TypeAlias = tuple[tuple[str, float], ...]
+# From plain to rare: what lies in two of them, or is made of elements in two of them, lies in the rarer one.
+ALL = "anywhere"  # errors that all elements have together, or of operands that nobody knows
+PLAIN = (ALL, "0 to 1", "-1 to 0", "above 1", "below -1")
+REGIONS = (*PLAIN, "zero", "integers", "large", "tiny", "huge", "Inf", "NaN")
+NEAR_NOT_FINITE = "beside NaN or Inf"  # finite elements of operands that hold others
+CLASS = "class "
+PLACES = frozenset(c + r for c in ("", CLASS) for r in (*REGIONS, NEAR_NOT_FINITE))
+FACTOR = 16.0  # by which an error may exceed the known one
+
+
+def joined(extents: Iterable[Extent]) -> Extent:
+    """The extent of several findings together."""
+    worst: dict[str, float] = {}
+    for e in extents:
+        worst |= {k: max(x, worst.get(k, 0.0)) for k, x in e}
+    return tuple(sorted(worst.items()))
+
+
+def exceeds(new: Extent, old: Extent, dtype: str) -> str:
+    """In which way an extent goes beyond a known one, in words; empty if it does not. A region that was not met is contained
+    where plain values fail in both. Where results were known to have nothing to do with the truth, they may be anything."""
+    known, plain = dict(old), max((x for k, x in old if k in PLAIN), default=0.0)
+    ours = [x for k, x in new if k.removeprefix(CLASS) in PLAIN]
+    fails = (plain > 1.0 or any(CLASS + r in known for r in PLAIN)) and max(ours, default=math.inf) > 1.0
+    anything = 1.0 / (FACTS[dtype].unit_roundoff or 1.0)
+    for name, error in new:
+        region = name.removeprefix(CLASS)
+        most = known.get(region, plain if fails else 0.0)
+        most = max(most, known.get(ALL, 0.0) if region in PLAIN else plain) if most > 1.0 else most
+        # The picture of a tensor shows no more than MOST, so above it regions can't be distinguished.
+        most = max(x for k, x in old if not k.startswith(CLASS)) if most >= picture.MOST else most
+        if error <= 1.0 or most >= anything:
+            continue
+        if name != region and name not in known and (region in known or not fails):
+            return f"NaN or Inf differs at values {region}"
+        if name == region and (most <= 1.0 or error > FACTOR * most):
+            return f"{error:.3g} times the budget at values {region}" + (f", was {most:.3g}" if most > 1.0 else "")
+    return ""
 
 
 # ------------------------------------------------------------------------------------------------- what an entry may hold
@@ -95,7 +141,7 @@ class _OfDtype(stored.Special):
     def read(cls, value: object) -> tuple[str, Extent]:
         errors = dict(value) if isinstance(value, dict) else {}
         dtype = errors.pop("dtype", "")
-        if dtype not in FACTS or not errors.keys() <= NAMES or not all(type(x) in (int, float) for x in errors.values()):
+        if dtype not in FACTS or not errors.keys() <= PLACES or not all(type(x) in (int, float) for x in errors.values()):
             raise ValueError(f"extent holds {str(value)[:120]}; nobody writes this by hand: parity known add makes it")
         return dtype, tuple((k, float(x)) for k, x in errors.items())
 
@@ -325,10 +371,29 @@ def parsed_case(text: str) -> Case:
     return case
 
 
-def cases_of(entries: Collection[Entry], op: str, dtype: str) -> Iterator[tuple[Entry, str, Case]]:
-    """(entry, its text, case) of every least case of an op in a dtype."""
-    for e in entries:
-        for text in e.cases if op in e.ops else ():
-            case = parsed_case(text)
-            if (case.op, case.dtype) == (op, dtype):
-                yield e, text, case
+# ------------------------------------------------------------------------------------------- which entry accepts a finding
+
+
+def accepting(entries: Iterable[Entry], f: Found) -> Iterator[Entry]:
+    """The entries that hold a finding as it is."""
+    return (e for e in entries if not e.excess(f))
+
+
+def known_once(entries: Iterable[Entry], r: Record, today: date) -> Sighting | None:
+    """What a finding that was never reproduced is to the known ones; None if it is none of them."""
+    found = Found.of(r)
+    return next((e.sighting(found, today) for e in accepting(entries, found) if e.status == r.status), None)
+
+
+def unaccepted(row: ItemRow, entries: Collection[Entry], statuses: Collection[str], today: date) -> ItemRow:
+    """The row of an item without those refusals and fallbacks (of `statuses`) that an entry stands for."""
+    asked = {s for s in statuses if not Status(s).is_finding}
+    living = [e for e in entries if not e.expired(today)] if asked else []
+    if not living:
+        return row
+
+    def accepts(aspect: str, status: str) -> bool:
+        return status in asked and any(accepting(living, Found(row.op, row.dtype, status, aspect)))
+
+    left = {aspect: {s: n for s, n in some.items() if not accepts(aspect, s)} for aspect, some in row.counts.items()}
+    return replace(row, counts=left)

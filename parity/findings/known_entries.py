@@ -15,8 +15,7 @@ from parity.core.errors import CaseError
 from parity.core.results import Aspect, Cause, Record, Status
 from parity.findings import causes
 from parity.findings.causes import Gathered
-from parity.findings.extent import Extent, joined
-from parity.findings.known import DIES, Entry, Environment, aspect_and_case, covers, parsed_case, step, worst
+from parity.findings.known import DIES, Entry, Environment, Extent, aspect_and_case, covers, joined, parsed_case, step, worst
 from parity.findings.recognition import shown_of, uncovered
 from parity.store.rows import Run, counted
 

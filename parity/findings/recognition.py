@@ -3,7 +3,7 @@ what is contained in an entry; here cases are compared, and it is noted what was
 
 A least case holds nothing that its finding does not need. So a drawn case that has all that a known least case of the same op
 has, and is not smaller, and that differs in a known way (aspect, tensor, kind and class of difference), at known values and not
-by more (`parity.findings.extent`), belongs to the known finding. A drawn case without some of it does not: it is shrunk, and
+by more (`known.exceeds`), belongs to the known finding. A drawn case without some of it does not: it is shrunk, and
 its cause is looked for, as that of a new finding. Where the cause turns out to be a known one, the finding has grown if it is
 not in the entry's lists, which fails where a pinned case shows it, or if it is plainer or larger, which always fails.
 
@@ -23,9 +23,8 @@ from parity.core.case import Case, Word
 from parity.core.errors import CaseError
 from parity.core.results import EARLIER_CALLS, Aspect, Record, Status, Verdict
 from parity.findings import cause_search, causes, known
-from parity.findings.known import Entry, Excess, Found
+from parity.findings.known import Entry, Excess, Found, accepting
 from parity.findings.regions import extent
-from parity.findings.standing import unaccepted
 from parity.store.features import features
 from parity.store.rows import AGREES, NOTHING, Death, ItemRow, Sighting
 
@@ -134,13 +133,11 @@ class Recognition:
     def explaining(self, r: Result, case: Case) -> tuple[Entry, str] | None:
         """The entry that a finding of a drawn case belongs to, with the text of the known case that says so."""
         x = Found(self.op, self.dtype, r.verdict.status, r.aspect, shown(r))
-        held = [e for e in self.entries if not e.dies and not e.excess(x)]
+        held = [e for e in accepting(self.entries, x) if not e.dies]
         if not held:
             return None
         x, mine = replace(x, extent=extent([(case, r.verdict.measure)], sure=1.0)), outline(case)
-        for e in held:
-            if e.excess(x):
-                continue
+        for e in accepting(held, x):
             if e.cause is None:
                 return e, ""
             for known_one, dtype, text in self._outlines[e.id]:
@@ -214,10 +211,10 @@ class Recognition:
     def without_known(self, row: ItemRow, statuses: Collection[str]) -> ItemRow:
         """The row of the item without those of its refusals and fallbacks that are known. statuses: those that fail a run."""
         for aspect, some in row.counts.items():
-            for e in (e for e in self.entries if not Status(e.status).is_finding):
-                if some.get(e.status) and not e.excess(Found(self.op, self.dtype, e.status, aspect)):
+            for e in (e for e in self.entries if not Status(e.status).is_finding and some.get(e.status)):
+                if not e.excess(Found(self.op, self.dtype, e.status, aspect)):
                     self.saw(e, aspect, "", fails=e.status in statuses)
-        return unaccepted(row, self.entries, statuses, self.today)
+        return known.unaccepted(row, self.entries, statuses, self.today)
 
     def note(self, e: Entry, state: str, text: str, why: str = "") -> None:
         """Take note that a known case did not show its finding. state: AGREES, or NOTHING where it said nothing."""

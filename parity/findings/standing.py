@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
-from datetime import date
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
-from parity.core.results import Record, Status
+from parity.core.results import Record
 from parity.findings.causes import Gathered
-from parity.findings.known import Entry, Found
-from parity.store.rows import AGREES, EXPIRED, GROWN, SEEN, Death, ItemRow, Run, Sighting, counted, is_own
+from parity.findings.known import Entry
+from parity.store.rows import AGREES, EXPIRED, GROWN, SEEN, Death, Run, Sighting, counted, is_own
 
 KNOWN, FIXED, NOT_SEEN = "known", "fixed", "not seen"
 STATES = (KNOWN, GROWN, FIXED, EXPIRED, NOT_SEEN)
@@ -99,25 +98,6 @@ def marks(run: Run, causes: Iterable[Gathered]) -> dict[str, Mark]:
     return made
 
 
-def known_once(entries: Iterable[Entry], r: Record, today: date) -> Sighting | None:
-    """What a finding that was never reproduced is to the known ones; None if it is none of them."""
-    x = Found.of(r)
-    return next((e.sighting(x, today) for e in entries if e.status == r.status and not e.excess(x)), None)
-
-
 def counts(some: Iterable[EntryStatus]) -> Counter[str]:
     """How many entries are in each state."""
     return Counter(s.state for s in some)
-
-
-def unaccepted(row: ItemRow, entries: Collection[Entry], statuses: Collection[str], today: date) -> ItemRow:
-    """The row of an item without those refusals and fallbacks (of `statuses`) that an entry stands for."""
-    if not entries or not any(not Status(s).is_finding for s in statuses):
-        return row
-
-    def accepts(aspect: str, status: str) -> bool:
-        asked = status in statuses and not Status(status).is_finding
-        return asked and any(not e.excess(Found(row.op, row.dtype, status, aspect)) and not e.expired(today) for e in entries)
-
-    left = {aspect: {s: n for s, n in some.items() if not accepts(aspect, s)} for aspect, some in row.counts.items()}
-    return replace(row, counts=left)

@@ -11,8 +11,8 @@ from parity.core.errors import NothingCompared
 from parity.core.results import COMPARED, FINDINGS, Aspect, Record, Status
 from parity.core.status import Conclusion
 from parity.findings.causes import Gathered
-from parity.findings.known import Entry, Known
-from parity.findings.standing import FIXED, Mark, standings, unaccepted
+from parity.findings.known import Entry, Known, unaccepted
+from parity.findings.standing import FIXED, Mark, standings
 from parity.store.rows import Death, ItemRow, Run, Sighting, counted, is_own, totals
 
 FAILED = 1  # the exit code of a run that fails

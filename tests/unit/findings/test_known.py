@@ -11,8 +11,8 @@ import pytest
 
 from parity.core.errors import KnownError
 from parity.core.results import Cause, Fingerprint, Record
-from parity.engine import own
-from parity.findings import known, known_file
+from parity.engine import known_cases, own
+from parity.findings import known_file
 from parity.findings.known import Entry, Environment, covers
 from parity.store.rows import GROWN, SEEN, ItemRow
 
@@ -55,10 +55,10 @@ def test_a_file_is_read_whole() -> None:
     assert e.why == "reported; https://example.org/1; until 2027-01-31"
     assert e.extent == (("float32", (("0 to 1", 37.2), ("NaN", 0.0), ("class Inf", math.inf))),)
     assert not e.older
-    assert [(x.id, text, case.op) for x, text, case in known.cases_of(held.entries, "softmax", "float32")] == [
+    assert [(x.id, text, case.op) for x, text, case in known_cases.cases_of(held.entries, "softmax", "float32")] == [
         (e.id, e.cases[0], "softmax")
     ]
-    assert list(known.cases_of(held.entries, "softmax", "float16")) == []
+    assert list(known_cases.cases_of(held.entries, "softmax", "float16")) == []
 
 
 def test_the_first_format_is_read() -> None:

@@ -18,7 +18,7 @@ from parity.engine import merging
 from parity.faces.commands.report import run_script
 from parity.findings import known, known_entries
 from parity.findings.causes import gather
-from parity.findings.standing import known_once
+from parity.findings.known import known_once
 from parity.findings.verdict import RunResult
 from parity.history.change import Group
 from parity.history.diff import compare
