@@ -312,25 +312,8 @@ def _pytest(o: RunOptions, workers: int, reporter: Any, done: Collection[str] = 
     """The one engine. Raises what kept a worker from its first item."""
     import pytest
 
-    from parity.faces.survival import UNABLE
-
-    folder = resources.folder("conformance")
-    here = replace(  # workers may stand in another folder
-        o,
-        faults=located(o.faults) if o.faults else None,
-        setup=str(Path(o.setup).absolute()) if o.setup else None,
-        known=str(Path(o.known).absolute()) if o.known else None,
-        findings=str(Path(o.findings).absolute()),
-    )
     with tempfile.TemporaryDirectory(prefix="parity-", ignore_cleanup_errors=True) as scratch:
-        args = [
-            str(folder), "-c", str(folder / "pytest.ini"), "--rootdir", str(folder),
-            *processes.PLUGINS, "-p", "no:terminal", "-p", "no:cacheprovider",
-            "-p", "no:faulthandler",  # a death is reported by parity, not by a dump of its threads
-            "--dist", "worksteal", f"--parity-rundir={scratch}", *here.pytest_arguments(),
-        ]  # fmt: skip
-        # The suite is copied to machines that are elsewhere; parity itself is installed there.
-        args += [*(f"--tx={spec}" for spec in o.tx), "--rsyncdir", str(folder)] if o.tx else ["-n", str(workers)]
+        args = [*_arguments(o, workers), f"--parity-rundir={scratch}"]
         if done:
             Path(scratch, "done").write_text("\n".join(done), encoding="utf-8")
             args.append(f"--parity-done={Path(scratch, 'done')}")
@@ -346,10 +329,7 @@ def _pytest(o: RunOptions, workers: int, reporter: Any, done: Collection[str] = 
             failed = e if isinstance(e, OutputError) else OutputError(in_words(e))
             reporter.run.failed = reporter.run.failed or failed
             ended = pytest.ExitCode.TESTS_FAILED
-        unable = [*Path(scratch).glob(f"{UNABLE}*")]  # none where the folder is gone
-        if unable:
-            kinds = {kind.exit_code: kind for kind in (UsageError, DeviceError)}
-            raise kinds.get(int(unable[0].name.removeprefix(UNABLE)), UsageError)(unable[0].read_text(encoding="utf-8"))
+        _raise_unable(Path(scratch))
     if ended == pytest.ExitCode.INTERRUPTED:
         return INTERRUPTED
     if ended in (pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR):
@@ -359,6 +339,36 @@ def _pytest(o: RunOptions, workers: int, reporter: Any, done: Collection[str] = 
         return int(ended)
     code: int = reporter.run.result().exit_code
     return code
+
+
+def _arguments(o: RunOptions, workers: int) -> list[str]:
+    """What pytest is called with, whatever stands in its scratch folder."""
+    folder = resources.folder("conformance")
+    here = replace(  # workers may stand in another folder
+        o,
+        faults=located(o.faults) if o.faults else None,
+        setup=str(Path(o.setup).absolute()) if o.setup else None,
+        known=str(Path(o.known).absolute()) if o.known else None,
+        findings=str(Path(o.findings).absolute()),
+    )
+    return [
+        str(folder), "-c", str(folder / "pytest.ini"), "--rootdir", str(folder),
+        *processes.PLUGINS, "-p", "no:terminal", "-p", "no:cacheprovider",
+        "-p", "no:faulthandler",  # a death is reported by parity, not by a dump of its threads
+        "--dist", "worksteal", *here.pytest_arguments(),
+        # The suite is copied to machines that are elsewhere; parity itself is installed there.
+        *([*(f"--tx={spec}" for spec in o.tx), "--rsyncdir", str(folder)] if o.tx else ["-n", str(workers)]),
+    ]  # fmt: skip
+
+
+def _raise_unable(scratch: Path) -> None:
+    """Raise what kept a worker from its first item, which it left in the scratch folder."""
+    from parity.faces.survival import UNABLE
+
+    unable = [*scratch.glob(f"{UNABLE}*")]  # none where the folder is gone
+    if unable:
+        kinds = {kind.exit_code: kind for kind in (UsageError, DeviceError)}
+        raise kinds.get(int(unable[0].name.removeprefix(UNABLE)), UsageError)(unable[0].read_text(encoding="utf-8"))
 
 
 def _xml(path: str | None) -> AbstractContextManager[Path | None]:

@@ -101,10 +101,6 @@ def audit(
         raise NothingCompared(f"{s.name}: no operator ran on the device")
     mixed = witness.places.now if broken and MIXED.search(broken) else None
     remedy = "" if mixed is None else advice(s, broken, "" if shapes else _made(s, device), mixed.line)
-    held: dict[str, list[str]] = {}
-    for name, t in s.tensors:
-        if t.dtype in profile.refused_dtypes:
-            held.setdefault(word(t.dtype), []).append(name)
     why = "no backward pass: no output depends on an input or parameter that requires a gradient"
     notes = [why] if backward and not shapes and not cotangents and mixed is None else []
     notes += [SHAPED] if s.shaped else []
@@ -113,15 +109,20 @@ def audit(
     if broken and not shapes and got.stage == "backward" and _raises_on_cpu(s, cotangents):
         notes.append(f"the backward pass raises on the CPU as well ({broken}), and was not seen to its end")
         broken = ""
-    foreign = tuple(dict.fromkeys(n.operator for n in witness.needs() if n.answer is Answer.UNKNOWN))
-    if foreign:
-        notes.append(f"not in the operator table of torch {table.torch}, so nothing is known of them: {', '.join(foreign)}")
-    if witness.followed:
-        notes.append(f"left out: {plural(witness.followed, 'call')} on tensors that MPS would have refused to make before")
-    names = {d: tuple(n) for d, n in held.items()}
+    notes += witness.notes()
+    held = _refused_tensors(s, profile)
     return Needs(
-        s.name, table.torch.partition("+")[0], witness.needs(), names, witness.matches(), broken, mixed, remedy, tuple(notes)
+        s.name, table.torch.partition("+")[0], witness.needs(), held, witness.matches(), broken, mixed, remedy, tuple(notes)
     )
+
+
+def _refused_tensors(s: Subject, profile: LenientProfile) -> dict[str, tuple[str, ...]]:
+    """The names of the tensors of each dtype that MPS does not have."""
+    held: dict[str, tuple[str, ...]] = {}
+    for name, t in s.tensors:
+        if t.dtype in profile.refused_dtypes:
+            held[word(t.dtype)] = (*held.get(word(t.dtype), ()), name)
+    return held
 
 
 def _made(s: Subject, device: SimDevice) -> str:
@@ -324,6 +325,13 @@ class _Witness:
             Need(name, dtype, pass_, found, n, self._first[name, dtype, pass_, found, why], why.partition("\0")[0])
             for (name, dtype, pass_, found, why), n in self.counts.items()
         )
+
+    def notes(self) -> list[str]:
+        """What could not be seen, in words."""
+        foreign = dict.fromkeys(n.operator for n in self.needs() if n.answer is Answer.UNKNOWN)
+        more = f"not in the operator table of torch {self.table.torch}, so nothing is known of them: {', '.join(foreign)}"
+        left = f"left out: {plural(self.followed, 'call')} on tensors that MPS would have refused to make before"
+        return [*([more] if foreign else []), *([left] if self.followed else [])]
 
     def watcher(self, fault: Fault) -> Fault:
         """A fault that does nothing, and records where the condition of a known bug holds."""

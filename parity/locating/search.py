@@ -72,16 +72,7 @@ def located(q: Request, seconds: float = math.inf, whole: bool = True, modules: 
     if s.draws:
         notes += ("random numbers (dropout) were drawn on the CPU and handed to the device",)
     search = Search(place, time.monotonic() + seconds, effort_of(q.effort))
-    search.expected = _calls(eager, bool(cotangents)) if meter.watched() else 0
-    fell: list[str] = []  # operators that ran on the CPU, once for each call
-    with warnings.catch_warnings(), listening(fell), torch.random.fork_rng(devices=[]), place.active():
-        warnings.simplefilter("ignore", ParityWarning)
-        place.seed(SEED)
-        search.operators(eager, cotangents)
-        # Behind a part that was found, functions that the CPU has no operator for may diverge before it.
-        if (search.foreign or not search.divergences) and time.monotonic() < search.until:
-            place.seed(SEED)
-            search.functions(eager, only_foreign=bool(search.divergences))
+    fell = _searched(search, eager, cotangents)
     notes += (f"ran on the CPU unasked: {', '.join(dict.fromkeys(fell))}",) if fell else ()
     notes += (search.nonfinite,) if search.nonfinite else ()
     differs, agreement = "", tuple[str, ...]()
@@ -107,6 +98,21 @@ def located(q: Request, seconds: float = math.inf, whole: bool = True, modules: 
         title, dtype, place.name, order, search.compared, left, broken, differs, notes, table, next=next_, workaround=around,
         agreement=agreement, times=times(eager, cotangents, place) if timed else (),
     )  # fmt: skip
+
+
+def _searched(search: Search, s: Subject, cotangents: Sequence[Tensor]) -> list[str]:
+    """Run the search: operators, and functions where they say more. The operators that ran on the CPU, once for each call."""
+    search.expected = _calls(s, bool(cotangents)) if meter.watched() else 0
+    fell: list[str] = []
+    with warnings.catch_warnings(), listening(fell), torch.random.fork_rng(devices=[]), search.device.active():
+        warnings.simplefilter("ignore", ParityWarning)
+        search.device.seed(SEED)
+        search.operators(s, cotangents)
+        # Behind a part that was found, functions that the CPU has no operator for may diverge before it.
+        if (search.foreign or not search.divergences) and time.monotonic() < search.until:
+            search.device.seed(SEED)
+            search.functions(s, only_foreign=bool(search.divergences))
+    return fell
 
 
 def _calls(s: Subject, backward: bool) -> int:

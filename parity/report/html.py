@@ -24,7 +24,7 @@ from parity.core.case import OpClass, source_of
 from parity.core.dtypes import DEFAULT
 from parity.core.errors import CaseError
 from parity.core.probes import BLIND, ERRORS, SEEN
-from parity.core.results import BY_SEVERITY, COMPARED, Measure, Record, Status
+from parity.core.results import BY_SEVERITY, COMPARED, Json, Measure, Record, Status
 from parity.findings.causes import WEIGHTS, Gathered, gather
 from parity.findings.standing import marks
 from parity.findings.verdict import compared, of_causes, poorly_judged
@@ -50,17 +50,12 @@ def render(run: Run, before: Run | None = None, name: str = "RUN") -> str:
 
     Raises NothingCompared if the two runs have nothing in common.
     """
-    causes = gather(run.records, counted(run.deaths, run.items))
+    deaths = counted(run.deaths, run.items)
+    causes = gather(run.records, deaths)
     f = run.header.fingerprint
     loader = FileSystemLoader(FOLDER, encoding="utf-8")
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, loader=loader, undefined=StrictUndefined)
     environment.filters |= {"colour": _colour, "number": lambda n: f"{n:,}"}
-    details = _Details(run.header, _pictured(run.records))
-    against = None if before is None else trends.of_runs(before, run)
-    shown = causes[:CAUSES]
-    known = marks(run, shown)
-    described = {id(c): _cause(c, details, name) | {"known": mark_text(known.get(c.cause.id))} for c in shown}
-    deaths = counted(run.deaths, run.items)
     return environment.get_template("page.html").render(
         device=f"{f.device} ({f.device_name})" if f.device_name and f.device_name != f.device else f.device,
         torch=f.torch,
@@ -71,24 +66,9 @@ def render(run: Run, before: Run | None = None, name: str = "RUN") -> str:
         headline=_headline(run, causes),
         verdict=of_causes(run, causes, marks(run, causes)),
         warnings=caveats.sentences(run),
-        causes=causes,
-        unshown=len(causes) - len(shown),
-        weights=[
-            {"letter": w, "words": words, "causes": [described[id(c)] for c in shown if c.weight == w]}
-            for w, words in WEIGHTS.items()
-            if any(c.weight == w for c in shown)
-        ],
-        scale=[(svg.level_class(x), picture.between(k)) for k, x in enumerate(picture.LETTERS)],
+        **_of_causes(run, causes, name),
         checks=_checks(run.items, deaths),
-        matrix=matrix.rows(run.items, deaths, everything=True),
-        some_odd=len(matrix.rows(run.items, deaths)) > 1,
-        passes=[name for name, _ in matrix.PASSES],
-        letters=[(letter, ", ".join(s)) for letter, s in _letters().items()],
-        not_run=matrix.NOT_RUN,
-        meanings={
-            "passes": [name for name, _ in matrix.PASSES],
-            "letters": {**{x: ", ".join(s) for x, s in _letters().items()}, matrix.NOT_RUN: "not run"},
-        },
+        **_of_matrix(run.items, deaths),
         errors=_errors(run, before),
         refused=_refused(run),
         power=_power(run),
@@ -96,9 +76,37 @@ def render(run: Run, before: Run | None = None, name: str = "RUN") -> str:
         worse=[x.strip() for x in gaps.worse_reference(run.records)],
         groups=GROUPS,
         coverage=[_coverage(c) for c in run.coverage],
-        trends=against,
+        trends=None if before is None else trends.of_runs(before, run),
         facts=_facts(run),
     )
+
+
+def _of_causes(run: Run, causes: Sequence[Gathered], name: str) -> Json:
+    """What the template is given of the causes, by their weights."""
+    details, shown = _Details(run.header, _pictured(run.records)), causes[:CAUSES]
+    known = marks(run, shown)
+    described = {id(c): _cause(c, details, name) | {"known": mark_text(known.get(c.cause.id))} for c in shown}
+    by_weight = {w: [described[id(c)] for c in shown if c.weight == w] for w in WEIGHTS}
+    return {
+        "causes": causes,
+        "unshown": len(causes) - len(shown),
+        "weights": [{"letter": w, "words": WEIGHTS[w], "causes": some} for w, some in by_weight.items() if some],
+        "scale": [(svg.level_class(x), picture.between(k)) for k, x in enumerate(picture.LETTERS)],
+    }
+
+
+def _of_matrix(items: Sequence[ItemRow], deaths: Sequence[Death]) -> Json:
+    """What the template is given of the matrix of ops and passes."""
+    passes = [name for name, _ in matrix.PASSES]
+    letters = {letter: ", ".join(some) for letter, some in _letters().items()}
+    return {
+        "matrix": matrix.rows(items, deaths, everything=True),
+        "some_odd": len(matrix.rows(items, deaths)) > 1,
+        "passes": passes,
+        "letters": list(letters.items()),
+        "not_run": matrix.NOT_RUN,
+        "meanings": {"passes": passes, "letters": letters | {matrix.NOT_RUN: "not run"}},
+    }
 
 
 def _headline(run: Run, causes: Sequence[Gathered]) -> str:

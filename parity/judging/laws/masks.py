@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -58,15 +59,19 @@ def _near(y: Tensor, want: Tensor | float, u: float, top: float, size: Tensor | 
     return close | ((wanted.abs() >= top * (1 - 8 * u)) & torch.isinf(y) & (y.sign() == wanted.sign()))
 
 
-def dropout(mask: Callable[[Tensor], Shape] = _each, alpha: bool = False) -> Law:
-    """The law of dropout: elements (or channels) are kept and scaled with a chance of 1 - p, or dropped."""
+@dataclass(frozen=True, slots=True)
+class _Dropout:
+    """The parts of a law of dropout. mask: the shape of the coins; alpha: whether dropped elements keep mean and variance."""
 
-    def masks(call: CallLike, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    mask: Callable[[Tensor], Shape]
+    alpha: bool
+
+    def masks(self, call: CallLike, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(decidable, kept, dropped) elements. Decidable: x is finite and normal, and the results of keeping and dropping
         differ."""
-        p, _ = _parameters(call, trains=not alpha)
+        p, _ = _parameters(call, trains=not self.alpha)
         x, y = call.args[0].detach().to(torch.float64), y.detach().to(torch.float64)
-        scale, shift, gone = _affine(alpha, p)
+        scale, shift, gone = _affine(self.alpha, p)
         facts, u = FACTS[str(call.args[0].dtype).removeprefix("torch.")], roundoff(call.args[0])
         size = (scale * x).abs() + abs(shift)
         want = scale * x + shift
@@ -77,51 +82,58 @@ def dropout(mask: Callable[[Tensor], Shape] = _each, alpha: bool = False) -> Law
         dropped = _near(y, gone, u, facts.max, abs(gone) + abs(shift))
         return decidable, decidable & kept, decidable & dropped
 
-    def outside(call: CallLike, r: Results) -> Problems:
+    def outside(self, call: CallLike, r: Results) -> Problems:
+        """What no draw explains."""
         name, t = first(r)
-        x, (p, training) = call.args[0].detach(), _parameters(call, trains=not alpha)
+        x, (p, training) = call.args[0].detach(), _parameters(call, trains=not self.alpha)
         if not training or p == 0.0:
             same = (t == x) | (torch.isnan(t) & torch.isnan(x))
             return count(name, ~same, t, "are changed, where nothing is dropped")
         fine = torch.isfinite(x)
         if p == 1.0:
             return count(name, fine & (t != 0), t, "are not 0, where everything is dropped")
-        decidable, kept, dropped = masks(call, t)
+        decidable, kept, dropped = self.masks(call, t)
         problems = count(name, decidable & ~kept & ~dropped, t, f"are neither dropped nor scaled as by p={p:g}")
         problems = problems or count(name, fine & torch.isnan(t), t, "are NaN")
-        if problems or mask is _each:
+        if problems or self.mask is _each:
             return problems
-        over = _merged(mask(x))
+        over = _merged(self.mask(x))
         split = kept.amax(over, keepdim=True) & dropped.amax(over, keepdim=True) if over and x.numel() else kept & dropped
         return count(name, split, split, "channels are dropped in part")
 
-    def observe(call: CallLike, r: Results) -> list[Observations]:
-        t, (p, training) = first(r)[1], _parameters(call, trains=not alpha)
+    def observe(self, call: CallLike, r: Results) -> list[Observations]:
+        """The coins: which elements or channels were kept."""
+        t, (p, training) = first(r)[1], _parameters(call, trains=not self.alpha)
         if not training or p in (0.0, 1.0) or not t.numel():
             return []
-        decidable, kept, _ = masks(call, t)
-        shape = mask(call.args[0])
+        decidable, kept, _ = self.masks(call, t)
+        shape = self.mask(call.args[0])
         over = _merged(shape)
         if over:
             decidable, kept = decidable.amax(over), kept.amax(over)
         whole = bool(decidable.all())
         return [coins(kept[decidable], 1 - p, roundoff(t), shape[-1] if whole and not over and len(shape) > 1 else 0)]
 
-    def gradient(call: CallLike, r: Results, cotangent: Tensor, grad: Tensor) -> Problems:
-        p, training = _parameters(call, trains=not alpha)
+    def gradient(self, call: CallLike, r: Results, cotangent: Tensor, grad: Tensor) -> Problems:
+        """What is not the cotangent through the mask of the forward pass."""
+        p, training = _parameters(call, trains=not self.alpha)
         g, c = grad.detach().to(torch.float64), cotangent.detach().to(torch.float64)
         u, top = roundoff(call.args[0]), FACTS[str(call.args[0].dtype).removeprefix("torch.")].max
         if not training or p == 0.0:
             return count("grad[0]", ~_near(g, c, u, top, c.abs()), g, "are not the cotangent, where nothing is dropped")
         if p == 1.0:
             return count("grad[0]", g != 0, g, "are not 0, where everything is dropped")
-        _, kept, dropped = masks(call, first(r)[1])
-        want = _affine(alpha, p)[0] * c
+        _, kept, dropped = self.masks(call, first(r)[1])
+        want = _affine(self.alpha, p)[0] * c
         return count("grad[0]", dropped & (g != 0), g, "flow through what forward dropped") or count(
             "grad[0]", kept & ~_near(g, want, u, top, want.abs()), g, "are not the cotangent as scaled where forward kept"
         )
 
-    return Law(outside, observe, gradient, stacks=True)
+
+def dropout(mask: Callable[[Tensor], Shape] = _each, alpha: bool = False) -> Law:
+    """The law of dropout: elements (or channels) are kept and scaled with a chance of 1 - p, or dropped."""
+    parts = _Dropout(mask, alpha)
+    return Law(parts.outside, parts.observe, parts.gradient, stacks=True)
 
 
 # --------------------------------------------------------------------------------------------------------------- rrelu
