@@ -64,12 +64,9 @@ def _run_with(o: RunOptions, began: float) -> Ended:
     kept = resuming.kept(Path(o.resume)) if o.resume else None
     o = resuming.options(kept.header, o) if kept is not None else o
     o, only_own = _with_models(o)
-    profile = suite.profile(o.profile)
-    whole = not (o.op or o.family or o.dtype or o.source or o.examples)
-    source = o.source or profile.source
+    source = o.source or suite.profile(o.profile).source
     own_words = o.model if only_own else [f"model={m}" for m in o.model]
     words = [*o.op, *own_words, *(f"family={f}" for f in o.family), *(f"dtype={d}" for d in o.dtype), f"source={source}"]
-    selection = resuming.selection(words)
     o = replace(o, family=split(o.family), dtype=split(o.dtype))
     probe = _added(o)
     items = () if only_own else suite.shard(suite.select(o.op, o.family, o.dtype, source), o.shard)
@@ -77,7 +74,7 @@ def _run_with(o: RunOptions, began: float) -> Ended:
     items = tuple(i for i in items if kept is None or i.id not in kept.ids)
     # On other machines nothing can be tried again from here.
     o = replace(o, fail_on=split(o.fail_on), skip=(*o.skip, AGAIN) if o.tx and not o.no_again else o.skip)
-    fail_on = statuses(o.fail_on, "--fail-on", ALSO)
+    statuses(o.fail_on, "--fail-on", ALSO)  # what is no status is refused before a device is asked
     if o.list:
         return Ended(_list(items) if items else NothingCompared.exit_code, listed=items)
     known = _known(o)
@@ -94,26 +91,13 @@ def _run_with(o: RunOptions, began: float) -> Ended:
     o = replace(o, device=str(probe["device"]))
     os.environ[processes.DEADLY] = ",".join(probe.get("deadly", ()))  # restored by `main`
     tolerance.load(o.device, known_ops={r.name for r in suite.rows("all")})  # a broken table, before workers start
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    code_given = code_of(o.faults), code_of(o.setup)
-    complete = whole and not o.study
-    header = Header(
-        fingerprint, o.seed, o.profile, selection, now, complete, *code_given, o.for_header(), o.shard or "", differing,
-        known.code if known is not None else Code(), tuple(shlex.split(os.environ.get(processes.CALLED, ""))),
-    )  # fmt: skip
-    header = header if kept is None else kept.header
+    header = _header(o, fingerprint, resuming.selection(words), differing, known) if kept is None else kept.header
     writable(Path(o.findings), "--findings")
     from parity.faces.progress import Reporter  # pytest is imported only by the command that runs it
 
     path = Path(o.output) if o.output else fresh(f"parity-run-{datetime.now(UTC):%Y%m%d-%H%M%S}")
     path = path if kept is None else kept.path.with_name(f"{kept.path.name}.tmp")
-    state = RunState(header, path, fail_on, o.min_judged, o.time)
-    state.scripts, state.known, state.strict = Path(o.findings), known, o.strict_known
-    # On other machines there is no folder in which a worker could find what another one has left.
-    state.explains_later = not (o.no_shrink or o.time or o.tx or o.study)
-    if o.time:
-        state.started = began
-    reporter = Reporter(state, verbose=o.verbose)
+    reporter = Reporter(_state(o, header, path, known, began), verbose=o.verbose)
     if kept is not None:
         reporter.resume(kept)
         print(f"{plural(len(kept.ids), 'item')} of {selected} are whole in {kept.path}; the rest is run")
@@ -122,11 +106,41 @@ def _run_with(o: RunOptions, began: float) -> Ended:
         print(f"MIXED machines: {text}")
     if probe["verdict"] == SUSPECT:
         print(banner(probe["reasons"]))
+    code = _carried_out(o, items, workers, reporter, fingerprint, () if kept is None else kept.ids)
+    return Ended(code, path)
+
+
+def _header(o: RunOptions, f: Fingerprint, selection: str, differing: tuple[str, ...], known: Known | None) -> Header:
+    """The header of a new run. differing: how other machines differ from the fingerprint."""
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    complete = not (o.op or o.family or o.dtype or o.source or o.examples or o.study)
+    return Header(
+        f, o.seed, o.profile, selection, now, complete, code_of(o.faults), code_of(o.setup), o.for_header(), o.shard or "",
+        differing, known.code if known is not None else Code(), tuple(shlex.split(os.environ.get(processes.CALLED, ""))),
+    )  # fmt: skip
+
+
+def _state(o: RunOptions, header: Header, path: Path, known: Known | None, began: float) -> RunState:
+    """The state of a run before its first item. path: of its run file; began: when the time of --time began."""
+    state = RunState(header, path, statuses(o.fail_on, "--fail-on", ALSO), o.min_judged, o.time)
+    state.scripts, state.known, state.strict = Path(o.findings), known, o.strict_known
+    # On other machines there is no folder in which a worker could find what another one has left.
+    state.explains_later = not (o.no_shrink or o.time or o.tx or o.study)
+    if o.time:
+        state.started = began
+    return state
+
+
+def _carried_out(
+    o: RunOptions, items: Sequence[suite.Item], workers: int, reporter: Any, f: Fingerprint, done: Collection[str]
+) -> int:
+    """The exit code of a run that is begun here and comes to its end, by an interruption too. done: ids of items that an
+    interrupted run has examined."""
     with Interruptions() as asked:
         try:
-            print(opening(fingerprint, _asked_for(o, items), _how(o, workers)), flush=True)
-            print(*_about_known(known, fingerprint), sep="\n", end="", flush=True)
-            code = _compared(o, items, workers, reporter, began, () if kept is None else kept.ids)
+            print(opening(f, _asked_for(o, items), _how(o, workers)), flush=True)
+            print(*_about_known(reporter.run.known, f), sep="\n", end="", flush=True)
+            code = _compared(o, items, workers, reporter, done)
             if o.model and code in (0, 1, NothingCompared.exit_code):
                 code = _own(o, reporter)
             asked.hold()
@@ -135,7 +149,7 @@ def _run_with(o: RunOptions, began: float) -> Ended:
             reporter.pytest_keyboard_interrupt()
             code = INTERRUPTED
         reporter.finish(code)
-    return Ended(code, path)
+    return code
 
 
 def _added(o: RunOptions) -> dict[str, Any] | None:
@@ -175,8 +189,7 @@ def _own(o: RunOptions, reporter: Any) -> int:
     for row in own.compared(o.model, How(o.device, o.faults, o.setup), statuses(o.fail_on, "--fail-on", ALSO), o.input):
         reporter.own(row)
     reporter.run.own_left = False
-    code: int = reporter.run.result().exit_code
-    return code
+    return int(reporter.run.result().exit_code)
 
 
 def fresh(name: str) -> Path:
@@ -235,12 +248,9 @@ def _about_known(known: Known | None, fingerprint: Fingerprint) -> Iterator[str]
         yield ""
 
 
-def _compared(
-    o: RunOptions, items: Sequence[suite.Item], workers: int, reporter: Any, began: float, done: Collection[str]
-) -> int:
-    """Run the suite, and then its findings again in fresh processes. began: when the time of --time began; done: ids of items
-    that an interrupted run has examined."""
-    until = began + o.time if o.time else math.inf
+def _compared(o: RunOptions, items: Sequence[suite.Item], workers: int, reporter: Any, done: Collection[str]) -> int:
+    """Run the suite, and then its findings again in fresh processes. done: as in `_carried_out`."""
+    until = reporter.run.started + o.time if o.time else math.inf
     if o.time:
         # A part of the time is kept for the findings.
         o = replace(o, time=max(1.0, until - time.monotonic() - (0.0 if o.no_again else SHARE_AGAIN * o.time)))
@@ -264,8 +274,7 @@ def _compared(
         from parity.report import junit
 
         junit.acquit(Path(o.junit_xml), result.acquitted, result.not_reproduced)
-    again: int = result.exit_code
-    return again
+    return int(result.exit_code)
 
 
 def _differing(computers: list[Any], mixed: bool) -> tuple[str, ...]:
@@ -337,8 +346,7 @@ def _pytest(o: RunOptions, workers: int, reporter: Any, done: Collection[str] = 
         return UsageError.exit_code
     if ended not in set(pytest.ExitCode):
         return int(ended)
-    code: int = reporter.run.result().exit_code
-    return code
+    return int(reporter.run.result().exit_code)
 
 
 def _arguments(o: RunOptions, workers: int) -> list[str]:

@@ -14,8 +14,8 @@ from parity.prove.mutants.mutant import Kernel, Made, instead, mutants, operand,
 LEAST, MOST = 17, 100_000  # of a size beyond which a kernel is wrong; drawn log-uniformly
 
 
-def _size(k: Kernel, most: int = MOST) -> int:
-    return int(exp(k.draw.uniform(log(LEAST), log(most))))
+def _size(k: Kernel) -> int:
+    return int(exp(k.draw.uniform(log(LEAST), log(MOST))))
 
 
 @mutants("wrong beyond a size")

@@ -138,11 +138,6 @@ def operand(call: Call, i: int) -> Tensor | None:
     return ops[i] if i < len(ops) and ops[i].layout is torch.strided else None
 
 
-def is_float(call: Call, t: Tensor) -> bool:
-    """Whether it holds real floating numbers."""
-    return t.is_floating_point()
-
-
 # --------------------------------------------------------------------------------------------------------------- effects
 
 Change = Callable[[Call, Tensor], "Tensor | None"]
