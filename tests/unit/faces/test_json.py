@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import jsonschema  # type: ignore[import-untyped]  # check-jsonschema brings it
 import pytest
 
+from parity.core.errors import LONGEST
 from parity.faces import cli, commandline
 from parity.report import answers, run_answers, schema
 
@@ -19,13 +21,13 @@ FAULTS = "from parity.devices import Fault\nFAULTS = [Fault('a', ('linear',), la
 SCHEMA = schema.of_answer()
 
 
-def told(capfd: pytest.CaptureFixture[str], *argv: str) -> tuple[int, Any, str]:
+def told(capfd: pytest.CaptureFixture[str], *argv: str, command: str = "") -> tuple[int, Any, str]:
     """The exit code, what is on standard output, which must be one valid answer, and what is on standard error."""
     code = cli.main([*argv, "--json"])
     out, err = capfd.readouterr()
     answer = json.loads(out)
     assert [e.message for e in jsonschema.Draft202012Validator(SCHEMA).iter_errors(answer)] == []
-    assert (answer["command"], answer["code"]) == (argv[0], code)
+    assert (answer["command"], answer["code"]) == (command or argv[0], code)
     return code, answer, err
 
 
@@ -90,12 +92,59 @@ def test_what_keeps_a_command_from_answering_is_an_answer(
     assert answer["error"] in err
 
 
-def test_only_commands_that_answer_take_it(capfd: pytest.CaptureFixture[str]) -> None:
-    """Behind `--` it is a word like any other."""
+@pytest.mark.parametrize(
+    ("argv", "command", "error"),
+    [
+        (("run", "--nosuch"), "run", "unrecognized arguments: --nosuch; see parity --help"),
+        (
+            ("run", "exp", "--examples", "0"),
+            "run",
+            "argument --examples: '0' is not a number of 1 or more; see parity run --help",
+        ),
+        (("diff",), "diff", "the following arguments are required"),
+        (("upgrade", "exp", "--after", ".", "--examples", "x"), "upgrade", "'x' is not a number of 1 or more"),
+        (("-v", "known", "nosuch"), "known", "invalid choice: 'nosuch'"),
+        (("runn",), "parity", "invalid choice: 'runn'"),
+        ((), "parity", "the following arguments are required: COMMAND; see parity --help"),
+        (("help",), "parity", "help takes no --json; these do: run, report"),
+    ],
+)
+def test_a_wrong_command_line_is_an_answer(
+    argv: tuple[str, ...], command: str, error: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """And the same text on standard error, alone where nobody asks for JSON."""
+    code, answer, err = told(capfd, *argv, command=command)
+    assert (code, answer["verdict"], answer["data"]) == (2, "INCONCLUSIVE", None)
+    assert error in answer["error"]
+    assert err == f"parity: {answer['error']}\n"
+    if argv != ("help",):
+        with pytest.raises(SystemExit):
+            cli.main([*argv, "--", "--json"])
+        assert capfd.readouterr().out == ""
+
+
+def test_wrong_settings_are_an_answer(capfd: pytest.CaptureFixture[str]) -> None:
+    Path("pyproject.toml").write_text("[tool.parity]\ndevise = 'sim'\n")
+    code, answer, err = told(capfd, "run", "exp")
+    assert (code, answer["verdict"]) == (2, "INCONCLUSIVE")
+    assert "devise" in answer["error"]
+    assert err == f"parity: {answer['error']}\n"
+
+
+@pytest.mark.parametrize(
+    "words", [("run", "exp", "--nosuch" + 10_000 * "x"), ("run", "--source", 10_000 * "x"), (10_000 * "x",)]
+)
+def test_a_refusal_has_500_characters_at_most(words: tuple[str, ...], capfd: pytest.CaptureFixture[str]) -> None:
+    """A long value is cut in its middle; what was refused, and the next step stay."""
+    with suppress(SystemExit):
+        cli.main([*words])
+    err = capfd.readouterr().err
+    assert len(err) <= len("parity: ") + LONGEST + 1
+    assert "xxx ... xxx" in err
+
+
+def test_only_commands_that_answer_take_it() -> None:
     assert answers.ANSWERS.keys() == commandline.COMMANDS.keys() - {"help", "prove"}
-    with pytest.raises(SystemExit):
-        cli.main(["help", "--json"])
-    assert "help takes no --json; these do: run, report" in capfd.readouterr().err
 
 
 def test_numbers_that_json_does_not_have_are_strings() -> None:
