@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import jsonschema  # type: ignore[import-untyped]  # check-jsonschema brings it
 import pytest
 
 from parity.core.errors import LONGEST
-from parity.faces import cli, commandline
+from parity.engine.child import End as Ended
+from parity.faces import cli, commandline, upgrading
+from parity.history import environments
+from parity.history.environments import Environment
 from parity.report import answers, run_answers, schema
+from parity.store import run_file
+from parity.store.rows import End, Run
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 FAULTY, HEALTHY = (str(GOLDEN / f"{name}.jsonl") for name in ("faulty", "healthy"))
@@ -141,6 +149,69 @@ def test_a_refusal_has_500_characters_at_most(words: tuple[str, ...], capfd: pyt
     err = capfd.readouterr().err
     assert len(err) <= len("parity: ") + LONGEST + 1
     assert "xxx ... xxx" in err
+
+
+def test_merged_shards_are_an_answer(capfd: pytest.CaptureFixture[str]) -> None:
+    """What was merged, what is missing of it, and that nothing was compared."""
+    whole = run_file.read(Path(HEALTHY))
+    empty = Run(whole.header, (), (), (), End(expected=0))
+    for name, run, shard in (("1", whole, "1/2"), ("2", empty, "2/2"), ("none", empty, "1/2")):
+        run_file.write(Path(f"{name}.jsonl"), replace(run, header=replace(run.header, shard=shard)))
+    code, answer, err = told(capfd, "merge", "1.jsonl", "2.jsonl", "-o", "run.jsonl")
+    assert (code, answer["verdict"], answer["error"]) == (0, "PASS", "")
+    held = {"items": len(whole.items), "records": len(whole.records)}
+    merged = {"file": "run.jsonl", "shards": 2, **held, "machines": [], "stopped": "", "known": []}
+    assert answer["data"] == merged
+    assert "2 shards: " in err
+    code, answer, _ = told(capfd, "merge", "1.jsonl", "--accept", "partial", "-o", "part.jsonl")
+    assert (code, answer["verdict"]) == (0, "PASS")
+    assert answer["data"]["stopped"] == "merged without all of its shards: without shard 2 of 2"
+    code, answer, err = told(capfd, "merge", "1.jsonl", "-o", "no.jsonl")
+    assert (code, answer["verdict"], answer["data"]) == (2, "INCONCLUSIVE", None)
+    assert err == f"parity: {answer['error']}\n"
+    code, answer, _ = told(capfd, "merge", "none.jsonl", "2.jsonl", "-o", "none-2.jsonl")
+    assert (code, answer["verdict"], answer["data"]["items"]) == (3, "INCONCLUSIVE", 0)
+    assert "the 2 shards compared nothing" in answer["error"]
+
+
+@pytest.mark.parametrize(("after", "code", "verdict"), [(HEALTHY, 0, "PASS"), (FAULTY, 1, "FAIL")])
+def test_an_upgrade_is_an_answer(
+    after: str, code: int, verdict: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With its two run files and their difference. Its runs are those of a former day."""
+    kept = {"before": HEALTHY, "after": after}
+    monkeypatch.setattr(upgrading, "_side", lambda *_: environments.this())
+    monkeypatch.setattr(upgrading, "_run", lambda word, there, o, left="": shutil.copy(kept[word], o.folder / f"{word}.jsonl"))
+    got, answer, err = told(capfd, "upgrade", "exp", "--after", "other", "--device", "sim")
+    assert (got, answer["verdict"], answer["error"]) == (code, verdict, "")
+    data = answer["data"]
+    assert (data["before"], data["after"]) == ("parity-upgrade/before.jsonl", "parity-upgrade/after.jsonl")
+    assert data["diff"]["exit_code"] == code
+    assert verdict in err
+
+
+def test_since_when_a_case_differs_is_an_answer(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """And that an environment cannot be asked."""
+    said = {"a": "agree", "b": "agree", "c": "wrong", "d": ""}
+
+    def command(there: Environment, argv: Sequence[str], out: IO[str]) -> Ended:
+        out.write(f"{said[there.torch]}\n")
+        return Ended("" if said[there.torch] else "SIGSEGV", True, 0)
+
+    monkeypatch.setattr(environments, "prepared", lambda place, *_: Environment(place, "python", "", place))
+    monkeypatch.setattr(upgrading, "_command", command)
+    code, answer, err = told(capfd, "upgrade", "exp(float32[2])", "--device", "sim", "--bisect", "a", "b", "c")
+    assert (code, answer["verdict"], answer["error"]) == (1, "FAIL", "")
+    data = answer["data"]
+    assert (data["case"], data["differs"], data["last"], data["first"]) == ("exp(float32[2])", True, "b", "c")
+    assert data["answers"] == {"a": "agree", "b": "agree", "c": "wrong"}
+    assert "FAIL" in err
+    code, answer, _ = told(capfd, "upgrade", "exp(float32[2])", "--device", "sim", "--bisect", "a", "b", "d")
+    assert (code, answer["verdict"], answer["data"]["differs"]) == (0, "PASS", False)
+    assert list(answer["data"]["skipped"]) == ["d"]
+    code, answer, err = told(capfd, "upgrade", "exp(float32[2])", "--device", "sim", "--bisect", "a", "d")
+    assert (code, answer["verdict"], answer["data"]) == (2, "INCONCLUSIVE", None)
+    assert "only 1 can be asked" in answer["error"]
 
 
 def test_only_commands_that_answer_take_it() -> None:
