@@ -21,7 +21,7 @@ from parity.core.results import Json
 from parity.engine import child, inquest, memory
 from parity.engine.journal import FULL
 from parity.engine.options import RunOptions
-from parity.engine.rounds import CUT, GRACE_SECONDS, part_of
+from parity.engine.rounds import CUT, DYING_SHARE, GRACE_SECONDS, START_SECONDS, part_of
 from parity.faces.remote import is_remote
 from parity.report.words import plural
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 ALONE_AFTER = 3  # deaths of an item, after which its cases run in processes of their own
 DEATHS_PER_ITEM = 6  # after which it is given up
+LEAST_DEATHS = 2  # the same where the run has little time
 KILLS_PER_ITEM = 20  # from outside: by a person, or for the machine's memory
 STILLBORN = 10  # workers that end one after another before any case, after which the run ends
 INQUESTS = 24  # most inquests of a run; each takes as long as starting six processes
@@ -270,7 +271,13 @@ class Survival:
 
         before = self._before(crashitem)
         own = sum(d["blame"] != OUTSIDE for d in before) + (not outside)
-        return own >= DEATHS_PER_ITEM or len(before) + 1 >= KILLS_PER_ITEM
+        return own >= self._most_deaths() or len(before) + 1 >= KILLS_PER_ITEM
+
+    def _most_deaths(self) -> int:
+        """After how many an item is given up. With a limit of time, what the starts of so many workers take is its share."""
+        if self._timed is None:
+            return DEATHS_PER_ITEM
+        return min(DEATHS_PER_ITEM, max(LEAST_DEATHS, int(DYING_SHARE * self._timed.seconds / START_SECONDS)))
 
     def _within(self, crashitem: str, entry: Any, code: int | None, worker: str) -> dict[str, Any]:
         """The row to report for a death in a case, or after it. The first kill from outside is nobody's fault, and the item is

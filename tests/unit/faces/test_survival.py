@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
@@ -9,6 +10,7 @@ from unittest.mock import Mock
 import pytest
 from xdist.scheduler import LoadScheduling, WorkStealingScheduling  # type: ignore[import-untyped]
 
+from parity.faces.scheduling import HandsOut
 from parity.faces.survival import Survival
 
 
@@ -45,6 +47,20 @@ def test_two_workers_that_end_together_do_not_end_the_run(scheduling: Any, tmp_p
     for test in crashed:
         sched.mark_test_pending(test)
     assert sorted(sched.node2pending[nodes[2]] + sched.pending) == list(range(200))
+
+
+@pytest.mark.parametrize(("seconds", "most"), [(None, 6), (20.0, 2), (60.0, 3), (600.0, 6)])
+def test_an_item_is_given_up_before_it_has_had_more_than_its_share_of_the_time(
+    seconds: float | None, most: int, tmp_path: Path
+) -> None:
+    config: Any = SimpleNamespace(option=SimpleNamespace(parity_rundir=str(tmp_path)))
+    survival = Survival(config, None if seconds is None else HandsOut(True, seconds))
+    test = "t[exp-float32]"
+    survival.deaths = [{"node": test, "blame": "device"}] * (most - 2)
+    assert not survival._is_last(test, False)
+    survival.deaths.append({"node": test, "blame": "device"})
+    assert survival._is_last(test, False)
+    assert not survival._is_last("t[sin-float32]", False)
 
 
 class _Node:
