@@ -210,7 +210,7 @@ def _compared(name: str, make: Maker, device: Any, fail_on: tuple[Status, ...]) 
         fn, inputs, kwargs = make()
         if odd := state.unusual(state.RECORDING[:1]):
             raise UsageError(f"{name}: its file leaves {odd[0]} in force, where no gradient is compared; end that mode there")
-        yield {BEGIN: {"name": name, "dtype": subject(fn, inputs, kwargs).dtype}}
+        yield {BEGIN: {"name": name, "dtype": subject(fn, inputs, kwargs).dtype, "made": make.said}}
         seen: list[Sides] = []
         comparison = compared(Request(fn, inputs, kwargs, device, fail_on=fail_on), seen.append).comparison
         item, records = rows(name, (comparison,))

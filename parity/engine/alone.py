@@ -9,6 +9,7 @@ starts meanwhile: most of what a death costs is the start of two processes.
 from __future__ import annotations
 
 import base64
+import math
 import pickle
 import time
 from collections.abc import Mapping, Sequence
@@ -21,14 +22,14 @@ from parity.engine import inquest, journal
 from parity.engine.child import KILLS, Child, End, Watch
 from parity.engine.inquest import How
 from parity.engine.options import RunOptions
-from parity.engine.rounds import Part
+from parity.engine.rounds import DYING_SHARE, Part
 from parity.engine.suite import Item
 from parity.store.rows import DEVICE, OUTSIDE, UNKNOWN
 
 NONE_LIVES = 12  # deaths without a case that lived, after which the rest of the item is left out
 HANGS = 3  # hung cases after which the rest is left out; each costs its whole patience
 STARTS = 2  # processes without a case after which no other one is started
-SECONDS = 240.0  # for one item
+SECONDS = 240.0  # for one item, or its share of a run with a limit of time
 LOOKED_BACK = 3  # cases before a death that are tried alone where the one at hand lives
 IN_VAIN = 2  # looks back that found nothing, after which no other one is taken: the cases die together, not one of them
 INQUESTS = 3  # of one item
@@ -95,6 +96,7 @@ class IsolatedRunner:
         self._lived = self._hung = self._inquests = self._idle_starts = self._in_vain = 0
         self._process: _Process | None = None
         self._began = time.monotonic()
+        self._seconds = min(SECONDS, DYING_SHARE * (options.time or math.inf))
 
     def checked(self, ordinal: int, text: str, allowed: float, skip: frozenset[int] = frozenset()) -> Checked | None:
         """The result of a case; None if it ended its process or hung, or is left out. allowed: seconds that it may take; skip:
@@ -189,8 +191,8 @@ class IsolatedRunner:
             self._leave_out(f"{HANGS} of its cases hung")
         elif not self._lived and len(self._dead) >= NONE_LIVES:
             self._leave_out(f"each of its first {len(self._dead)} cases ended the process")
-        elif time.monotonic() - self._began > SECONDS:
-            self._leave_out(f"its deaths took more than {SECONDS:.0f} s")
+        elif time.monotonic() - self._began > self._seconds:
+            self._leave_out(f"its deaths took more than {self._seconds:.0f} s")
 
     def _leave_out(self, why: str) -> None:
         """Run no further case, and say so at the last death."""

@@ -84,13 +84,11 @@ def _answered(event: Json) -> Attempt:
 
 def several(cases: Sequence[str], how: How, seconds: float) -> tuple[list[Attempt], str]:
     """Run cases in one process, and print what they do: what came of those before one that ends it or hangs, and how it died,
-    empty if it did not. What strikes late may be that of the case before it, which is left out, too. seconds: what each may
-    take."""
+    empty if it did not. What strikes late may be that of the case before it, the last one. seconds: what each may take."""
     watch = Watch(STARTING + seconds, seconds)
     with Child(REPLAY, {"cases": list(cases), **asdict(how)}, watch, out=SHOWN) as process:
         found = [_answered(event) for event in process if "code" in event]
-        died = process.ending().died
-        return (found[:-1] if died else found), died
+        return found, process.ending().died
 
 
 def held(

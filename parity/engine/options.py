@@ -358,6 +358,7 @@ class RunOptions:
         "the run file to write (JSON lines; by default parity-run-DATE-TIME.jsonl)",
         metavar="FILE",
         read=read_text,
+        flags=("-o", "--output"),
         offered=(RUN,),
     )
     resume: str | None = _option(
@@ -503,7 +504,7 @@ class Option:
     @property
     def flag(self) -> str:
         """Its name on the command line and in the header of a run file."""
-        return self.flags[0] if self.flags else f"--{self.name.replace('_', '-')}"
+        return self.flags[-1] if self.flags else f"--{self.name.replace('_', '-')}"
 
     @property
     def pytest_flag(self) -> str:

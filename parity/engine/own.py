@@ -7,7 +7,7 @@ A job (`parity.comparing.models`) compares each function, because a function may
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -30,7 +30,9 @@ HOW = (
 LAST_WORDS = 300  # most characters of what a process said last
 
 
-def compared(places: Sequence[str], how: How, fail_on: Sequence[str] = (), inputs: Sequence[str] = ()) -> Iterator[Row | str]:
+def compared(
+    places: Sequence[str], how: How, fail_on: Sequence[str] = (), inputs: Sequence[str] = (), say: Callable[[str], None] = print
+) -> Iterator[Row | str]:
     """Compare the functions of some files, and models by name: an item and its records for each of them, a Death where one ends
     or hangs its process, and a text for a function that says nothing (it fails on the CPU, or nothing of it is compared) and
     for a process that ends before it has said that all is done.
@@ -43,7 +45,9 @@ def compared(places: Sequence[str], how: How, fail_on: Sequence[str] = (), input
     while True:
         with Child(MODELS, given | {"done": done}, Watch(STARTING + PATIENCE, PATIENCE)) as process:
             for event in process:
-                if BEGIN not in event:
+                if made := event.get(BEGIN, {}).get("made"):
+                    say(f"{event[BEGIN]['name']}: {made}")
+                elif BEGIN not in event:
                     yield from map(run_file.decode, event["rows"]) if "rows" in event else [event["why"]]
                     done.append(event["name"])
             end = process.ending()

@@ -27,6 +27,8 @@ CAUSES_SHARE = 0.5  # of a worker's time, at most, goes into the causes of what 
 LEAST_SECONDS = 120.0  # of each worker go into causes after all items if needed, and more if the items took longer
 END_SECONDS = 2.5  # workers stop so long before the time is over: they end, and the report is written
 GRACE_SECONDS = 3.0  # after that a case that still runs is ended
+DYING_SHARE = 0.25  # of the time of a run, at most, goes into an item that ends its processes
+START_SECONDS = 5.0  # that a worker takes from its start to its first case
 CUT = "the time was over before it began"  # why a part was skipped
 # Families whose items took longest on an H100 (others 0.3 s each), or hang and end workers, which costs a minute for each item:
 # they come first, so that nobody waits for one of them at the end, and before all those with a single item of half a minute or

@@ -241,7 +241,7 @@ class RunState:
             self.sightings.append(sighting)
             self.writer.write(sighting)
         self.findings += death.blame not in (CPU, OUTSIDE) and not is_accepted(row)
-        self.lost += [row["item"]] if row["last"] else []
+        self.lost += [row["item"]] if row["last"] and row["item"] not in self.lost else []
         if self.timed is not None and row["last"]:
             self.timed.given_up(row["item"])
         return death

@@ -42,13 +42,14 @@ def shrunk(
     """One of each kind of death, shrunk; in the order in which they came. seconds: for all of them; hang_after: after which a
     case counts as hung, by default what an item's case may take."""
     run = Limit(time.monotonic() + min(ALL, seconds))
+    over = f"the {ALL:.0f} s for shrinking deaths were over" if seconds >= ALL else "the time of the run was over"
     kinds = list(_kinds(deaths))
     if not kinds:
         return ()
     environment = surroundings()
     with ThreadPoolExecutor(max(1, min(workers, len(kinds)))) as pool:
         try:
-            return tuple(pool.map(lambda d: _one(d, how, run, hang_after, environment), kinds))
+            return tuple(pool.map(lambda d: _one(d, how, run, hang_after, environment, over), kinds))
         except BaseException:  # Ctrl-C: the threads must not go on
             run.until = 0.0
             raise
@@ -64,9 +65,10 @@ def _kinds(deaths: Iterable[Death]) -> Iterator[Death]:
     yield from by.values()
 
 
-def _one(d: Death, how: How, run: Limit, hang_after: float | None, environment: Mapping[str, str]) -> Shrunk:
+def _one(d: Death, how: How, run: Limit, hang_after: float | None, environment: Mapping[str, str], over: str) -> Shrunk:
+    """One death. over: in words, that there is no time left."""
     if not run.left:
-        return Shrunk(d, why=f"the {ALL:.0f} s for shrinking deaths were over")
+        return Shrunk(d, why=over)
     try:
         case = notation.parse(d.case)
         row = suite.row(case.op)
@@ -76,7 +78,7 @@ def _one(d: Death, how: How, run: Limit, hang_after: float | None, environment: 
     try:
         aspect = next((a for a in ASPECTS if tried.dies(case, a)), None)
         if aspect is None and not tried.dies(case, ""):
-            return Shrunk(d, tried.tries, tried.died, "it was not reproduced")
+            return Shrunk(d, tried.tries, tried.died, "it was not reproduced" if run.left else over)
         tried.patience = min(tried.patience, HUNG) if d.how == "hang" else tried.patience
         best = [case]
 

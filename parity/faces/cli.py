@@ -36,7 +36,11 @@ def main(argv: Sequence[str] | None = None, take: Callable[[Json], None] | None 
             options = commandline.asked(given)
         except ParityError as e:  # of an installed package, or of settings
             print(f"parity: {e}", file=sys.stderr)
-            return e.exit_code
+            return _refused(given, str(e), e.exit_code, take)
+        except Mistake as e:
+            if not commandline.wants_json(given):
+                raise
+            return _refused(given, e.said, UsageError.exit_code, take)
         print("".join(f"{w}\n" for w in warnings), end="", file=sys.stderr)
         with output.patient(), processes.isolated():
             try:
@@ -44,13 +48,10 @@ def main(argv: Sequence[str] | None = None, take: Callable[[Json], None] | None 
                     return _done(options)
                 with output.aside():
                     code = _done(options)
-                (take or _printed)(_answer(options, code))
-                sys.stdout.flush()
+                _answer(options, code, take)
+                return code
             except OSError as e:
-                print(f"parity: {in_words(e)}", file=sys.stderr)
-                sys.stdout = output.nowhere()
-                return OutputError.exit_code
-        return code
+                return _unprinted(e)
 
 
 def _done(options: argparse.Namespace) -> int:
@@ -62,8 +63,11 @@ def _done(options: argparse.Namespace) -> int:
         return code
     except ParityError as e:
         options.error, code = str(e), e.exit_code
-    except Mistake:  # some commands read a part of their line only here
-        raise
+    except Mistake as e:  # some commands read a part of their line only here
+        if not options.json:
+            raise
+        options.error = e.said
+        return UsageError.exit_code
     except SystemExit as e:
         options.error = f"a file of yours called sys.exit({e.code!r}); nothing was compared"
         code = UsageError.exit_code
@@ -73,18 +77,37 @@ def _done(options: argparse.Namespace) -> int:
     return code
 
 
-def _answer(options: argparse.Namespace, code: int) -> Json:
-    """What --json prints."""
+def _refused(given: Sequence[str], why: str, code: int, take: Callable[[Json], None] | None) -> int:
+    """Answer a command line that is wrong, where --json asks for an answer; the exit code."""
+    if commandline.wants_json(given):
+        none = argparse.Namespace(command=commandline.answering(given), verdict=None, error=why, answer=None)
+        with output.patient():
+            try:
+                _answer(none, code, take)
+            except OSError as e:
+                return _unprinted(e)
+    return code
+
+
+def _answer(options: argparse.Namespace, code: int, take: Callable[[Json], None] | None) -> None:
+    """Print what --json asks for, or give it to `take`."""
     from parity.report import answers  # few ask for it
 
     verdict = options.verdict or Conclusion.of(code)
     made = answers.Answer(1, options.command, __version__, code, verdict, options.error, options.answer)
     answer: Json = answers.tree(made)
-    return answer
+    if take is not None:
+        take(answer)
+    else:
+        output.document(json.dumps(answer, indent=1) + "\n")
+        sys.stdout.flush()
 
 
-def _printed(answer: Json) -> None:
-    output.document(json.dumps(answer, indent=1) + "\n")
+def _unprinted(e: OSError) -> int:
+    """Say why the output could not be written; the exit code."""
+    print(f"parity: {in_words(e)}", file=sys.stderr)
+    sys.stdout = output.nowhere()
+    return OutputError.exit_code
 
 
 def job(given: Given) -> Job:

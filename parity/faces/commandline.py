@@ -50,6 +50,24 @@ def add(name: str, module: ModuleType) -> None:
     extensions.note("command", name)
 
 
+def _options(words: Sequence[str]) -> Sequence[str]:
+    """The words among which options stand: those before `--`."""
+    return words[: words.index("--")] if "--" in words else words
+
+
+def wants_json(words: Sequence[str]) -> bool:
+    """Whether a command line asks for its answer as JSON."""
+    return JSON in _options(words)
+
+
+def answering(words: Sequence[str]) -> str:
+    """The command that answers a command line, "parity" if there is none that does."""
+    from parity.report.answers import ANSWERS, NONE  # few ask for it
+
+    command = next((w for w in words if not w.startswith("-")), "")
+    return command if command in ANSWERS else NONE
+
+
 class _Version(argparse.Action):
     """Prints the version, for which it asks git only then."""
 
@@ -68,10 +86,10 @@ class _Front(Parser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """What was asked for, and what no argument takes. -v and --json may be anywhere."""
         words = [*(sys.argv[1:] if args is None else args)]
-        end = words.index("--") if "--" in words else len(words)
-        plain = [w for w in words[:end] if w not in (*VERBOSE, JSON)] + words[end:]
+        mine = _options(words)
+        plain = [w for w in mine if w not in (*VERBOSE, JSON)] + words[len(mine) :]
         o, more = super().parse_known_args(plain, namespace)
-        o.verbose, o.json = (any(w in words[:end] for w in given) for given in (VERBOSE, (JSON,)))
+        o.verbose, o.json = any(w in mine for w in VERBOSE), wants_json(words)
         return o, more
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:

@@ -35,9 +35,10 @@ def _plan(how: How) -> RunPlan:
     return run_plan(RunOptions(device=how.device or "auto", faults=how.faults, fail_on=fail_on), 0.0, None)
 
 
-def run(case: Case, how: How, journal: Journal | None = None) -> tuple[int, list[Record]]:
+def run(case: Case, how: How, journal: Journal | None = None, linger: float = 0.0) -> tuple[int, list[Record]]:
     """Print what the case does on the device; the exit code (`of_cases`), and what was measured. journal: records the case, for
-    the process that outlives this one.
+    the process that outlives this one; that one prints a case that ends this one, which has printed nothing of it. linger:
+    seconds to wait before.
 
     Raises CaseError for a case that cannot be rebuilt here, DeviceError and UsageError as resolving a device does.
     """
@@ -45,13 +46,15 @@ def run(case: Case, how: How, journal: Journal | None = None) -> tuple[int, list
     row = suite.row(case.op)
     item, text = suite.Item(row, case.dtype), notation.case_text(case)
     refuse_giants(row, case)
-    print(text)
     try:
         results = replay(item, plan, case, journal)
+        time.sleep(linger)
     except ParityError:
         raise
     except Exception as e:  # a person may type any arguments
         raise CaseError(f"the case cannot be built: {said(e)}") from e
+    finally:
+        print(text)
     records = [record(item, r, text, "", True) for r in results]
     for r, stored in zip(results, records):
         more = [*(body(r) if r.verdict.status in FINDINGS else []), *map(metadata.sentence, r.notes)]
@@ -82,8 +85,7 @@ def _answer(text: str, how: How, journal: Journal, last: bool) -> tuple[int, lis
     try:
         if how.setup:
             run_setup(how.setup)
-        code, records = run(notation.parse(text), how, journal)
-        time.sleep(LINGER if last else 0.0)
+        code, records = run(notation.parse(text), how, journal, LINGER if last else 0.0)
         sys.stdout.flush()
     except ParityError as e:
         sys.stdout.flush()  # what was printed before comes first, also where both go to one file

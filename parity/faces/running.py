@@ -186,7 +186,8 @@ def _own(o: RunOptions, reporter: Any) -> int:
     if o.shard and not o.shard.startswith("1/"):  # they are no items that could be shared out
         return int(reporter.run.result().exit_code)
     reporter.run.own_left = True  # until all have been heard of
-    for row in own.compared(o.model, How(o.device, o.faults, o.setup), statuses(o.fail_on, "--fail-on", ALSO), o.input):
+    fail_on = statuses(o.fail_on, "--fail-on", ALSO)
+    for row in own.compared(o.model, How(o.device, o.faults, o.setup), fail_on, o.input, reporter.say):
         reporter.own(row)
     reporter.run.own_left = False
     return int(reporter.run.result().exit_code)

@@ -44,7 +44,7 @@ class HandsOut:
     def __init__(self, causes: bool, seconds: float | None = None, yields: Mapping[str, float] | None = None) -> None:
         """causes: whether there are parts that look for causes when all items are done; seconds: the limit of time."""
         self.causes, self.yields = causes, yields or {}
-        self.timed = seconds is not None
+        self.timed, self.seconds = seconds is not None, seconds or math.inf
         self.deadline = math.inf if seconds is None else time.monotonic() + seconds - END_SECONDS
         self.found: dict[str, None] = {}  # items whose findings are to be explained, in order
 
@@ -93,6 +93,7 @@ class Schedule(LoadScheduling):  # type: ignore[misc]  # an untyped base
         self._first: Items | Queue = Queue(())
         self.causes = Causes({}, out.found, lambda: 0.0)
         self._phases: tuple[Phase, ...] = ()
+        self._timed: tuple[Queue, Rounds] | None = None  # the pinned cases and exploration, with a limit of time
         self._spent = 0.0  # seconds of workers for what causes share the time with: items, or exploration
 
     @property
@@ -120,7 +121,7 @@ class Schedule(LoadScheduling):  # type: ignore[misc]  # an untyped base
         causes = {item: index for index, (item, number) in tests if number == CAUSES}
         if self._out.timed:
             rounds = Rounds(((k, item, number) for k, (item, number) in tests if number > PINNED), self._out.yields)
-            self._first = Queue(pinned)
+            self._timed = self._first, _ = Queue(pinned), rounds
             share = functools.partial(self._share_spent_otherwise, rounds)
             self.causes = Causes(causes, self._out.found, share)
             self._phases = self._first, self.causes, rounds
@@ -149,13 +150,17 @@ class Schedule(LoadScheduling):  # type: ignore[misc]  # an untyped base
             self.config.hook.pytest_parity_idle(workers=len(self.nodes), idle=idle)
 
     def mark_test_pending(self, item: str) -> None:
-        """A test is to be run again. A part that looks for causes waits for its turn, and for its share of the time."""
+        """A test is to be run again. A part that looks for causes waits for its turn, and for its share of the time; with a
+        limit of time, any other one comes after those of all other items."""
         assert self.collection is not None
         name, number = part_of(item)
+        index = self.collection.index(item)
         if number == CAUSES:
-            self.causes.again(name, self.collection.index(item))
+            self.causes.again(name, index)
+        elif self._timed is not None:  # a worker takes seconds to start, and the time is that of all items
+            self._timed[number > PINNED].again(name, index)
         else:
-            self.pending.insert(0, self.collection.index(item))
+            self.pending.insert(0, index)
         self._check_all()
 
     def remove_node(self, node: WorkerController) -> str | None:
@@ -207,6 +212,10 @@ class Queue:
     def take(self, worker: Any) -> int | None:
         """See `Phase`."""
         return self._tests.popleft() if self._tests else None
+
+    def again(self, item: str, test: int) -> None:
+        """A test is to be run once more, after all others."""
+        self._tests.append(test)
 
 
 class Items:
@@ -306,20 +315,29 @@ class Rounds:
         """tests: (test, item, round) of each; yields: as in `HandsOut`."""
         self._yields = yields
         self._later: dict[int, dict[str, int]] = {}  # round -> item -> test
-        self._now: deque[int] = deque()  # what is left of the current round
+        self._now: deque[tuple[str, int]] = deque()  # (item, test) of what is left of the current round
         for test, item, number in tests:
             self._later.setdefault(number, {})[item] = test
 
     def has_more(self) -> bool:
         """See `Phase`."""
-        return bool(self._now) or any(self._worth(item) >= 0 for tests in self._later.values() for item in tests)
+        left = (*(item for item, _ in self._now), *(item for tests in self._later.values() for item in tests))
+        return any(self._worth(item) >= 0 for item in left)
 
     def take(self, worker: Any) -> int | None:
         """See `Phase`; begins the next round if one is through."""
-        while not self._now and self._later:
-            tests = self._later.pop(min(self._later))
-            self._now.extend(tests[i] for i in sorted(tests, key=lambda i: -self._worth(i)) if self._worth(i) >= 0)
-        return self._now.popleft() if self._now else None
+        while self._now or self._later:
+            if not self._now:
+                tests = self._later.pop(min(self._later))
+                self._now.extend(sorted(tests.items(), key=lambda pair: -self._worth(pair[0])))
+            item, test = self._now.popleft()
+            if self._worth(item) >= 0:  # it may have been given up meanwhile
+                return test
+        return None
+
+    def again(self, item: str, test: int) -> None:
+        """A test is to be run once more, at the end of the current round."""
+        self._now.append((item, test))
 
     def _worth(self, item: str) -> float:
         return self._yields.get(item, 0.0)

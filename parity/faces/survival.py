@@ -21,7 +21,7 @@ from parity.core.results import Json
 from parity.engine import child, inquest, memory
 from parity.engine.journal import FULL
 from parity.engine.options import RunOptions
-from parity.engine.rounds import CUT, GRACE_SECONDS, part_of
+from parity.engine.rounds import CUT, DYING_SHARE, GRACE_SECONDS, START_SECONDS, part_of
 from parity.faces.remote import is_remote
 from parity.report.words import plural
 
@@ -32,8 +32,10 @@ if TYPE_CHECKING:
 
 ALONE_AFTER = 3  # deaths of an item, after which its cases run in processes of their own
 DEATHS_PER_ITEM = 6  # after which it is given up
+LEAST_DEATHS = 2  # the same where the run has little time
 KILLS_PER_ITEM = 20  # from outside: by a person, or for the machine's memory
 STILLBORN = 10  # workers that end one after another before any case, after which the run ends
+BY_ITSELF = 3  # the same in the place of one worker, where nothing outside ends them: each start takes seconds
 INQUESTS = 24  # most inquests of a run; each takes as long as starting six processes
 INQUEST_SECONDS = 300.0  # for those that are left when all else is done
 STARTS = 3  # times that a worker of this machine is started, before the run ends with its error
@@ -129,10 +131,16 @@ class Survival:
         if not error or journal.read(self.folder / f"journal-{node.gateway.id}") is not None or is_remote(node):
             return
         self._stillborn += 1
-        if self._stillborn >= STILLBORN and self._session is not None:
-            why = f"{STILLBORN} workers ended one after another ({child.word(_exit_code(node))}) before their first case"
-            text = f"{why}; try the device with parity doctor, and the run with fewer workers (-n 1)"
-            (self.folder / f"{UNABLE}{DeviceError.exit_code}").write_text(text, encoding="utf-8")
+        code, workers = _exit_code(node), int(getattr(self.config.option, "numprocesses", None) or 1)
+        outside = code is None or -code in child.OUTSIDERS
+        most = STILLBORN if outside else min(STILLBORN, BY_ITSELF * workers)
+        if self._stillborn >= most and self._session is not None:
+            setup = getattr(self.config.option, "parity_setup", None)
+            why = f"{self._stillborn} workers ended one after another ({child.word(code)}) before their first case"
+            steps = [f"look at {setup}, which each runs first (--setup)"] if setup else []
+            steps += ["try the device with parity doctor"]
+            steps += ["the run with fewer workers (-n 1)"] if workers > 1 else []
+            (self.folder / f"{UNABLE}{DeviceError.exit_code}").write_text(f"{why}; {', or '.join(steps)}", encoding="utf-8")
             self._session.shouldstop = why
 
     @pytest.hookimpl(optionalhook=True)
@@ -270,7 +278,13 @@ class Survival:
 
         before = self._before(crashitem)
         own = sum(d["blame"] != OUTSIDE for d in before) + (not outside)
-        return own >= DEATHS_PER_ITEM or len(before) + 1 >= KILLS_PER_ITEM
+        return own >= self._most_deaths() or len(before) + 1 >= KILLS_PER_ITEM
+
+    def _most_deaths(self) -> int:
+        """After how many an item is given up. With a limit of time, what the starts of so many workers take is its share."""
+        if self._timed is None:
+            return DEATHS_PER_ITEM
+        return min(DEATHS_PER_ITEM, max(LEAST_DEATHS, int(DYING_SHARE * self._timed.seconds / START_SECONDS)))
 
     def _within(self, crashitem: str, entry: Any, code: int | None, worker: str) -> dict[str, Any]:
         """The row to report for a death in a case, or after it. The first kill from outside is nobody's fault, and the item is

@@ -23,8 +23,9 @@ else:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a command says. code: its exit code; verdict: of what was asked about, or whether the command could answer at all;
-    error: why it could not, empty where it could; data: the answer, null where there is none."""
+    """What a command says. command: its name, "parity" where the line names none that answers; code: its exit code; verdict: of
+    what was asked about, or whether the command could answer at all; error: why it could not, empty where it could; data: the
+    answer, null where there is none."""
 
     parity_answer: Literal[1]
     command: str
@@ -196,6 +197,7 @@ class Examined:
     fingerprint: Mapping[str, Any]
 
 
+NONE = "parity"  # what stands for the command where a line names none that answers
 # What each command answers, one of these. A command that is not here takes no --json.
 ANSWERS: Mapping[str, tuple[type[Any], ...]] = {
     "run": (Ran, Listed),

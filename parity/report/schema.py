@@ -13,7 +13,7 @@ from pathlib import Path
 
 from parity.core.results import Json
 from parity.core.stored import schemas
-from parity.report.answers import ANSWERS, Answer
+from parity.report.answers import ANSWERS, NONE, Answer
 from parity.store.rows import KINDS, Header
 from parity.store.upgrades import FORMAT, MAGIC
 
@@ -53,7 +53,7 @@ def of_answer() -> Json:
     made = schemas([Answer, *(kind for kinds in ANSWERS.values() for kind in kinds)])
     of = [
         {"properties": {"command": {"const": command}, "data": {"anyOf": [*map(_ref, kinds), {"type": "null"}]}}}
-        for command, kinds in ANSWERS.items()
+        for command, kinds in {**ANSWERS, NONE: ()}.items()
     ]
     answer = made["Answer"] | {"oneOf": of}
     return _described("An answer of parity", (Answer,), {**made, "Answer": answer})

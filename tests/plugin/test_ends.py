@@ -21,7 +21,7 @@ from parity.core.results import Fingerprint, Record
 from parity.faces.commands import replay
 from parity.store import run_file
 from parity.store.code import code_of
-from parity.store.rows import End, Header, Run
+from parity.store.rows import End, Header, ItemRow, Run
 from parity.store.run_file import Writer
 
 PARITY = (sys.executable, "-m", "parity")
@@ -220,6 +220,41 @@ def test_a_run_file_names_code_and_never_runs_it(
         assert code == 0
         assert "set up" not in out + err
         assert "another" not in out + err
+
+
+DEADLY = """
+import os
+from parity.devices import Fault
+
+FAULTS = [
+    Fault("ends", ("sin",), lambda call: os.abort()),
+    Fault("wrong", ("exp", "cos"), lambda call: call.run() * 2 + 1),
+]
+"""
+
+
+@pytest.mark.slow
+def test_a_case_of_a_replay_is_printed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Also one that ends the process that others share, and the one before it, which is tried again."""
+    monkeypatch.chdir(tmp_path)
+    Path("faults.py").write_text(DEADLY)
+    asked = ("--device", "sim", "--setup", "faults.py")
+    code, out, _ = commands.said(capfd, "replay", "sin(float32[2])", *asked)
+    assert (code, out.count("sin(float32[2])\n")) == (1, 1)
+    cases = [f"{op}(float32[2])" for op in ("exp", "sin", "cos")]
+    fingerprint = Fingerprint("0", "2.13.0", "", "3.11", "Linux", "x86_64", "sim", "")
+    with Writer(Path("run.jsonl")) as writer:
+        writer.write(Header(fingerprint, faults=code_of("faults.py")))
+        for case in cases:
+            op = case.partition("(")[0]
+            writer.write(Record(case, op, "float32", "forward", "wrong", shrunk=case))
+            writer.write(ItemRow(op, "float32", 1, {"forward": {"wrong": 1}}))
+        writer.write(End(1.0, {"wrong": 3}, "", 3))
+    code, out, _ = commands.said(capfd, "replay", "run.jsonl", *asked)
+    assert [out.count(f"{case}\n") for case in cases] == [1, 1, 1], out
+    assert (code, "3 of 3 cases differ" in out) == (1, True)
 
 
 def test_findings_of_a_run_are_replayed_once_each() -> None:

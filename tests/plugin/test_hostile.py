@@ -370,3 +370,18 @@ def test_a_death_that_needs_the_cases_before_it_is_no_agreement(
     done = replay_command._replayed(both, (), inquest.How("sim"))
     assert [r.code for r in done] == [0, 1 if died else 0]
     assert ("the process died (SIGABRT), and it does not die of this case alone" in capsys.readouterr().out) is bool(died)
+
+
+def test_what_one_process_has_printed_another_one_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The case before a death is tried alone, because it may have died late, and has been printed."""
+    quiet: list[tuple[str, bool]] = []
+
+    def attempt(case: str, how: inquest.How, seconds: float, still: bool) -> inquest.Attempt:
+        quiet.append((case, still))
+        return inquest.Attempt(0)
+
+    cases = [f"exp(float32[{n}])" for n in range(1, 5)]
+    monkeypatch.setattr(inquest, "several", lambda cases, *_: ([inquest.Attempt(0)] * min(2, len(cases)), "SIGABRT"))
+    monkeypatch.setattr(inquest, "attempt", attempt)
+    assert [r.case for r in replay_command._replayed(cases, (), inquest.How("sim"))] == cases
+    assert quiet == [(cases[1], True), (cases[2], False), (cases[3], False)]

@@ -128,13 +128,18 @@ def test_a_file_whose_functions_are_not_all_compared_says_so(
     assert [x.op for x in heard if isinstance(x, ItemRow)] == ([] if "_exit" in more else ["models.py:sine"])
 
 
-def test_a_model_by_its_name_is_an_item_with_the_inputs_that_were_given(
+def test_a_model_by_its_name_is_an_item_with_the_inputs_that_were_given_or_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("nets.py").write_text(MODELS)
-    (item,) = (x for x in own.compared(["nets:mlp"], How("sim"), inputs=["float32[3,16]"]) if isinstance(x, ItemRow))
-    assert (item.op, item.counts["forward"]) == ("nets:mlp", {"agree": 1})
+    Path("nets.py").write_text(MODELS + "\n\ndef bare():\n    return nn.Linear(16, 4)\n")
+    said: list[str] = []
+    for name, inputs in (("nets:mlp", ["float32[3,16]"]), ("nets:mlp", []), ("nets:bare", [])):
+        assert said == []
+        heard = own.compared([name], How("sim"), inputs=inputs, say=said.append)
+        (item,) = (x for x in heard if isinstance(x, ItemRow))
+        assert (item.op, item.counts["forward"]) == (name, {"agree": 1})
+    assert said == ["nets:bare: inputs float32[2, 16].normal(), from its first layer"], "as parity locate says it"
 
 
 TESTS = """

@@ -18,6 +18,7 @@ import pytest
 import yaml
 from workflow import ROOT, Runner, machine, wanted
 
+from parity.core import project
 from parity.store import run_file
 
 WORKFLOW = ROOT / ".github/workflows/parity.yml"
@@ -250,6 +251,43 @@ def test_a_known_file_that_is_named_must_be_there(stub: Runner) -> None:
     assert on_mac(stub, known="other.toml") == "failure"
     assert "parity: there is no file of known findings 'other.toml'" in stub.output
     assert len([line for line in asked(stub) if line[0] == "run"]) == 2
+
+
+def test_settings_of_the_project_count_where_an_input_is_empty(stub: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an input gives decides, and what nobody gives is the action's own."""
+    monkeypatch.delenv(project.FILE, raising=False)  # the job is somebody else's, who begins
+    stub.inputs = {}
+    known = [stub.folder / "parity-known.toml", stub.folder / "mine.toml"]
+    for path in known:
+        path.touch()
+    assert on_mac(stub) == "success", stub.output
+    doctor, run = asked(stub)[:2]
+    assert doctor == ["doctor", "--device", "mps"]
+    assert run[1:9] == ["--device", "mps", "--profile", "quick", "--seed", "0", "--time", "20m"]
+    assert run[9:11] == ["--known", "parity-known.toml"]
+    assert saved(stub) == [f"parity-baseline-parity-{LANE.replace('sim', 'mps', 1)}-2-1"]
+
+    settings = ('device = "cuda"', 'profile = "full"', 'known = "mine.toml"', 'fail-on = ["unsupported"]')
+    (stub.folder / "pyproject.toml").write_text("\n".join(("[tool.parity]", *settings)))
+    assert on_mac(stub) == "success", stub.output
+    doctor, run = [line for line in asked(stub) if line[0] in ("doctor", "run")][2:]
+    assert doctor == ["doctor"]
+    assert run[1:5] == ["--seed", "0", "--time", "20m"]
+    assert not {"--device", "--profile", "--known", "--fail-on"} & {*run}
+    assert f"parity-baseline-parity-{LANE.replace('sim', 'cuda', 1)}-3-1" in saved(stub)
+
+    stub.inputs = {"device": "sim", "profile": "deep", "known": "parity-known.toml", "strict-known": "true"}
+    assert on_mac(stub) == "success", stub.output
+    doctor, run = [line for line in asked(stub) if line[0] in ("doctor", "run")][4:]
+    assert doctor == ["doctor", "--device", "sim"]
+    assert run[1:5] == ["--device", "sim", "--profile", "deep"]
+    assert run[9:13] == ["--known", "parity-known.toml", "--fail-on", "known,unsupported"]
+
+    (stub.folder / "pyproject.toml").write_text("[tool.parity]\ndevise = 'sim'\n")
+    stub.inputs = {}
+    assert on_mac(stub) == "failure"
+    assert "[tool.parity] has no key 'devise'" in stub.output
+    assert "Traceback" not in stub.output
 
 
 def test_a_night_is_strict_about_known_findings_where_there_are_any(stub: Runner) -> None:

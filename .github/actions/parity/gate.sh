@@ -6,7 +6,6 @@ set -euo pipefail
 
 root=$(cd "$(dirname "$0")/../../.." && pwd)
 folder=${PARITY_FOLDER:-parity-out}
-device=${PARITY_DEVICE:-mps}
 venv=${RUNNER_TEMP:-$PWD/.parity}/parity-venv
 python=python3
 if [ "${PARITY_OWN_PYTHON:-}" = true ]; then
@@ -43,8 +42,19 @@ pip_install() {
     fi
 }
 
+# What a key of [tool.parity] says: it counts where an input is empty, which is not passed then.
+setting() {
+    "$python" -P -c 'import sys
+from parity.core import errors, project
+try:
+    value = getattr(project.found(), sys.argv[1])
+except errors.ParityError as e:
+    sys.exit(f"parity: {e}")
+print(value if isinstance(value, str) else ",".join(value))' "$1" || exit 2
+}
+
 install() {
-    local list more=() torch=() constraints=() lane
+    local list more=() torch=() constraints=() device=${PARITY_DEVICE:-} lane
     list=$(mktemp)
     words "${PARITY_INSTALL:-}" > "$list"
     while IFS= read -r -d '' word; do more+=("$word"); done < "$list"
@@ -61,6 +71,8 @@ install() {
     [ ${#more[@]} -eq 0 ] || pip_install "${more[@]}"
     pip_install ${constraints[@]+"${constraints[@]}"} "$root"
     dirname "$(command -v parity)" >> "${GITHUB_PATH:-/dev/null}"
+    [ -n "$device" ] || device=$(setting device)
+    device=${device:-mps}
     # Lanes of a matrix that differ in one of these have artifacts and baselines of their own. A nightly torch is one lane.
     lane=$("$python" -c 'import importlib.metadata as m, sys
 print("torch" + m.version("torch").partition(".dev")[0], "py%d.%d" % sys.version_info[:2], sep="-")')
@@ -89,17 +101,19 @@ merge() {
 }
 
 run() {
-    local list known=${PARITY_KNOWN:-} ops=() more=() arguments=(--device "$device") code=0 pid log
+    local list known=${PARITY_KNOWN:-} own_known fail_on ops=() more=() arguments=() code=0 pid log
     mkdir -p "$folder"
     rm -f "$folder/code"
     [ -z "${PARITY_MERGE:-}" ] || merge
     if [ -n "$known" ] && [ ! -f "$known" ]; then
         fail 2 "there is no file of known findings '$known'; parity known add writes one, or leave 'known' out"
     fi
-    [ -n "$known" ] || [ ! -f parity-known.toml ] || known=parity-known.toml
+    # Not `auto`: on a machine without the device, a simulated one would be tested in its place.
+    [ -n "${PARITY_DEVICE:-}" ] || [ -n "$(setting device)" ] || PARITY_DEVICE=mps
+    [ -z "${PARITY_DEVICE:-}" ] || arguments+=(--device "$PARITY_DEVICE")
     [ -z "${PARITY_SETUP:-}" ] || arguments+=(--setup "$PARITY_SETUP")
     # A suspect device (1) is named and the run goes on; an absent or unusable one (4) ends the job here.
-    parity doctor "${arguments[@]}" || code=$?
+    parity doctor ${arguments[@]+"${arguments[@]}"} || code=$?
     [ "$code" -le 1 ] || exit "$code"
     code=0
     list=$(mktemp)
@@ -107,11 +121,18 @@ run() {
     while IFS= read -r -d '' word; do ops+=("$word"); done < "$list"
     words "${PARITY_ARGUMENTS:-}" > "$list"
     while IFS= read -r -d '' word; do more+=("$word"); done < "$list"
-    arguments+=(--profile "${PARITY_PROFILE:-quick}" --seed "${PARITY_SEED:-0}")
+    [ -n "${PARITY_PROFILE:-}" ] || [ -n "$(setting profile)" ] || PARITY_PROFILE=quick
+    [ -z "${PARITY_PROFILE:-}" ] || arguments+=(--profile "$PARITY_PROFILE")
+    arguments+=(--seed "${PARITY_SEED:-0}")
     [ -z "${PARITY_TIME:-}" ] || arguments+=(--time "$PARITY_TIME")
     [ -z "${PARITY_SHARD:-}" ] || arguments+=(--shard "$PARITY_SHARD")
+    own_known=$(setting known)
+    [ -n "$known$own_known" ] || [ ! -f parity-known.toml ] || known=parity-known.toml
     [ -z "$known" ] || arguments+=(--known "$known")
-    [ -z "$known" ] || [ "${PARITY_STRICT_KNOWN:-}" != true ] || arguments+=(--fail-on known)
+    if [ -n "$known$own_known" ] && [ "${PARITY_STRICT_KNOWN:-}" = true ]; then
+        fail_on=$(setting fail_on)
+        arguments+=(--fail-on "known${fail_on:+,$fail_on}")
+    fi
     arguments+=(--output "$folder/run.jsonl" --findings "$folder/findings" --junit-xml "$folder/junit.xml")
     # In the background, because bash hears a signal only after a command in the foreground has ended.
     log=$(mktemp -d)/log

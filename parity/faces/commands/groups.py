@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from parity.core import project
-from parity.core.errors import UsageError
+from parity.core.errors import UsageError, brief
 from parity.core.results import statuses
 from parity.engine.options import (
     ALSO,
@@ -38,7 +38,11 @@ WAYS = ("terminal", "markdown", "json", "junit", "html")  # of a diff
 
 
 class Mistake(SystemExit):
-    """A command line is wrong, which was said. Any other SystemExit in a command comes from a person's file."""
+    """A command line is wrong, which was said. Any other SystemExit in a command comes from a person's file. said: in words."""
+
+    def __init__(self, said: str) -> None:
+        super().__init__(UsageError.exit_code)
+        self.said = said
 
 
 class Parser(argparse.ArgumentParser):
@@ -46,8 +50,9 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong, and end with 2."""
-        print(f"parity: {message}; see {self.prog} --help", file=sys.stderr)
-        raise Mistake(UsageError.exit_code)
+        said = brief(f"{message}; see {self.prog} --help")
+        print(f"parity: {said}", file=sys.stderr)
+        raise Mistake(said)
 
 
 def add_device(to: argparse.ArgumentParser, by_default: str = "auto by default") -> None:

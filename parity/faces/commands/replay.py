@@ -84,12 +84,14 @@ def _replayed(cases: Sequence[str], deadly: Collection[str], how: How) -> list[R
         alive = [*itertools.takewhile(lambda case: case not in deadly, cases[len(done) :])]
         sys.stdout.flush()  # the child writes to the same stream
         ended, died = inquest.several(alive, how, SECONDS) if len(alive) > 1 else ([], "")
-        done += [_lived(case, a) for case, a in zip(alive, ended)]
+        printed = len(done) + len(ended)
+        done += [_lived(case, a) for case, a in zip(alive, ended[:-1] if died else ended)]
         # Those that may have ended it, else the next one, which has ended a process before, or is the last.
-        alone = [one(case, how) for case in cases[len(done) : len(done) + (2 if died else 1)]]
+        some = [*enumerate(cases)][len(done) : len(done) + (2 if died else 1)]
+        alone = [one(case, how, k < printed) for k, case in some]
         if died and not any(a.died for a in alone):
             what = f"crash: after the cases before it the process died ({died}), and it does not die of this case alone"
-            print(f"{alone[-1].case}\n  {what}")
+            print(f"  {what}")  # under the case, which came last
             alone[-1] = replace(alone[-1], code=1, text=(*alone[-1].text, what), died=died)
         done += alone
     return done
@@ -172,11 +174,12 @@ def _holds(r: Record, part: str) -> bool:
     return part in f"{head} {r.case} {r.shrunk}" or set(part.split()) <= set(head.split())
 
 
-def one(case: str, how: How) -> Replayed:
-    """Replay one case. If its process dies, an inquest decides whether CPU or device is to blame."""
+def one(case: str, how: How, quiet: bool = False) -> Replayed:
+    """Replay one case. If its process dies, an inquest decides whether CPU or device is to blame. quiet: print nothing of one
+    that lives."""
     sys.stdout.flush()  # the child writes to the same stream
     case = notation.case_text(notation.parse(case))
-    ended = inquest.attempt(case, how, SECONDS)
+    ended = inquest.attempt(case, how, SECONDS, quiet)
     if not ended.died:
         return _lived(case, ended)
     what = f"hang: {ended.died}" if ended.hung else f"crash: the process died ({ended.died})"

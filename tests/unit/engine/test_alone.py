@@ -6,9 +6,11 @@ never come back.
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -70,12 +72,16 @@ class _Process:
 
 
 def checked(
-    played: Played, monkeypatch: pytest.MonkeyPatch, earlier: Iterable[Any] = (), skip: Iterable[int] = ()
+    played: Played,
+    monkeypatch: pytest.MonkeyPatch,
+    earlier: Iterable[Any] = (),
+    skip: Iterable[int] = (),
+    time: float | None = None,
 ) -> tuple[IsolatedRunner, list[int]]:
     """The item's cases, asked for in order but for some, and the ordinals of those that have a result."""
     monkeypatch.setattr(alone, "_Process", played.process)
     monkeypatch.setattr("parity.engine.inquest.held", lambda *_: (DEVICE, "it comes with the device"))
-    one = IsolatedRunner(ITEM, None, RunOptions(), 0.0, "test[exp-float32]", list(earlier))
+    one = IsolatedRunner(ITEM, None, RunOptions(time=time), 0.0, "test[exp-float32]", list(earlier))
     out, got = frozenset(skip), []
     for k in (k for k in range(CASES) if k not in out):
         result = one.checked(k, f"case {k}", 20.0, out)
@@ -96,6 +102,17 @@ def test_cases_that_die_are_told_and_the_others_run(monkeypatch: pytest.MonkeyPa
     assert not one.left_out
     one, got = checked(Played(), monkeypatch)
     assert (got, told(one)) == (list(range(CASES)), [])
+
+
+def test_deaths_take_no_more_than_their_share_of_a_run_with_a_limit_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cases after them are left out then. A clock of ten seconds between two looks at it."""
+    clock = itertools.count(0.0, 10.0)
+    monkeypatch.setattr(alone, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    one, got = checked(Played(kills=frozenset({3, 4})), monkeypatch, time=20.0)
+    assert (got, told(one)) == ([0, 1, 2], [(3, "crash", DEVICE)])
+    assert one.left_out == "its deaths took more than 5 s"
+    one, got = checked(Played(kills=frozenset({3, 4})), monkeypatch, time=600.0)
+    assert (got, len(one.deaths), one.left_out) == ([0, 1, 2, 5, 6, 7, 8, 9], 2, "")
 
 
 def test_what_nobody_asks_for_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:

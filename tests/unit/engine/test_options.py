@@ -58,6 +58,7 @@ def test_every_field_is_an_option_of_the_command_line(monkeypatch: pytest.Monkey
     assert RunOptions.of_command_line(parser.parse_args(["run", "--resume", "old.jsonl"])) == RunOptions(resume="old.jsonl")
     monkeypatch.delenv(HANG_AFTER)
     assert RunOptions.of_command_line(parser.parse_args(["run"])) == RunOptions()
+    assert RunOptions.of_command_line(parser.parse_args(["run", "-o", "a.jsonl"])).output == "a.jsonl", "as with every command"
     assert not [f.name for f in fields(RunOptions) if getattr(ASKED, f.name) == f.default], "ASKED lacks a new field"
 
 

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import jsonschema  # type: ignore[import-untyped]  # check-jsonschema brings it
 import pytest
 
-from parity.faces import cli, commandline
+from parity.core.errors import LONGEST
+from parity.engine.child import End as Ended
+from parity.faces import cli, commandline, upgrading
+from parity.history import environments
+from parity.history.environments import Environment
 from parity.report import answers, run_answers, schema
+from parity.store import run_file
+from parity.store.rows import End, Run
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 FAULTY, HEALTHY = (str(GOLDEN / f"{name}.jsonl") for name in ("faulty", "healthy"))
@@ -19,13 +29,13 @@ FAULTS = "from parity.devices import Fault\nFAULTS = [Fault('a', ('linear',), la
 SCHEMA = schema.of_answer()
 
 
-def told(capfd: pytest.CaptureFixture[str], *argv: str) -> tuple[int, Any, str]:
+def told(capfd: pytest.CaptureFixture[str], *argv: str, command: str = "") -> tuple[int, Any, str]:
     """The exit code, what is on standard output, which must be one valid answer, and what is on standard error."""
     code = cli.main([*argv, "--json"])
     out, err = capfd.readouterr()
     answer = json.loads(out)
     assert [e.message for e in jsonschema.Draft202012Validator(SCHEMA).iter_errors(answer)] == []
-    assert (answer["command"], answer["code"]) == (argv[0], code)
+    assert (answer["command"], answer["code"]) == (command or argv[0], code)
     return code, answer, err
 
 
@@ -90,12 +100,122 @@ def test_what_keeps_a_command_from_answering_is_an_answer(
     assert answer["error"] in err
 
 
-def test_only_commands_that_answer_take_it(capfd: pytest.CaptureFixture[str]) -> None:
-    """Behind `--` it is a word like any other."""
+@pytest.mark.parametrize(
+    ("argv", "command", "error"),
+    [
+        (("run", "--nosuch"), "run", "unrecognized arguments: --nosuch; see parity --help"),
+        (
+            ("run", "exp", "--examples", "0"),
+            "run",
+            "argument --examples: '0' is not a number of 1 or more; see parity run --help",
+        ),
+        (("diff",), "diff", "the following arguments are required"),
+        (("upgrade", "exp", "--after", ".", "--examples", "x"), "upgrade", "'x' is not a number of 1 or more"),
+        (("-v", "known", "nosuch"), "known", "invalid choice: 'nosuch'"),
+        (("runn",), "parity", "invalid choice: 'runn'"),
+        ((), "parity", "the following arguments are required: COMMAND; see parity --help"),
+        (("help",), "parity", "help takes no --json; these do: run, report"),
+    ],
+)
+def test_a_wrong_command_line_is_an_answer(
+    argv: tuple[str, ...], command: str, error: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """And the same text on standard error, alone where nobody asks for JSON."""
+    code, answer, err = told(capfd, *argv, command=command)
+    assert (code, answer["verdict"], answer["data"]) == (2, "INCONCLUSIVE", None)
+    assert error in answer["error"]
+    assert err == f"parity: {answer['error']}\n"
+    if argv != ("help",):
+        with pytest.raises(SystemExit):
+            cli.main([*argv, "--", "--json"])
+        assert capfd.readouterr().out == ""
+
+
+def test_wrong_settings_are_an_answer(capfd: pytest.CaptureFixture[str]) -> None:
+    Path("pyproject.toml").write_text("[tool.parity]\ndevise = 'sim'\n")
+    code, answer, err = told(capfd, "run", "exp")
+    assert (code, answer["verdict"]) == (2, "INCONCLUSIVE")
+    assert "devise" in answer["error"]
+    assert err == f"parity: {answer['error']}\n"
+
+
+@pytest.mark.parametrize(
+    "words", [("run", "exp", "--nosuch" + 10_000 * "x"), ("run", "--source", 10_000 * "x"), (10_000 * "x",)]
+)
+def test_a_refusal_has_500_characters_at_most(words: tuple[str, ...], capfd: pytest.CaptureFixture[str]) -> None:
+    """A long value is cut in its middle; what was refused, and the next step stay."""
+    with suppress(SystemExit):
+        cli.main([*words])
+    err = capfd.readouterr().err
+    assert len(err) <= len("parity: ") + LONGEST + 1
+    assert "xxx ... xxx" in err
+
+
+def test_merged_shards_are_an_answer(capfd: pytest.CaptureFixture[str]) -> None:
+    """What was merged, what is missing of it, and that nothing was compared."""
+    whole = run_file.read(Path(HEALTHY))
+    empty = Run(whole.header, (), (), (), End(expected=0))
+    for name, run, shard in (("1", whole, "1/2"), ("2", empty, "2/2"), ("none", empty, "1/2")):
+        run_file.write(Path(f"{name}.jsonl"), replace(run, header=replace(run.header, shard=shard)))
+    code, answer, err = told(capfd, "merge", "1.jsonl", "2.jsonl", "-o", "run.jsonl")
+    assert (code, answer["verdict"], answer["error"]) == (0, "PASS", "")
+    held = {"items": len(whole.items), "records": len(whole.records)}
+    merged = {"file": "run.jsonl", "shards": 2, **held, "machines": [], "stopped": "", "known": []}
+    assert answer["data"] == merged
+    assert "2 shards: " in err
+    code, answer, _ = told(capfd, "merge", "1.jsonl", "--accept", "partial", "-o", "part.jsonl")
+    assert (code, answer["verdict"]) == (0, "PASS")
+    assert answer["data"]["stopped"] == "merged without all of its shards: without shard 2 of 2"
+    code, answer, err = told(capfd, "merge", "1.jsonl", "-o", "no.jsonl")
+    assert (code, answer["verdict"], answer["data"]) == (2, "INCONCLUSIVE", None)
+    assert err == f"parity: {answer['error']}\n"
+    code, answer, _ = told(capfd, "merge", "none.jsonl", "2.jsonl", "-o", "none-2.jsonl")
+    assert (code, answer["verdict"], answer["data"]["items"]) == (3, "INCONCLUSIVE", 0)
+    assert "the 2 shards compared nothing" in answer["error"]
+
+
+@pytest.mark.parametrize(("after", "code", "verdict"), [(HEALTHY, 0, "PASS"), (FAULTY, 1, "FAIL")])
+def test_an_upgrade_is_an_answer(
+    after: str, code: int, verdict: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With its two run files and their difference. Its runs are those of a former day."""
+    kept = {"before": HEALTHY, "after": after}
+    monkeypatch.setattr(upgrading, "_side", lambda *_: environments.this())
+    monkeypatch.setattr(upgrading, "_run", lambda word, there, o, left="": shutil.copy(kept[word], o.folder / f"{word}.jsonl"))
+    got, answer, err = told(capfd, "upgrade", "exp", "--after", "other", "--device", "sim")
+    assert (got, answer["verdict"], answer["error"]) == (code, verdict, "")
+    data = answer["data"]
+    assert (data["before"], data["after"]) == ("parity-upgrade/before.jsonl", "parity-upgrade/after.jsonl")
+    assert data["diff"]["exit_code"] == code
+    assert verdict in err
+
+
+def test_since_when_a_case_differs_is_an_answer(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """And that an environment cannot be asked."""
+    said = {"a": "agree", "b": "agree", "c": "wrong", "d": ""}
+
+    def command(there: Environment, argv: Sequence[str], out: IO[str]) -> Ended:
+        out.write(f"{said[there.torch]}\n")
+        return Ended("" if said[there.torch] else "SIGSEGV", True, 0)
+
+    monkeypatch.setattr(environments, "prepared", lambda place, *_: Environment(place, "python", "", place))
+    monkeypatch.setattr(upgrading, "_command", command)
+    code, answer, err = told(capfd, "upgrade", "exp(float32[2])", "--device", "sim", "--bisect", "a", "b", "c")
+    assert (code, answer["verdict"], answer["error"]) == (1, "FAIL", "")
+    data = answer["data"]
+    assert (data["case"], data["differs"], data["last"], data["first"]) == ("exp(float32[2])", True, "b", "c")
+    assert data["answers"] == {"a": "agree", "b": "agree", "c": "wrong"}
+    assert "FAIL" in err
+    code, answer, _ = told(capfd, "upgrade", "exp(float32[2])", "--device", "sim", "--bisect", "a", "b", "d")
+    assert (code, answer["verdict"], answer["data"]["differs"]) == (0, "PASS", False)
+    assert list(answer["data"]["skipped"]) == ["d"]
+    code, answer, err = told(capfd, "upgrade", "exp(float32[2])", "--device", "sim", "--bisect", "a", "d")
+    assert (code, answer["verdict"], answer["data"]) == (2, "INCONCLUSIVE", None)
+    assert "only 1 can be asked" in answer["error"]
+
+
+def test_only_commands_that_answer_take_it() -> None:
     assert answers.ANSWERS.keys() == commandline.COMMANDS.keys() - {"help", "prove"}
-    with pytest.raises(SystemExit):
-        cli.main(["help", "--json"])
-    assert "help takes no --json; these do: run, report" in capfd.readouterr().err
 
 
 def test_numbers_that_json_does_not_have_are_strings() -> None:

@@ -328,6 +328,33 @@ def test_what_a_dead_worker_leaves_of_a_timed_run_is_given_to_another(again: boo
     assert {"[b-f]", "[c-f]"} <= set(got)
 
 
+@pytest.mark.parametrize("ended", ["t[a-f]", "t[a-f round 1]"])
+def test_an_item_that_ends_its_workers_comes_after_all_others_of_a_timed_run(ended: str) -> None:
+    """Each time it costs the start of a worker. What is left of one that is given up is not begun."""
+    yields = {"b-f": 1.0, "c-f": 1.0}
+    schedule = begun(HandsOut(True, 1000.0, yields), one := Worker())
+    run: list[str] = []
+    for died in range(1, 4):
+        while (test := PARTS[one.queue[0]]) != ended:
+            run.append(test)
+            schedule.mark_test_complete(one, one.queue.pop(0), 1.0)
+        assert {"t[b-f]", "t[c-f]"} <= {*run} or (died == 1 and ended == "t[a-f]")
+        assert {"t[b-f round 1]", "t[c-f round 1]"} <= {*run} or ended == "t[a-f]"
+        assert schedule.remove_node(one) == ended
+        if died < 3:
+            schedule.mark_test_pending(ended)
+        else:
+            yields["a-f"] = -1.0  # as `parity run` says of one that is given up
+        one = Worker()
+        schedule.add_node(one)
+        schedule.add_node_collection(one, PARTS)
+        schedule.schedule()
+    left = [f"t{test}" for test in order(schedule, one)]
+    assert [test for test in left if "a-f" in test and "causes" not in test] == []
+    others = [test for test in PARTS if "a-f" not in test and "causes" not in test]
+    assert sorted(test for test in (*run, *left) if "a-f" not in test) == sorted(others)
+
+
 def test_a_worker_begins_a_test_without_the_next_one() -> None:
     """And says that it is done before it waits. What is torn down after a test is that test alone."""
     module = object()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
@@ -9,6 +10,8 @@ from unittest.mock import Mock
 import pytest
 from xdist.scheduler import LoadScheduling, WorkStealingScheduling  # type: ignore[import-untyped]
 
+from parity.faces import survival as survival_
+from parity.faces.scheduling import HandsOut
 from parity.faces.survival import Survival
 
 
@@ -45,6 +48,53 @@ def test_two_workers_that_end_together_do_not_end_the_run(scheduling: Any, tmp_p
     for test in crashed:
         sched.mark_test_pending(test)
     assert sorted(sched.node2pending[nodes[2]] + sched.pending) == list(range(200))
+
+
+@pytest.mark.parametrize(("seconds", "most"), [(None, 6), (20.0, 2), (60.0, 3), (600.0, 6)])
+def test_an_item_is_given_up_before_it_has_had_more_than_its_share_of_the_time(
+    seconds: float | None, most: int, tmp_path: Path
+) -> None:
+    config: Any = SimpleNamespace(option=SimpleNamespace(parity_rundir=str(tmp_path)))
+    survival = Survival(config, None if seconds is None else HandsOut(True, seconds))
+    test = "t[exp-float32]"
+    survival.deaths = [{"node": test, "blame": "device"}] * (most - 2)
+    assert not survival._is_last(test, False)
+    survival.deaths.append({"node": test, "blame": "device"})
+    assert survival._is_last(test, False)
+    assert not survival._is_last("t[sin-float32]", False)
+
+
+@pytest.mark.parametrize(
+    ("code", "workers", "setup", "after", "said"),
+    [
+        (
+            7,
+            1,
+            "flags.py",
+            3,
+            "(exit code 7) before their first case; look at flags.py, which each runs first (--setup), or try",
+        ),
+        (-6, 2, None, 6, "6 workers ended one after another (SIGABRT) before their first case; try the device with"),
+        (-9, 1, None, 10, "10 workers ended one after another (SIGKILL) before their first case; try the device with"),
+    ],
+)
+def test_workers_that_end_at_their_start_end_the_run_with_the_reason(
+    code: int, workers: int, setup: str | None, after: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Soon where they end by themselves; what kills them from outside may pass."""
+    monkeypatch.setattr(survival_, "_exit_code", lambda node: code)
+    option = SimpleNamespace(parity_rundir=str(tmp_path), numprocesses=workers, parity_setup=setup)
+    config: Any = SimpleNamespace(option=option)
+    survival = Survival(config)
+    session: Any = SimpleNamespace(shouldstop=False)
+    survival._session = session
+    for k in range(after):
+        assert not session.shouldstop
+        survival.pytest_testnodedown(_Node(f"gw{k}"), "Not properly terminated")
+    assert session.shouldstop
+    (unable,) = tmp_path.glob("unable-4")
+    assert said in unable.read_text()
+    assert ("(-n 1)" in unable.read_text()) == (workers > 1)
 
 
 class _Node:
