@@ -42,18 +42,19 @@ def sim() -> Device:
 def _template() -> Any:
     from warm import Template  # people who run the suite with settings of their own have no tests/shared in their path
 
-    return Template.started()
+    return Template()
 
 
-@pytest.fixture(scope="module")
-def warm() -> Iterator[None]:
-    """The Pythons that a module's tests start have imported torch already (`tests/shared/warm.py`)."""
-    if sys.platform != "linux":
-        yield
-        return
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """The Pythons that a test starts have imported torch already (`tests/shared/warm.py`), unless it is marked `cold`."""
+    if sys.platform != "linux" or item.get_closest_marker("cold") or "conformance" in item.path.parts:
+        return (yield)
     _template().take_over()
-    yield
-    _template().let_go()
+    try:
+        return (yield)
+    finally:
+        _template().let_go()
 
 
 _ANSWERS: dict[tuple[str, str, str], dict[str, Any]] = {}  # of the examinations until now: device, faults, set-up

@@ -15,7 +15,6 @@ def test_outputs_of_stored_runs_are_as_they_were() -> None:
     assert not any(changed), "".join(changed)
 
 
-@pytest.mark.usefixtures("warm")
 @pytest.mark.parametrize("name", list(golden.RUNS))
 def test_the_screen_of_a_run_is_as_it_was(name: str, tmp_path: Path) -> None:
     _, screen = golden.made(name, tmp_path)

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.cold
+
 
 @pytest.mark.parametrize(
     "module",

@@ -15,7 +15,7 @@ from parity.core.results import Record, Status
 from parity.store import run_file
 from parity.store.rows import Run
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("warm")]
+pytestmark = pytest.mark.slow
 
 FAULTS = Path(__file__).with_name("planted.py")
 OPS = ("tanh", "sigmoid", "mul", "neg", "maximum", "cumsum", "erfinv", "cumprod", "cosh", "exp", "mm", "sin", "matmul")

@@ -10,10 +10,7 @@ from pathlib import Path
 import pytest
 import warm
 
-pytestmark = [
-    pytest.mark.usefixtures("warm"),
-    pytest.mark.skipif(sys.platform != "linux", reason="nothing is forked on this system"),
-]
+pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="nothing is forked on this system")]
 TOLD = """
 import os, sys
 leads = os.getsid(0) == os.getpid()
@@ -66,6 +63,7 @@ def test_a_module_runs_as_the_program(tmp_path: Path) -> None:
     [
         (("-P", "-u", "-m", "parity"), {}, True),
         (("-c", ""), {"PYTHONSAFEPATH": "1"}, True),
+        (("-mpytest", "-q"), {}, True),
         (("-c", ""), {"PYTHONHASHSEED": "7"}, False),
         (("-I", "-c", ""), {}, False),
         (("script.py",), {}, False),
@@ -74,4 +72,13 @@ def test_a_module_runs_as_the_program(tmp_path: Path) -> None:
 )
 def test_what_only_a_new_process_reads_makes_a_real_one(args: tuple[str, ...], changed: dict[str, str], does: bool) -> None:
     """Other options of Python, and variables that it or torch reads at the start."""
-    assert warm.fits([sys.executable, *args], os.environ | changed) == does
+    assert warm.fits(warm.apart([sys.executable, *args]), os.environ | changed, os.environ) == does
+
+
+@pytest.mark.parametrize("forked", [pytest.param(False, marks=pytest.mark.cold), True], ids=["cold", "any other"])
+def test_a_test_that_is_marked_starts_real_ones(forked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So does any other with a variable that torch has read by then, in whatever way it is set."""
+    asked = ("-c", "import sys; print('torch' in sys.modules)")
+    assert python(*asked).stdout == f"{forked}\n"
+    monkeypatch.setenv("PYTORCH_ENABLE_MPS_FALLBACK", "1")
+    assert python(*asked).stdout == "False\n"

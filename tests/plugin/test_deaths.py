@@ -21,7 +21,7 @@ from parity.engine.options import HANG_AFTER
 from parity.store import run_file
 from parity.store.rows import OUTSIDE, UNKNOWN, Death, Run
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("warm")]
+pytestmark = pytest.mark.slow
 
 TIMES = ("seconds", "device_seconds", "device_spread", "started", "ids")
 ODD = """

@@ -193,6 +193,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> User:
 
 
 @pytest.mark.slow
+@pytest.mark.cold  # packages are looked for when parity is imported
 def test_what_a_package_adds_is_run_and_reported(installed: User) -> None:
     code, said = installed.run("-v")
     assert code == 0, said
@@ -229,6 +230,7 @@ def test_settings_hold_for_the_suite_called_by_its_path_and_for_workers(by_setti
 
 
 @pytest.mark.slow
+@pytest.mark.cold  # packages are looked for when parity is imported
 def test_what_a_package_adds_is_run_and_a_fault_in_it_is_found(installed: User) -> None:
     """In its own check too, which is shrunk like parity's."""
     code, said = installed.run("--setup", "faults.py")

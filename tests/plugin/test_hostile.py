@@ -62,6 +62,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.cold  # a forked process would take no module of the folder, because it has them all
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "code"),

@@ -238,6 +238,7 @@ def run(folder: Path, name: str, *arguments: str) -> list[dict[str, object]]:
 
 
 @pytest.mark.slow
+@pytest.mark.cold  # a forked process has the hash seed of all others: an order that hangs on it would not show
 @pytest.mark.usefixtures("examined_once")
 def test_one_worker_and_four_give_the_same_cases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Cases are a function of item and seed, not of order or worker: the ids of all of them, by the digest that each item

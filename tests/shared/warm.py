@@ -3,8 +3,8 @@
 While `Template.take_over` holds, a Python that this process starts, or that a command of parity started so starts in turn, is
 forked from a process that has done its imports and nothing else. It is a process like any other: a child of the one that
 started it, in a session of its own if asked, with arguments, environment, folder, streams, exit code and death of its own. What
-differs: modules are imported already, and the seed of hashes is the same in all. A test of those takes real processes, as does
-what `fits` refuses.
+differs: modules are imported already, and the seed of hashes is the same in all. A test of those is marked `cold`, and starts
+real processes, as does what `fits` refuses.
 
 Linux alone, where a process can become the parent of what its children leave behind (`prctl`).
 """
@@ -29,23 +29,30 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 IMPORTED = ("torch", "hypothesis", "pytest", "xdist.plugin", "xdist.remote", "parity.engine.doctor", "parity.engine.examine")
+PYTHON = sys.executable  # a test may put another program there
 SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of Linux's prctl
 MOST = 1 << 17  # bytes of a request: arguments and environment
 # What is read when Python starts or when torch is imported: a process that is given other values than ours is a real one.
 READ_EARLY = ("PYTHON", "OMP_", "MKL_", "TORCH", "PYTORCH_", "LD_")
-TAKEN_UP = ("PYTHONPATH", "PYTHONSAFEPATH")  # of these, what a forked process takes up itself
+TAKEN_UP = ("PYTHONPATH", "PYTHONSAFEPATH", "TORCHINDUCTOR_CACHE_DIR")  # of these, what a forked process takes up itself
 COMMANDS = ("parity", "pytest")  # modules whose processes start others
 
 
-def fits(args: Sequence[str], env: Mapping[str, str]) -> bool:
-    """Whether a command is a Python that can be forked: `-m` or `-c`, at most with -P and -u before, and no variable of its own
-    that only a new process reads."""
+def fits(args: Sequence[str], env: Mapping[str, str], ours: Mapping[str, str]) -> bool:
+    """Whether a command is a Python that can be forked: `-m` or `-c`, at most with -P and -u before, and no variable that only
+    a new process reads has another value than in the environment of the template, `ours`."""
 
     def early(variables: Mapping[str, str]) -> dict[str, str]:
         return {k: v for k, v in variables.items() if k.startswith(READ_EARLY) and k not in TAKEN_UP}
 
-    program = args[_at(args)] if args[:1] == [sys.executable] else ""
-    return program in ("-m", "-c") and early(env) == early(os.environ)
+    program = args[_at(args)] if args[:1] == [PYTHON] else ""
+    return program in ("-m", "-c") and early(env) == early(ours)
+
+
+def apart(args: Sequence[str]) -> list[str]:
+    """The arguments, where `-mpytest` is two of them."""
+    at = _at(args)
+    return [*args[:at], "-m", args[at][2:], *args[at + 1 :]] if at and args[at][:2] == "-m" != args[at] else list(args)
 
 
 def _at(args: Sequence[str]) -> int:
@@ -54,20 +61,22 @@ def _at(args: Sequence[str]) -> int:
 
 
 class Template:
-    """The process that is forked for each process that this one starts. ours: this side of the connection to it."""
+    """The process that is forked for each process that this one starts. ours: this side of the connection to it; without one,
+    the template is started when it is needed first, and then does the imports."""
 
-    def __init__(self, ours: socket.socket) -> None:
+    def __init__(self, ours: socket.socket | None = None) -> None:
         self._ours, self._turn = ours, threading.Lock()
         self._real: Any = subprocess.Popen._execute_child  # type: ignore[attr-defined]
         self._names = inspect.signature(self._real)
+        self._env, self._folder = dict(os.environ), os.getcwd()
 
-    @classmethod
-    def started(cls) -> Template:
-        """A new process, which does the imports first."""
+    def _started(self) -> socket.socket:
+        """A new process, with the environment of the time when this object was made: a test may have changed it since."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        command, known = [PYTHON, "-P", __file__, str(theirs.fileno())], {"env": self._env, "cwd": self._folder}
         with theirs:
-            subprocess.Popen([sys.executable, "-P", __file__, str(theirs.fileno())], pass_fds=[theirs.fileno()])
-        return cls(ours)
+            subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, **known)  # type: ignore[call-overload]
+        return ours
 
     @classmethod
     def forked(cls) -> Template:
@@ -103,12 +112,15 @@ class Template:
         a = self._names.bind(popen, *given).arguments
         env = dict(os.environ if a["env"] is None else a["env"])
         odd = any(a[k] for k in ("executable", "preexec_fn", "pass_fds", "shell")) or not a["close_fds"]
-        if odd or not isinstance(a["args"], (list, tuple)) or not fits(args := [os.fspath(x) for x in a["args"]], env):
+        if odd or not isinstance(a["args"], (list, tuple)):
+            return False
+        if not fits(args := apart([os.fspath(x) for x in a["args"]]), env, self._env):
             return False
         asked = json.dumps([args, env, os.path.abspath(a["cwd"] or "."), bool(a["start_new_session"])]).encode()
         pipes = {k: a[k] for k in ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")}
         theirs = (pipes["p2cread"], pipes["c2pwrite"], pipes["errwrite"])
         with self._turn:
+            self._ours = self._ours or self._started()
             socket.send_fds(self._ours, [asked], [own if pipe == -1 else pipe for own, pipe in enumerate(theirs)])
             popen.pid = int(self._ours.recv(32))
         popen._child_created = True
@@ -177,6 +189,8 @@ if __name__ == "__main__":
     _PATH[:] = [p for p in sys.path if p not in os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     for name in IMPORTED:
         importlib.import_module(name)
+    # Else pytest says in a forked process of each plugin that it comes too late to rewrite its assertions.
+    sys.modules["_pytest.assertion.rewrite"].AssertionRewritingHook._warn_already_imported = lambda *_: None
     gc.freeze()
     try:
         serve(socket.socket(fileno=int(sys.argv[1])))

@@ -134,11 +134,13 @@ def test_rows_cover_only_dtypes_of_the_suite() -> None:
         assert all(FACTS[d].is_inexact for d in row.grad)
 
 
+@pytest.mark.cold
 def test_neither_torch_nor_opinfo_is_imported_for_the_rows() -> None:
     code = "import sys; from parity.catalog import opinfo; opinfo.rows(); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
+@pytest.mark.cold
 def test_flags_can_be_set_before_opinfo_freezes_them() -> None:
     code = (
         "import torch\nfrom parity.catalog import opinfo\n"

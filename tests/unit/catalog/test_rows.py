@@ -174,6 +174,7 @@ def specs(call: Arguments) -> list[TensorSpec]:
     return [s for a in (*call.args, *(v for _, v in call.kwargs)) for s in operands(a)]
 
 
+@pytest.mark.cold
 def test_loading_the_catalog_does_not_load_torch() -> None:
     script = "import sys, parity.catalog; assert len(parity.catalog.ROWS) > 300; assert 'torch' not in sys.modules"
     assert run([executable, "-c", script], check=False).returncode == 0

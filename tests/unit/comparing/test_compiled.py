@@ -200,13 +200,17 @@ def test_compiled_code_that_raises_is_an_error() -> None:
         (Block(), "sim", "aot_eagr", "no backend 'aot_eagr'; this torch has aot_eager, .*did you mean 'aot_eager'"),
         (Block(), "sim", 3, "compile is 3; give the name of a backend"),
         (Block(), "sim:mps", "inductor", "inductor has no code for sim:mps, a simulated device"),
-        (torch.compile(Block()), "sim", "aot_eager", "OptimizedModule is compiled already; give the original"),
         (nn.Dropout(), "sim", "aot_eager", "Dropout draws random numbers"),
     ],
 )
 def test_what_cannot_be_asked_is_an_error_of_the_user(fn: Any, device: str, backend: Any, text: str) -> None:
     with pytest.raises(UsageError, match=text):
         parity.assert_parity(fn, X, device=device, compile=backend)
+
+
+def test_what_is_compiled_already_is_refused() -> None:
+    with pytest.raises(UsageError, match="OptimizedModule is compiled already; give the original"):
+        parity.assert_parity(torch.compile(Block()), X, device="sim", compile="aot_eager")
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]  # as torch has it

@@ -35,6 +35,7 @@ print("torch._dynamo" in sys.modules)
 """
 
 
+@pytest.mark.cold
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "code, told", [(EXAMINES, "3 "), (COMPILES, "False\n[0.0, 0.0]\nTrue\n")], ids=["a worker", "a program that compiles"]

@@ -117,6 +117,7 @@ def test_what_sees_them_is_never_compiled() -> None:
     assert not mode.compiled
 
 
+@pytest.mark.cold
 def test_torchs_compiler_is_not_imported_for_it() -> None:
     """It takes most of a second, in every process; torch's own decompositions would import it, too. They may do so again
     afterwards."""

@@ -18,8 +18,6 @@ from parity.engine import doctor
 from parity.faces import cli
 from parity.store import run_file
 
-pytestmark = pytest.mark.usefixtures("warm")
-
 # macos-14 (actions/runner-images#9918): any allocation fails, with 0 bytes in use.
 MACOS_14 = """
 from parity.devices import Fault

@@ -21,8 +21,6 @@ from parity.findings.causes import gather
 from parity.store.reproduced import marked, recounted
 from parity.store.rows import Again, ItemRow
 
-pytestmark = pytest.mark.usefixtures("warm")
-
 FAULTS = """
 import os
 from parity.devices import Fault

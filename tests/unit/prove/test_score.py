@@ -69,7 +69,7 @@ _RECORDED: list[tuple[dict[str, Any], bool]] = []  # the answer of the first of 
 
 
 @pytest.fixture
-def recorded_once(few_rows: None, warm: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def recorded_once(few_rows: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Record the few rows once for all tests of what is scored afterwards: a process of a worker costs 2 s."""
     real = scoreboard._answers
 

@@ -19,8 +19,6 @@ from parity.locating.located import Divergence
 from parity.report import script as module
 from parity.report.script import Unwritable, call_script
 
-pytestmark = pytest.mark.usefixtures("warm")
-
 
 def larger(call: Call) -> Any:
     """The first result 1 % too large."""

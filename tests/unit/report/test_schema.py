@@ -18,8 +18,6 @@ from parity.report import answers, causes, matrix, schema
 from parity.store import run_file
 from parity.store.rows import End, Header, Row
 
-pytestmark = pytest.mark.usefixtures("warm")
-
 RUN, REPORT = schema.of_run_file(), schema.of_report()
 
 
