@@ -123,12 +123,16 @@ def map_operands_in(tree: Arg, change: Callable[[TensorSpec], Any]) -> Any:
     return tuple([map_operands_in(a, change) for a in tree]) if isinstance(tree, tuple) else tree
 
 
+# Values of a cotangent: nonfinite is normal with NaN and Inf in a few elements, huge and tiny are normal times a power of two.
+COTANGENTS = ("ones", "normal", "zero", "nonfinite", "huge", "tiny")
+
+
 @dataclass(frozen=True, slots=True)
 class Cotangent:
-    """The gradient that is passed to backward: its values, and its layout by name (`WORDS` and `EXPANDED` of
-    `parity.core.layout`)."""
+    """The gradient that is passed to backward: its values (one of `COTANGENTS`), and its layout by name (`WORDS` and `EXPANDED`
+    of `parity.core.layout`)."""
 
-    values: str = "ones"  # ones | normal | zero
+    values: str = "ones"
     layout: str = "contiguous"
     seed: int = 0
 
