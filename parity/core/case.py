@@ -161,6 +161,7 @@ class Case:
     under: the mode of torch in which every call runs: a key of `parity.execution.execute.MODES`.
     after: what the device runs right before the call (one of `HISTORIES`), or "".
     history: cases that the process checks before, in all their aspects, and that are not judged.
+    sharing: "memory" if operands that are described alike are one tensor, else "".
     refused: what is wrong with the call (one of `ERROR_KINDS`), so that it must be refused, or "".
     """
 
@@ -173,6 +174,7 @@ class Case:
     under: str = "grad"
     after: str = ""
     refused: str = ""
+    sharing: str = ""
     history: tuple[Case, ...] = field(default=(), repr=False)  # its text seeds random choices, which a history must not change
 
     def operands(self) -> list[TensorSpec]:

@@ -14,6 +14,7 @@ Suffixes of the call describe how it runs, in any order; each is left out where 
     .after(what)                       what the device runs right before: "garbage", "other_scalar", "other_values", "smaller",
                                        "larger", "larger_smaller", "other_layout", "other_dtype", "other_grad",
                                        "other_presence", "destination", "sibling" (`parity.checks.history`)
+    .sharing("memory")                 operands that are described alike are one tensor
     .history(case, ...)                cases that are checked in the same process before, each in all its aspects
     .refused(kind)                     the call has an error of this kind and must raise (`parity.checks.refusal`)
     .as_dtype(name)                    the item's dtype, where it is not the first operand's
@@ -54,6 +55,7 @@ ROUTE = {
     "under": ("grad", "no_grad", "inference", "deterministic"),
     "after": HISTORIES,
     "refused": ERROR_KINDS,
+    "sharing": ("memory",),
 }
 
 LONGEST = 1 << 16  # characters of a case id
@@ -126,6 +128,7 @@ def case_text(case: Case) -> str:
     text += f'.under("{case.under}")' if case.under != "grad" else ""
     text += f'.after("{case.after}")' if case.after else ""
     text += f'.refused("{case.refused}")' if case.refused else ""
+    text += f'.sharing("{case.sharing}")' if case.sharing else ""
     return with_history(text, map(case_text, case.history)) if case.history else text
 
 

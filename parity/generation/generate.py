@@ -60,6 +60,7 @@ NO_LAYOUT = 5  # of 12 operands are contiguous
 FAR = 4099  # elements between the start of the memory and the view, or between rows of the view
 FAR_LIMIT = 1 << 17  # limit for the elements of a base with such gaps
 ALIKE = 6  # one in this many cases has all operands of one rank in one layout
+AIMED = 3  # one in this many cases of an item is aimed at a feature
 DISPLACED = 12  # one in this many views also gets an offset, like a slice of a larger batch
 
 
@@ -380,11 +381,11 @@ def nth(row: Row, dtype: str, sizes: Sizes, seed: str, ordinal: int, alike: int 
 
 
 def _planned(row: Row, dtype: str, seed: str, ordinal: int, picks: list[int]) -> Pick:
-    """Picks what a case is aimed at: every second case of an item meets the next feature, and where an item or a run begins
-    depends on row, dtype and seed."""
+    """Picks what a case is aimed at: every third case of an item meets the next feature; the first one depends on row, dtype
+    and seed."""
 
     def pick(n: int) -> int:
-        k = 0 if ordinal % 2 else 1 + (zlib.crc32(f"{seed}:{row.name}:{dtype}".encode()) + ordinal // 2) % len(AIMS)
+        k = 0 if ordinal % AIMED else 1 + (zlib.crc32(f"{seed}:{row.name}:{dtype}".encode()) + ordinal // AIMED) % len(AIMS)
         picks.append(k)
         return k
 
