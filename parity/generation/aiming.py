@@ -80,7 +80,7 @@ def _shared(row: Row, case: Case, pick: Pick) -> Case | None:
     if left_out or row.rule in CONDITIONED or row.family in UNSHARED:
         return None
     specs = case.operands()
-    pairs = [(j, k) for k in range(len(specs)) for j in range(k) if _alike(specs[j], specs[k])]
+    pairs = [(j, k) for k in range(len(specs)) for j in range(k) if _alike(specs[j], specs[k], _broadcasts(row))]
     if not pairs:
         return None
     j, k = pairs[pick(len(pairs))]
@@ -88,19 +88,19 @@ def _shared(row: Row, case: Case, pick: Pick) -> Case | None:
     return replace(case, sharing="memory").with_operands([one if i == k else s for i, s in enumerate(specs)])
 
 
-def _alike(a: TensorSpec, b: TensorSpec) -> bool:
-    """Whether one tensor may be both operands."""
+def _alike(a: TensorSpec, b: TensorSpec, any_shape: bool) -> bool:
+    """Whether one tensor may be both operands. any_shape: whether the call takes any two shapes that broadcast."""
     families = {v.values.family for v in (a, b)}
     if families & FORCED or families & set(MATRICES) or a.on_cpu or b.on_cpu or overlaps(a.layout) or not a.numel:
         return False
     free = families.isdisjoint(("between", "inside", "index")) or (a.values.params == b.values.params and len(families) == 1)
-    return (a.dtype, a.shape) == (b.dtype, b.shape) and free
+    return a.dtype == b.dtype and (any_shape or a.shape == b.shape) and free
 
 
 def _broadcast(row: Row, case: Case, rank: int) -> Shape | None:
     """The shape of the result of a call that broadcasts its first two operands, with `rank` dimensions or more, all larger than
     1; None for a call that does not, or is large."""
-    if not ((row.forms.promotes and row.rule is OpClass.ELEMENTWISE) or row.family == BROADCASTS) or len(case.operands()) != 2:
+    if not _broadcasts(row) or len(case.operands()) != 2:
         return None
     a, b = case.args[0], case.args[1] if len(case.args) > 1 else None
     if not (isinstance(a, TensorSpec) and isinstance(b, TensorSpec)) or a.on_cpu or b.on_cpu:
@@ -110,6 +110,11 @@ def _broadcast(row: Row, case: Case, rank: int) -> Shape | None:
     whole = max((a.shape, b.shape), key=lambda s: (len(s), math.prod(s)))
     shape = (*(2, 3, 2)[: max(0, rank - len(whole))], *(max(2, n) for n in whole))
     return shape if math.prod(shape) <= MOST else None
+
+
+def _broadcasts(row: Row) -> bool:
+    """Whether the call takes any two shapes that broadcast."""
+    return row.family == BROADCASTS or (row.forms.promotes and row.rule is OpClass.ELEMENTWISE)
 
 
 def _with_one(shape: Shape, where: int) -> Shape:
