@@ -159,6 +159,12 @@ def _backward(t: Trial, s: Sides, alike: bool) -> None:
 # ------------------------------------------------------------------------------------------------- backward of backward
 
 
+def _moderate(c: Cotangent) -> Cotangent:
+    """The cotangent with ordinary numbers: in a derivative beyond the first it is multiplied with others, and products of
+    extreme ones leave the range."""
+    return c if c.values in ("ones", "normal", "zero") else replace(c, values="normal")
+
+
 def _gradients(function: Callable[..., Any]) -> Callable[..., Any]:
     """The gradients of a function as a function of its arguments and of the cotangents `fed`."""
 
@@ -196,7 +202,7 @@ def _with(inputs: Inputs, fed: Sequence[Destination], grad: bool) -> Inputs:
 
 def _double_backward(t: Trial, s: Sides, tracked: Named) -> None:
     """Differentiate the gradients, contracted with random vectors, with respect to operands and cotangents."""
-    inputs = _with(t.inputs, _fed(t.case.cotangent, tracked), True)
+    inputs = _with(t.inputs, _fed(_moderate(t.case.cotangent), tracked), True)
     program = replace(t.program, function=_gradients(t.program.function), inplace=None, out=False)
     t.mark("reference")
     here = ex.place(inputs, t.cpu)

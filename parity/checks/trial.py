@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -21,7 +22,7 @@ from parity.devices.refusals import is_about_dtypes
 from parity.execution import execute as ex
 from parity.execution.execute import Destination, Live, Named, Placed, Program, There
 from parity.execution.inputs import Inputs
-from parity.execution.values import pool, window
+from parity.execution.values import begin, pool, window
 from parity.judging.bench import Bench
 from parity.judging.destination import Part
 from parity.judging.judge import agreed, judge
@@ -172,9 +173,20 @@ def values(family: str, dtype: torch.dtype, n: int, seed: int, position: int) ->
     """n values of a cotangent or tangent."""
     if dtype not in KNOWN:  # results that are not judged (complex32) are differentiated, too
         return values(family, torch.complex64 if dtype.is_complex else torch.float32, n, seed, position).to(dtype)
-    if family == "normal":
-        return window(_bell(dtype), n, seed, 50 + position).clone()
-    return torch.full((n,), 1.0 if family == "ones" else 0.0, dtype=dtype)
+    if family in ("ones", "zero"):
+        return torch.full((n,), 1.0 if family == "ones" else 0.0, dtype=dtype)
+    x = window(_bell(dtype), n, seed, 50 + position).clone()
+    if family in SCALES:
+        x *= 2.0 ** int(SCALES[family] * math.log2(torch.finfo(dtype).max))
+    elif family == "nonfinite" and n:
+        for k in range(1 + seed % 3):
+            number = NONFINITE[(seed + k) % len(NONFINITE)]
+            x[begin(seed + k, 50 + position) % n] = complex(number, number) if dtype.is_complex else number  # type: ignore[assignment]
+    return x
+
+
+SCALES = {"huge": 0.7, "tiny": -0.6}  # the powers of two of a cotangent, as shares of that of the dtype's largest number
+NONFINITE = (math.inf, math.nan, -math.inf)
 
 
 @functools.cache

@@ -123,12 +123,16 @@ def map_operands_in(tree: Arg, change: Callable[[TensorSpec], Any]) -> Any:
     return tuple([map_operands_in(a, change) for a in tree]) if isinstance(tree, tuple) else tree
 
 
+# Values of a cotangent: nonfinite is normal with NaN and Inf in a few elements, huge and tiny are normal times a power of two.
+COTANGENTS = ("ones", "normal", "zero", "nonfinite", "huge", "tiny")
+
+
 @dataclass(frozen=True, slots=True)
 class Cotangent:
-    """The gradient that is passed to backward: its values, and its layout by name (`WORDS` and `EXPANDED` of
-    `parity.core.layout`)."""
+    """The gradient that is passed to backward: its values (one of `COTANGENTS`), and its layout by name (`WORDS` and `EXPANDED`
+    of `parity.core.layout`)."""
 
-    values: str = "ones"  # ones | normal | zero
+    values: str = "ones"
     layout: str = "contiguous"
     seed: int = 0
 
@@ -157,6 +161,7 @@ class Case:
     under: the mode of torch in which every call runs: a key of `parity.execution.execute.MODES`.
     after: what the device runs right before the call (one of `HISTORIES`), or "".
     history: cases that the process checks before, in all their aspects, and that are not judged.
+    sharing: "memory" if operands that are described alike are one tensor, else "".
     refused: what is wrong with the call (one of `ERROR_KINDS`), so that it must be refused, or "".
     """
 
@@ -169,6 +174,7 @@ class Case:
     under: str = "grad"
     after: str = ""
     refused: str = ""
+    sharing: str = ""
     history: tuple[Case, ...] = field(default=(), repr=False)  # its text seeds random choices, which a history must not change
 
     def operands(self) -> list[TensorSpec]:

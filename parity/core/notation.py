@@ -6,13 +6,15 @@ and nothing is evaluated. A tensor is `dtype[shape]` (`float32[()]` is 0-d) foll
 `.on_cpu()` for one that stays on the CPU. Attributes of torch (`float16`, `channels_last`) are written without `torch.`.
 Suffixes of the call describe how it runs, in any order; each is left out where it has its default:
 
-    .cotangent(values, layout, seed)   what is passed to backward: "ones", "normal" or "zero", in a named layout
+    .cotangent(values, layout, seed)   what is passed to backward: "ones", "normal", "zero", "nonfinite", "huge" or
+                                       "tiny", in a named layout
     .into(word)                        the destination of out=: a layout by name, "empty" (to be resized) or a dtype to cast to
     .under(mode)                       "no_grad" or "inference": the autograd mode of every call; "deterministic": torch
                                        uses such algorithms only, and two equal calls must give equal bits
     .after(what)                       what the device runs right before: "garbage", "other_scalar", "other_values", "smaller",
                                        "larger", "larger_smaller", "other_layout", "other_dtype", "other_grad",
                                        "other_presence", "destination", "sibling" (`parity.checks.history`)
+    .sharing("memory")                 operands that are described alike are one tensor
     .history(case, ...)                cases that are checked in the same process before, each in all its aspects
     .refused(kind)                     the call has an error of this kind and must raise (`parity.checks.refusal`)
     .as_dtype(name)                    the item's dtype, where it is not the first operand's
@@ -30,7 +32,20 @@ from typing import Any
 
 from parity.core import layout as layouts
 from parity.core import untrusted
-from parity.core.case import ERROR_KINDS, HISTORIES, Arg, Case, Cotangent, Layout, Slice, TensorSpec, Values, Word, operands_in
+from parity.core.case import (
+    COTANGENTS,
+    ERROR_KINDS,
+    HISTORIES,
+    Arg,
+    Case,
+    Cotangent,
+    Layout,
+    Slice,
+    TensorSpec,
+    Values,
+    Word,
+    operands_in,
+)
 from parity.core.dtypes import FACTS
 from parity.core.errors import CaseError, near
 
@@ -40,6 +55,7 @@ ROUTE = {
     "under": ("grad", "no_grad", "inference", "deterministic"),
     "after": HISTORIES,
     "refused": ERROR_KINDS,
+    "sharing": ("memory",),
 }
 
 LONGEST = 1 << 16  # characters of a case id
@@ -112,6 +128,7 @@ def case_text(case: Case) -> str:
     text += f'.under("{case.under}")' if case.under != "grad" else ""
     text += f'.after("{case.after}")' if case.after else ""
     text += f'.refused("{case.refused}")' if case.refused else ""
+    text += f'.sharing("{case.sharing}")' if case.sharing else ""
     return with_history(text, map(case_text, case.history)) if case.history else text
 
 
@@ -209,8 +226,8 @@ def _with_route(case: Case, call: ast.Call) -> Case:
         return replace(case, history=tuple(map(_case, call.args)))
     values = [_literal(a) for a in call.args]
     if word == "cotangent" and len(values) == 3 and isinstance(values[2], int):
-        if values[0] not in ("ones", "normal", "zero") or values[1] not in (*layouts.WORDS, *layouts.EXPANDED):
-            raise _bad(call, 'cotangent("ones" | "normal" | "zero", layout word, seed)')
+        if values[0] not in COTANGENTS or values[1] not in (*layouts.WORDS, *layouts.EXPANDED):
+            raise _bad(call, 'cotangent("ones" | "normal" | "zero" | "nonfinite" | "huge" | "tiny", layout word, seed)')
         return replace(case, cotangent=Cotangent(str(values[0]), str(values[1]), values[2]))
     if word == "as_dtype" and len(values) == 1 and values[0] in FACTS:
         return replace(case, dtype=str(values[0]))

@@ -200,10 +200,12 @@ def place(inputs: Inputs, device: Device, under: str = "grad") -> Placed:
     """Uploads the bases and makes the views on the device, in an autograd mode. On the CPU, returns the tensors as they are."""
     if device.name == "cpu":
         return Placed(tuple([o.base for o in inputs.operands]), tuple([o.view for o in inputs.operands]))
-    bases, views = [], []
+    bases, views, there = [], [], dict[int, Tensor]()
     with MODES[under]():
         for o in inputs.operands:
-            base = o.base if o.spec.on_cpu else device.upload(o.base)
+            base = there.get(id(o.base))  # operands may share one
+            if base is None:
+                base = there[id(o.base)] = o.base if o.spec.on_cpu else device.upload(o.base)
             bases.append(base)
             views.append(cut(base, o.spec.layout, o.spec.shape))
     return Placed(tuple(bases), tuple(views), str(device.torch_device))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -178,7 +178,11 @@ def build(case: Case) -> Inputs:
     operands: list[Operand] = []
 
     def place(spec: TensorSpec) -> Any:
-        operands.append(operand(spec, len(operands), _sample(case, spec) if spec.values.family == "sample" else None))
+        alike = (o for o in operands if case.sharing and replace(o.spec, grad=spec.grad) == spec)
+        if one := next(alike, None):
+            operands.append(replace(one, spec=spec))
+        else:
+            operands.append(operand(spec, len(operands), _sample(case, spec) if spec.values.family == "sample" else None))
         return _slot(len(operands) - 1)
 
     args, kwargs = map_operands_in((case.args, case.kwargs), place)

@@ -12,6 +12,7 @@ import hashlib
 import itertools
 import math
 import struct
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
@@ -22,6 +23,7 @@ from parity.core.dtypes import FACTS
 from parity.core.layout import WORDS, base_shape, overlaps
 from parity.execution import values
 from parity.generation import mixing
+from parity.generation.aiming import AIMS, aimed
 from parity.generation.before import history
 from parity.generation.error_inputs import error_case
 from parity.generation.mixed_dtypes import with_mixed_dtypes
@@ -58,6 +60,7 @@ NO_LAYOUT = 5  # of 12 operands are contiguous
 FAR = 4099  # elements between the start of the memory and the view, or between rows of the view
 FAR_LIMIT = 1 << 17  # limit for the elements of a base with such gaps
 ALIKE = 6  # one in this many cases has all operands of one rank in one layout
+AIMED = 3  # one in this many cases of an item is aimed at a feature
 DISPLACED = 12  # one in this many views also gets an offset, like a slice of a larger batch
 
 
@@ -96,11 +99,13 @@ _WORDS = struct.Struct("<16I").unpack
 # -------------------------------------------------------------------------------------------------------------- decoding
 
 
-def decode(row: Row, dtype: str, pick: Pick, sizes: Sizes, structure: Pick | None = None, mixes: bool = True) -> Case:
+def decode(
+    row: Row, dtype: str, pick: Pick, sizes: Sizes, structure: Pick | None = None, mixes: bool = True, aim: Pick | None = None
+) -> Case:
     """One case of a row in a dtype. Structure is picked first, features after it, seeds last, so that shrinking leads to a
     small, contiguous, plain case. structure: picks the structure, if that has a source of its own. mixes: whether all operands
-    may get one layout, and one argument another dtype, which are picked last of all. Raises CaseError where the row's samples
-    cannot be made (OpInfo rows)."""
+    may get one layout, one argument another dtype, and the case a feature it is aimed at, which are picked last of all. aim:
+    picks that feature, if a plan does. Raises CaseError where the row's samples cannot be made (OpInfo rows)."""
     call, specs = _draw_call(row, Draw(structure or pick, dtype, sizes))
     if sum([s.numel for s in specs]) > max(sizes.limit, ROOM) or not fits(row, dtype, call, sizes.limit):
         call, specs = _draw_call(row, Draw(structure or pick, dtype, Sizes(border=sizes.plain, limit=0)))
@@ -135,7 +140,9 @@ def decode(row: Row, dtype: str, pick: Pick, sizes: Sizes, structure: Pick | Non
     if pick(odds) == odds - 1:
         return error_case(row, Case(row.name, dtype, args, kwargs, under=under), pick)
     case = Case(row.name, dtype, args, kwargs, cotangent if under == "grad" else Cotangent(), into, under, after)
-    return with_mixed_dtypes(row, _in_one_layout(row, case, pick), pick) if mixes else case
+    if not mixes:
+        return case
+    return aimed(row, with_mixed_dtypes(row, _in_one_layout(row, case, pick), pick), aim or pick, pick)
 
 
 def fits(row: Row, dtype: str, call: Arguments, limit: int) -> bool:
@@ -368,6 +375,18 @@ def nth(row: Row, dtype: str, sizes: Sizes, seed: str, ordinal: int, alike: int 
     picks: list[int] = []
     pick = source(f"{seed}:{row.name}:{dtype}:{ordinal}", picks)
     structure = source(f"{seed}:{row.name}:{dtype}:structure:{(ordinal - 1) // alike}", picks) if alike > 1 else None
-    case = decode(row, dtype, pick, sizes, structure, mixes)
-    # The shrinker decodes with mixing, so its picks need two more, which say that nothing is mixed.
-    return Drawn(case, (*picks, *(() if mixes else (0, 0))))
+    case = decode(row, dtype, pick, sizes, structure, mixes, _planned(row, dtype, seed, ordinal, picks))
+    # The shrinker decodes with mixing, so its picks need three more: nothing is mixed, and no feature is met.
+    return Drawn(case, (*picks, *(() if mixes else (0, 0, 0))))
+
+
+def _planned(row: Row, dtype: str, seed: str, ordinal: int, picks: list[int]) -> Pick:
+    """Picks what a case is aimed at: every third case of an item meets the next feature; the first one depends on row, dtype
+    and seed."""
+
+    def pick(n: int) -> int:
+        k = 0 if ordinal % AIMED else 1 + (zlib.crc32(f"{seed}:{row.name}:{dtype}".encode()) + ordinal // AIMED) % len(AIMS)
+        picks.append(k)
+        return k
+
+    return pick

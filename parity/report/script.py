@@ -341,13 +341,19 @@ def _operands(t: CaseScript, put: Put) -> tuple[list[str], list[str]]:
     lines: list[str] = []
     leaves = []
     for i, o in enumerate(t.inputs.operands):
-        base = put(f"BASE_{i}", o.base, o.spec.on_cpu)
+        shared = [k for k, x in enumerate(t.inputs.operands[:i]) if x.base is o.base and not (t.writes and not k)]
+        base = f"t{shared[0]}.detach()" if shared else put(f"BASE_{i}", o.base, o.spec.on_cpu)
         leaf = t.aspect == Aspect.BACKWARD and o.spec.grad and (o.view.is_floating_point() or o.view.is_complex())
         if t.writes and i == 0:
             lines.append(f"base = {base}" + (".requires_grad_()" if leaf else ""))
             lines += ["leaf = base", "base = base.clone()"] if leaf else []
             lines.append(f"t0 = {view_text('base', o.spec.layout, o.spec.shape)}")
             leaves.append("leaf" if leaf else "")
+            continue
+        if shared:
+            lines += [f"kept{i} = kept{shared[0]}"] if t.kept else []
+            lines.append(f"t{i} = {base}" + (".requires_grad_()" if leaf else ""))
+            leaves.append(f"t{i}" if leaf else "")
             continue
         if t.kept:
             lines.append(f"kept{i} = {base}")

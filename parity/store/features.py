@@ -104,6 +104,8 @@ def _of_the_route(case: Case) -> Iterator[str]:
         yield f"cotangent {case.cotangent.values}"
     if case.cotangent.layout != "contiguous":
         yield f"cotangent-layout {case.cotangent.layout}"
+    if case.sharing:
+        yield f"sharing {case.sharing}"
     if case.after:
         yield f"after {case.after}"
 

@@ -1,0 +1,93 @@
+"""Cases that are aimed at a feature of calls which random choices hardly ever meet."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from parity import catalog
+from parity.catalog.draw import Sizes
+from parity.checks.trial import values
+from parity.core.case import Case
+from parity.core.notation import case_text, parse
+from parity.devices.resolve import resolve
+from parity.execution import execute
+from parity.execution.inputs import build
+from parity.generation import generate
+from parity.report.script import standalone
+
+
+def drawn(name: str, dtype: str = "float32", seed: str = "1", count: int = 32) -> list[Case]:
+    return [d.case for d in generate.search(catalog.row(name), dtype, Sizes(), seed, count)]
+
+
+@pytest.mark.parametrize("name", ["conv2d", "layer_norm", "embedding", "sum"])
+@pytest.mark.parametrize("word", ["nonfinite", "huge", "tiny"])
+def test_each_row_with_gradients_meets_incoming_gradients_that_are_not_ordinary(name: str, word: str) -> None:
+    assert any(c.cotangent.values == word for seed in "1234" for c in drawn(name, seed=seed))
+
+
+@pytest.mark.parametrize(("name", "why"), [("cholesky", "factors"), ("dropout", "a law"), ("gru", "formulas of gates")])
+def test_rows_whose_gradients_have_conditions_do_not(name: str, why: str) -> None:
+    assert {c.cotangent.values for c in drawn(name)} <= {"ones", "normal", "zero"}, why
+
+
+@pytest.mark.parametrize("name", ["add", "maximum", "eq", "logaddexp"])
+def test_both_operands_are_broadcast_and_one_along_a_middle_dimension(name: str) -> None:
+    shapes = [[s.shape for s in c.operands()] for c in drawn(name) if len(c.operands()) == 2]
+    pairs = [(a, b) for a, b in shapes if len(a) == len(b)]
+    assert any(
+        any(m == 1 < n for m, n in zip(a, b, strict=True)) and any(n == 1 < m for m, n in zip(a, b, strict=True))
+        for a, b in pairs
+    )
+    assert any(1 in (a[d], b[d]) and a[d] != b[d] for a, b in pairs for d in range(1, len(a) - 1))
+
+
+@pytest.mark.parametrize("name", ["mm", "cat", "add", "scaled_dot_product_attention"])
+def test_one_tensor_is_two_operands(name: str) -> None:
+    cases = [c for seed in "123" for c in drawn(name, seed=seed) if c.sharing]
+    assert cases
+    for c in cases:
+        operands = build(c).operands
+        assert len({id(o.base) for o in operands}) < len(operands)
+        assert parse(case_text(c)) == c
+
+
+def test_rows_that_write_their_operands_share_none() -> None:
+    for name in ("copy_", "batch_norm_train", "gru", "cholesky"):
+        assert not any(c.sharing for c in drawn(name))
+
+
+def test_a_shared_operand_is_uploaded_once_and_written_once_in_a_script() -> None:
+    case = parse('mul(float32[3].normal(), float32[3].normal()).sharing("memory")')
+    placed = execute.place(build(case), resolve("sim"))
+    assert placed.views[0].data_ptr() == placed.views[1].data_ptr()
+    script = standalone(case, "forward", "cuda", "title")
+    assert script is not None
+    assert "t1 = t0.detach()" in script
+    assert "BASE_1" not in script
+
+
+def test_operands_that_are_described_alike_are_two_tensors_else() -> None:
+    operands = build(parse("mul(float32[3].normal(), float32[3].normal())")).operands
+    assert operands[0].base.data_ptr() != operands[1].base.data_ptr()
+
+
+def test_pinned_cases_stay_as_they_were() -> None:
+    pinned = [generate.nth(catalog.row("sum"), "float32", Sizes(), "pinned", k, mixes=False).case for k in range(64)]
+    assert {c.cotangent.values for c in pinned} <= {"ones", "normal", "zero"}
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.complex64])
+def test_extreme_gradients_are_finite_and_the_others_hold_a_few_that_are_not(dtype: torch.dtype) -> None:
+    for seed in range(20):
+        assert 1 <= int((~values("nonfinite", dtype, 50, seed, 0).isfinite()).sum()) <= 3
+        for word in ("huge", "tiny"):
+            x = values(word, dtype, 50, seed, 0)
+            assert bool((x.isfinite() & (x != 0)).all())
+    assert float(values("huge", dtype, 50, 0, 0).abs().max()) > 1e3 > 1e-1 > float(values("tiny", dtype, 50, 0, 0).abs().max())
+
+
+def test_a_text_keeps_the_incoming_gradient() -> None:
+    text = 'relu(float32[3]).cotangent("nonfinite", "expanded", 3)'
+    assert case_text(parse(text)) == text
