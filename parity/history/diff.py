@@ -147,9 +147,11 @@ def _changes(
     silent = [c for a, b, c in paired if Status(a.status).is_comparison and b.status == Status.VOID]
     listed = {*regressed, *fixed, *lost}
     eased = [c for a, _, c in paired if Status(a.status).is_finding and c not in listed]
+    cleared = _cleared(alone_before, cells_after, {c.cell for c in fixed})
+    eased += [c for c in cleared if c.after == Status.MARGINAL and c.cell not in {e.cell for e in eased}]
     regressed += _appeared(cells_before, cells_after, after, {(c.cell, c.after) for c in regressed})
     regressed += _multiplied(cells_before, cells_after, {c.cell for c in regressed})
-    fixed += _cleared(alone_before, cells_after, {c.cell for c in fixed})
+    fixed += [c for c in cleared if c.after == Status.AGREE]
     lost += _vanished(cells_before, cells_after, after, {c.cell for c in lost}, forward=True)
     gained += _vanished(cells_after, cells_before, after, {c.cell for c in (*gained, *regressed)}, forward=False)
     silent += _silenced(cells_before, cells_after, after, {c.cell for c in (*silent, *eased, *lost)})
@@ -442,12 +444,13 @@ def _state(counts: Mapping[str, int], tried: bool) -> str:
 
 
 def _cleared(alone: Iterable[Record], after: Mapping[Cell, Mapping[str, int]], listed: set[Cell]) -> list[Change]:
-    """One change per cell with unpaired findings of the earlier run, if the cell fully agrees in the later one."""
+    """One change per cell with unpaired findings of the earlier run, if the cell agrees in the later one, or is marginal."""
     changes: dict[Cell, Change] = {}
     for r in alone:
         cell = _cell(r)
         if Status(r.status).is_finding and cell not in listed and _clean(after.get(cell)):
-            changes.setdefault(cell, Change(*cell, r.shrunk or r.case, r.status, "agree", r.reason, paired=False))
+            now = Status.MARGINAL if after[cell].get(Status.MARGINAL) else Status.AGREE
+            changes.setdefault(cell, Change(*cell, r.shrunk or r.case, r.status, str(now), r.reason, paired=False))
     return list(changes.values())
 
 
