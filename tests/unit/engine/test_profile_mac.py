@@ -1,0 +1,54 @@
+"""The profile for a runner with MPS: few shapes, and what it still finds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from parity import tolerance
+from parity.devices import Call, Fault, resolve
+from parity.engine import suite
+from parity.engine.examine import Examined, examine
+from parity.engine.journal import NoJournal
+from parity.engine.options import RunOptions
+from parity.engine.planning import RunPlan
+from parity.report import gaps
+
+
+def strided(call: Call) -> bool:
+    return not all(t.is_contiguous() for t in call.operands)
+
+
+def examined(op: str, *faults: Fault) -> Examined:
+    """An op in float32, at the profile, on a device with faults."""
+    plan = RunPlan(
+        resolve("sim", faults),
+        resolve("cpu"),
+        tolerance.load("sim"),
+        suite.profile("mac"),
+        RunOptions(device="sim", profile="mac", skip=("shrink",)),
+    )
+    return examine(suite.Item(suite.row(op), "float32"), plan, NoJournal())
+
+
+def wrong(call: Call) -> Any:
+    return call.run() * 1.01
+
+
+@pytest.mark.parametrize(
+    ("op", "kernel", "when"), [("exp", "exp", strided), ("tanh", "tanh", lambda call: True), ("mm", "mm", strided)]
+)
+def test_a_fault_that_needs_no_other_shape_is_found(op: str, kernel: str, when: Any) -> None:
+    """By layout, and in every call; a healthy device gives no finding in as many cases."""
+    ill, well = examined(op, Fault("planted", (kernel,), wrong, when=when)), examined(op)
+    assert ill.findings
+    assert not well.findings
+    assert well.summary.cases == ill.summary.cases >= 30
+
+
+def test_a_run_says_what_the_profile_leaves_out() -> None:
+    """In a line of its own; no other profile has one, and neither has a profile that this version does not know."""
+    (narrow,) = gaps.narrow("mac")
+    assert narrow.short() == [f"narrow     mac profile, without {suite.profile('mac').excludes}"]
+    assert not any(part.lines for name in ("quick", "full", "deep", "tests", "") for part in gaps.narrow(name))
