@@ -107,7 +107,7 @@ run() {
     while IFS= read -r -d '' word; do ops+=("$word"); done < "$list"
     words "${PARITY_ARGUMENTS:-}" > "$list"
     while IFS= read -r -d '' word; do more+=("$word"); done < "$list"
-    arguments+=(--profile "${PARITY_PROFILE:-quick}" --seed "${PARITY_SEED:-0}")
+    arguments+=(--profile "${PARITY_PROFILE:-mac}" --seed "${PARITY_SEED:-0}")
     [ -z "${PARITY_TIME:-}" ] || arguments+=(--time "$PARITY_TIME")
     [ -z "${PARITY_SHARD:-}" ] || arguments+=(--shard "$PARITY_SHARD")
     [ -z "$known" ] || arguments+=(--known "$known")

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from parity import tolerance
+from parity.core.results import Fingerprint
+from parity.core.status import Conclusion
 from parity.devices import Call, Fault, resolve
 from parity.engine import suite
 from parity.engine.examine import Examined, examine
 from parity.engine.journal import NoJournal
 from parity.engine.options import RunOptions
 from parity.engine.planning import RunPlan
-from parity.report import gaps
+from parity.report import causes, gaps
+from parity.store import run_file
+from parity.store.rows import End, Header
 
 
 def strided(call: Call) -> bool:
@@ -45,6 +50,19 @@ def test_a_fault_that_needs_no_other_shape_is_found(op: str, kernel: str, when: 
     assert ill.findings
     assert not well.findings
     assert well.summary.cases == ill.summary.cases >= 30
+
+
+def test_the_summary_of_a_job_says_what_its_agreement_excludes(tmp_path: Path) -> None:
+    """In the Markdown of a run with this profile, and not in that of another."""
+    path = tmp_path / "run.jsonl"
+    for profile in ("mac", "quick"):
+        with run_file.Writer(path) as writer:
+            device = Fingerprint("0", "2.13.0", "", "3.11", "Linux", "x86_64", "sim", "")
+            writer.write(Header(device, profile=profile))
+            writer.write(End())
+        ran = run_file.read(path)
+        text = causes.as_markdown((), ran.header, Conclusion.PASS, excluded=gaps.excluded(ran))
+        assert ("- narrow: mac profile, without shapes, scalars and flags other than one set" in text) == (profile == "mac")
 
 
 def test_a_run_says_what_the_profile_leaves_out() -> None:
