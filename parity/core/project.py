@@ -46,7 +46,7 @@ class Key:
 
 KEYS = {
     "device": Key('"mps"'),
-    "profile": Key('"full"', ("quick", "full", "deep")),
+    "profile": Key('"full"', ("mac", "quick", "full", "deep")),
     "effort": Key('"quick"', ("quick", "default", "full")),
     "known": Key('"parity-known.toml"', path=True, made=True),
     "setup": Key('"flags.py"', path=True),

@@ -70,7 +70,13 @@ def parsed(text: str) -> Mapping[str, frozenset[str]]:
     Reads the three lines that matter itself: a YAML parser takes seconds for this file. A test compares the result with
     torchgen's own reading.
     """
-    found: dict[str, set[str]] = {}
+    return {name: frozenset(k for line in lines for k in line) for name, lines in functions(text).items()}
+
+
+def functions(text: str) -> Mapping[str, tuple[frozenset[str], ...]]:
+    """Every overload -> the functions that compute it, each as the dispatch keys that share it. Raises ValueError as `parsed`
+    does."""
+    found: dict[str, list[frozenset[str]]] = {}
     delegates: dict[str, str] = {}
     name, in_dispatch = "", False
     for number, line in enumerate(text.splitlines(), 1):
@@ -78,7 +84,7 @@ def parsed(text: str) -> Mapping[str, frozenset[str]]:
             name, in_dispatch = line[8:].partition("(")[0], False
             if not OPERATOR.fullmatch(name):
                 raise ValueError(f"line {number}: no operator is called '{untrusted.printable(name)[:QUOTED]}'")
-            found[name] = set()
+            found[name] = []
         elif not name and line.startswith("  "):
             raise ValueError(f"line {number}: '{untrusted.printable(line.strip())[:QUOTED]}' comes before any '- func:'")
         elif line.startswith("  structured_delegate: "):
@@ -87,12 +93,12 @@ def parsed(text: str) -> Mapping[str, frozenset[str]]:
             in_dispatch = True
         elif in_dispatch and line.startswith("    "):
             keys = (k.strip() for k in line.split("#")[0].rpartition(":")[0].split(","))
-            found[name].update(k for k in keys if k)
+            found[name].append(frozenset(k for k in keys if k))
         elif line.strip() and not line.lstrip().startswith("#"):
             in_dispatch = False
     if not found:
         raise ValueError("it holds no operator")
-    return {n: frozenset(keys | found.get(delegates.get(n, ""), set())) for n, keys in found.items()}
+    return {n: (*keys, *found.get(delegates.get(n, ""), ())) for n, keys in found.items()}
 
 
 def with_kernel(key: str) -> frozenset[str]:

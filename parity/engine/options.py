@@ -29,7 +29,7 @@ INPUT_HELP = (
     "an input of the model, 'float32[1, 3, 224, 224]' or 'mask=bool[2, 16]', in place of those that are made (repeatable)"
 )
 FAULTY = frozenset({"FAULTS", "BUGS", "Fault"})  # names that a file with faults has, and one that sets flags has not
-PROFILE_HELP = "quick (the default), full or deep"
+PROFILE_HELP = "mac (few shapes), quick (the default), full or deep"
 METADATA, KNOWN = ALSO = ("metadata", "known")  # what fails a run with --fail-on besides a status
 STRICT = f"--fail-on {METADATA}"
 METADATA_HELP = f"{METADATA}: other strides than the CPU's also where torch promises none (else they are only reported)"
@@ -265,10 +265,10 @@ class RunOptions:
     family: tuple[str, ...] = _option(
         (), "only this family (repeatable, or separated by commas)", "only this family (repeatable)"
     )
-    profile: str = _option("quick", PROFILE_HELP, "quick, full or deep")
+    profile: str = _option("quick", PROFILE_HELP, "mac, quick, full or deep")
     source: str | None = _option(
         None,
-        "native, opinfo, both as ops, modules, optimizers, or all (by default the profile's: quick native, full and deep all)",
+        "native, opinfo, both as ops, modules, optimizers, or all (by default the profile's: full and deep all, others native)",
         "native, opinfo, both as ops, modules, optimizers, or all; the profile's own by default",
         read=read_text,
     )

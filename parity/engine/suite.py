@@ -45,7 +45,8 @@ class RunProfile:
     pinned: number of cases per item that are the same in every run, whatever the seed; baselines use them. often: family ->
     factor for the number of cases, for families in which few ops can combine certain features; otherwise a row's own. poison:
     fill freed memory of the device before cases, and look for writes next to tensors. sweep: cases of a native item that meet
-    border sizes.
+    border sizes. alike: so many explored cases of a native item in a row have the same shapes, scalars and flags. excludes:
+    what the agreement of a run therefore does not speak of.
     """
 
     name: str
@@ -57,6 +58,8 @@ class RunProfile:
     often: dict[str, int] = field(default_factory=dict)
     poison: bool = False
     sweep: SweepPlan = field(default_factory=SweepPlan)
+    alike: int = 1
+    excludes: str = ""
 
     def sweeps(self, row: Row, dtype: str) -> int:
         """Cases of one item that meet border sizes."""
@@ -68,10 +71,22 @@ class RunProfile:
         return int(table.get(dtype, table[""]) * self.often.get(row.family, row.draws.cases))
 
 
-# quick: for a pull request; full: every night; deep: before an upgrade.
+# mac: where each new shape compiles a graph; quick: for a pull request; full: every night; deep: before an upgrade.
 PROFILES: dict[str, RunProfile] = {
     p.name: p
     for p in (
+        RunProfile(
+            "mac",
+            "native",
+            {"float32": 32, "float16": 16, "bfloat16": 12, "complex64": 10, "int64": 8, "": 5},
+            {"float32": 6, "": 3},
+            1,
+            Sizes(),
+            sweep=SweepPlan({"float32": 1}, BORDERS, SWEPT_LIMIT),
+            alike=64,
+            excludes="shapes, scalars and flags other than one set for each op in each dtype (--seed draws another), and "
+            "border sizes in more than one case of each op in float32",
+        ),
         RunProfile(
             "quick",
             "native",

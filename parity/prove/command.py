@@ -49,6 +49,11 @@ COVERAGE = (
     "not run: a pair of features that they show is applicable, and it is a hole where it is missing in the run though ten of "
     "its cases or more were to have it. Also the pairs of op and dtype that were compared in each aspect, as prove counts has."
 )
+COST = """\
+What a run would cost on a Mac, where each new shape of an operator compiles a graph (MPSGraph) that stays in memory: graphs,
+minutes and memory on 3, 8 and 12 cores. Takes ops and options as parity run does, and examines at most 400 items of that run on
+sim:mps, evenly spaced. The costs of a graph, a kernel, a call and a copy are from public reports, low, middle and high, and are
+printed with their sources; nothing was measured on a Mac."""
 MUTANTS = """\
 Plant generic mutants, one at a time, in the kernels that rows of the catalog call on a simulated device, and report which of
 them the suite's ordinary cases find: by class, family and direction, with 95 % limits, and the survivors with the reason. A
@@ -71,6 +76,7 @@ def add(prove: argparse.ArgumentParser) -> None:
     _add_mutants(actions)
     _add_run(actions, "counts", "how many pairs of op and dtype are compared, by aspect", COUNTS)
     _add_reach(actions)
+    _add_run(actions, "cost", "how many graphs a run would compile on a Mac, and the minutes and memory of it", COST)
 
     how = "which features a run drew, and which two together"
     drawn = actions.add_parser("coverage", help=how, description=COVERAGE)
@@ -219,6 +225,22 @@ def _counts(o: argparse.Namespace) -> int:
     return ended.code
 
 
+def _cost(o: argparse.Namespace) -> int:
+    asked = _of_run(o)
+    from parity.prove import cost  # it loads torch
+
+    step = [0]
+
+    def hear(done: int, total: int) -> None:
+        if done * 10 // total > step[0]:
+            step[0] = done * 10 // total
+            print(f"{done} of {plural(total, 'item')} counted", file=sys.stderr, flush=True)
+
+    dtypes = split(asked.dtype)
+    print(cost.render(cost.count(replace(asked, dtype=dtypes, family=split(asked.family)), hear), asked.profile))
+    return 0
+
+
 def _reach(o: argparse.Namespace) -> int:
     if o.output:
         writable(o.output.absolute().parent, "--output")
@@ -274,6 +296,7 @@ ACTIONS: dict[str, Callable[[argparse.Namespace], int]] = {
     "mutants": _mutants,
     "counts": _counts,
     "reach": _reach,
+    "cost": _cost,
     "coverage": _coverage,
     "trace": _trace,
     "power": _power,

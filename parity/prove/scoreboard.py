@@ -43,7 +43,7 @@ MOST_DEATHS = 8  # most deaths per test; reached only if the workers die between
 TWICE = 2  # attempts to record a row whose worker dies
 JOB, ANSWER = "zoo.job", "zoo-answer"
 DEVICE = "sim"
-SECONDS = {"quick": 30.0, "full": 240.0, "deep": 1800.0}  # of search per fault, generator and seed
+SECONDS = {"mac": 30.0, "quick": 30.0, "full": 240.0, "deep": 1800.0}  # of search per fault, generator and seed
 MARGIN = 60.0  # seconds in addition to the search, for shrinking and bystanders
 RECORDING = 30.0  # seconds that recording a row may take
 

@@ -10,6 +10,7 @@ from textwrap import shorten
 
 from parity.core.dtypes import DEFAULT
 from parity.core.results import COMPARED, Record, Status
+from parity.engine import suite
 from parity.engine.timed import Timed
 from parity.findings.verdict import poorly_judged
 from parity.report import metadata, power
@@ -41,6 +42,13 @@ class Part:
         more = [f"  ... and {len(self.lines) - FAILING} more (-v)"] if len(self.lines) > FAILING else []
         first = [f"{self.label:<{INDENT}}{self.brief}"] if self.brief else []
         return [*first, *((self.title, *self.lines[:FAILING], *more) if self.fails else ())]
+
+
+def narrow(profile: str) -> list[Part]:
+    """What the profile of a run draws too little of."""
+    known = suite.PROFILES.get(profile)
+    text = f"{profile} profile, without {known.excludes}" if known is not None and known.excludes else ""
+    return [Part("narrow", text, "narrow: what the profile does not draw", [f"  {text}"] if text else [])]
 
 
 def not_compared(
@@ -133,6 +141,7 @@ def excluded(run: Run) -> list[str]:
     end, deaths = run.end, counted(run.deaths, run.items)
     blameless = [d for d in run.deaths if d not in deaths]
     parts = [
+        *narrow(run.header.profile),
         *not_compared(run.items, blameless, end.lacking if end else (), end.lost if end else ()),
         *judged_less(run.items, run.records, run.power),
     ]

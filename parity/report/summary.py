@@ -104,6 +104,7 @@ def render(t: SummaryData, width: int | None = None) -> str:
 
     blameless = [d for d in r.deaths if d not in deaths]
     parts = [
+        *gaps.narrow(t.header.profile),
         *gaps.not_compared(r.items, blameless, r.unchecked, t.lost),
         *gaps.judged_less(r.items, r.records, t.power),
         *_failing(r),

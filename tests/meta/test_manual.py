@@ -37,6 +37,7 @@ ONLY_PARSED = {
     r"parity prove reach": "several minutes",
     r"parity prove counts": "a minute",
     r"parity doctor --archive": "several minutes",
+    r"parity prove cost": "a minute",
     r"parity prove zoo$": "several minutes",
     r"parity prove mutants$": "half an hour",
     r"parity run .*--tx ": "another machine",

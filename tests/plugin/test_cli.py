@@ -36,7 +36,7 @@ def told(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]
         (("run", "sofmax"), 2, "no op matches 'sofmax'; did you mean 'softmax'"),
         (("run", "--family", "poling"), 2, "unknown family 'poling'; did you mean 'pooling'"),
         (("run", "--dtype", "float31"), 2, "unknown dtype 'float31'; did you mean 'float32'"),
-        (("run", "--profile", "quik"), 2, "unknown profile 'quik'; allowed: quick, full, deep"),
+        (("run", "--profile", "quik"), 2, "unknown profile 'quik'; allowed: mac, quick, full, deep"),
         (("run", "--source", "opinf"), 2, "unknown source 'opinf'; allowed: native, opinfo, modules, optimizers, ops, all"),
         (("run", "--fail-on", "unsuported"), 2, "unknown status 'unsuported' for --fail-on"),
         (("run", "add", "--device", "mpz"), 2, "mpz"),

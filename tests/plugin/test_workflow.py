@@ -240,6 +240,20 @@ def test_arguments_with_blanks_arrive_whole(stub: Runner) -> None:
     assert "parity: a quote is not closed in: it's" in stub.output
 
 
+def test_a_run_draws_few_shapes_and_their_number_of_cases_by_default(stub: Runner) -> None:
+    """The profile mac without a limit of time, from the workflow, from the action alone and from the script alone."""
+    assert on_mac(stub) == "success"
+    _, run, *_ = asked(stub)
+    assert run[run.index("--profile") + 1] == "mac"
+    assert "--time" not in run
+    assert on_mac(stub, profile="quick", time="5m") == "success"
+    again = [words for words in asked(stub) if words[0] == "run"][1]
+    assert again[again.index("--profile") + 1 : again.index("--profile") + 2] == ["quick"]
+    assert again[again.index("--time") + 1] == "5m"
+    assert yaml.safe_load(ACTION.read_text())["inputs"]["profile"]["default"] == "mac"
+    assert "${PARITY_PROFILE:-mac}" in GATE.read_text()
+
+
 def test_a_known_file_that_is_named_must_be_there(stub: Runner) -> None:
     """The usual one is taken where it is, and its absence is no error."""
     assert on_mac(stub) == "success"

@@ -121,7 +121,7 @@ run() {
     while IFS= read -r -d '' word; do ops+=("$word"); done < "$list"
     words "${PARITY_ARGUMENTS:-}" > "$list"
     while IFS= read -r -d '' word; do more+=("$word"); done < "$list"
-    [ -n "${PARITY_PROFILE:-}" ] || [ -n "$(setting profile)" ] || PARITY_PROFILE=quick
+    [ -n "${PARITY_PROFILE:-}" ] || [ -n "$(setting profile)" ] || PARITY_PROFILE=mac
     [ -z "${PARITY_PROFILE:-}" ] || arguments+=(--profile "$PARITY_PROFILE")
     arguments+=(--seed "${PARITY_SEED:-0}")
     [ -z "${PARITY_TIME:-}" ] || arguments+=(--time "$PARITY_TIME")

@@ -73,7 +73,7 @@ def test_paths_are_relative_to_the_file(here: Path, monkeypatch: pytest.MonkeyPa
         ("device = 3", '{file}: [tool.parity] device = 3: it takes a text, such as device = "mps"'),
         ('device = ""', '{file}: [tool.parity] device = "": it takes a text, such as device = "mps"'),
         ('fail-on = "a"', '{file}: [tool.parity] fail-on = "a": it takes a list of texts, such as fail-on = ["unsupported"]'),
-        ('profile = "turbo"', '{file}: [tool.parity] profile = "turbo": allowed are quick, full, deep'),
+        ('profile = "turbo"', '{file}: [tool.parity] profile = "turbo": allowed are mac, quick, full, deep'),
         ('rows = ["a b"]', "{file}: [tool.parity] rows = [\"a b\"]: 'a b' is neither a Python file nor a module, such as "
                            'rows = ["rows.py", "mine.rows"]'),
         ('setup = "no.py"', '{file}: [tool.parity] setup = "no.py": there is no file {folder}/no.py; paths are relative to '

@@ -49,6 +49,13 @@ def test_keys_are_an_overloads_own_and_its_delegates(tmp_path: Path) -> None:
     }
 
 
+def test_a_function_is_the_keys_that_share_it() -> None:
+    """Line by line, with those of the structured delegate."""
+    table = operator_table.functions(TABLE)
+    assert [set(keys) for keys in table["add.Tensor"]] == [{"SparseCPU"}, {"ZeroTensor"}, {"SparseCPU"}, {"MPS", "MTIA"}]
+    assert table["matmul"] == ()
+
+
 def test_a_torch_without_the_table_is_one_clear_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Its path, what reads it, what to do."""
     monkeypatch.setattr(torch, "__file__", str(tmp_path / "torch" / "__init__.py"))

@@ -15,7 +15,8 @@ from parity.generation.generate import Drawn
 
 def drawn(op: str, device: str = "sim", **options: Any) -> list[tuple[int, bool, Drawn]]:
     """The cases of an op in float32 on a healthy device."""
-    shared = resolve("cpu"), tolerance.load(device), suite.profile("quick"), RunOptions(**{"examples": 12, **options})
+    profile = suite.profile(options.get("profile", "quick"))
+    shared = resolve("cpu"), tolerance.load(device), profile, RunOptions(**{"examples": 12, **options})
     return list(cases.drawn(suite.Item(suite.row(op), "float32"), RunPlan(resolve(device), *shared)))
 
 
@@ -40,3 +41,25 @@ def test_two_explored_cases_share_their_structure_where_the_device_keeps_a_graph
     assert len(set(alike)) < 0.65 * len(set(apart))
     texts = [notation.case_text(d.case) for _, _, d in drawn("addmm", "sim:mps", examples=60)]
     assert len(set(texts)) == len(texts)  # layouts and values differ
+
+
+def test_all_explored_cases_of_the_profile_mac_share_their_structure_on_every_device() -> None:
+    """They differ in all else, and another seed has another structure. Quick's differ where no graph is kept."""
+
+    def shapes(seed: str, profile: str = "mac") -> set[tuple[tuple[int, ...], ...]]:
+        found = drawn("addmm", "sim", seed=seed, profile=profile)
+        return {tuple(x.shape for x in d.case.operands()) for _, p, d in found if not p and not d.case.refused}
+
+    assert len(shapes("0")) == 1
+    assert len(shapes("0", "quick")) > 5
+    assert len({*shapes("0"), *shapes("1"), *shapes("2"), *shapes("3")}) > 1
+    cases = [d.case for _, p, d in drawn("addmm", "sim", profile="mac") if not p]
+    assert len({notation.case_text(c) for c in cases}) == len(cases)
+    assert len({tuple(x.layout for x in c.operands()) for c in cases}) > 5
+
+
+def test_the_structure_that_all_share_has_room_for_a_mistake() -> None:
+    """No empty operand, and two dimensions or more where the op has cases with them, whatever the seed."""
+    for seed in map(str, range(12)):
+        found = [d.case for _, p, d in drawn("exp", seed=seed, profile="mac", examples=3) if not p and not d.case.refused]
+        assert all(sum(n > 1 for n in x.shape) >= 2 and 0 not in x.shape for c in found for x in c.operands())

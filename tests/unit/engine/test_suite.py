@@ -68,8 +68,8 @@ def test_unknown_names_are_refused_with_what_is_allowed(arguments: tuple[object,
 
 
 def test_profiles_grow() -> None:
-    """quick < full < deep for every row and dtype."""
+    """mac <= quick < full < deep for every row and dtype."""
     row = suite.row("add")
     for dtype in row.dtypes:
-        few, more, most = (suite.profile(n).examples(row, dtype) for n in ("quick", "full", "deep"))
-        assert few < more < most
+        least, few, more, most = (suite.profile(n).examples(row, dtype) for n in ("mac", "quick", "full", "deep"))
+        assert least <= few < more < most

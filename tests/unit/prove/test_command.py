@@ -22,7 +22,7 @@ FEW = Path(__file__).with_name("few.py")
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        (("zoo", "--profile", "quik"), "unknown profile 'quik'; allowed: quick, full, deep"),
+        (("zoo", "--profile", "quik"), "unknown profile 'quik'; allowed: mac, quick, full, deep"),
         (("zoo", "--faults", "nowhere.py"), "nowhere.py: no such file"),
         (("zoo", "wrnog", "--faults", str(FEW)), "no fault matches 'wrnog'; did you mean 'wrong'"),
         (("zoo", "--output", "/proc/none/zoo.json"), "cannot write to the folder /proc/none"),

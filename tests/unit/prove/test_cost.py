@@ -1,0 +1,116 @@
+"""What a run would cost on a Mac: the count of graphs, the table of costs, and what comes of both."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from commands import said as told
+
+from parity.devices import Call, Fault, resolve
+from parity.devices.mps import KEY
+from parity.devices.operator_table import with_kernel
+from parity.engine.options import RunOptions
+from parity.prove import cost
+
+FLAT = {
+    name: cost.Cost("seconds", "made up", value, value, value)
+    for name, value in {"graph": 1.0, "kernel": 0.0, "graph_call": 0.0, "kernel_call": 0.0, "copy": 0.0, "check": 0.5}.items()
+} | {name: cost.Cost("", "", 0.0, 0.0, 0.0) for name in ("start", "graph_memory", "process")}
+ROWS = ("conv2d", "softmax", "layer_norm", "cat", "var", "mm", "gelu", "cumsum", "avg_pool2d", "linear", "nll_loss", "topk")
+
+
+def counted(**options: object) -> cost.Counted:
+    return cost.count(RunOptions(**options))  # type: ignore[arg-type]  # options by name
+
+
+def test_an_operator_that_shares_its_function_with_the_cpu_is_a_metal_kernel() -> None:
+    """By torch's own table; one with a function of MPS's own may compile a graph, unless source shows that it does not."""
+    assert {"exp.out", "mul.out", "sin.out"} <= cost.metal()
+    assert {"_softmax.out", "mm.out", "_mps_convolution", "linear"} <= cost.graphs()
+    assert {"add.out", "sub.out"} <= cost.known_metal()
+    assert not cost.graphs() & (cost.metal() | cost.known_metal())
+    assert not {"empty_strided", "_copy_from", "resize_"} & cost.graphs()
+    assert cost.metal() | cost.graphs() | cost.known_metal() <= with_kernel(KEY)
+
+
+def test_graphs_are_counted_by_operator_shapes_dtypes_and_scalars() -> None:
+    """Not by strides; a Metal kernel once for its dtype; a copy is neither."""
+    made = cost.Counted()
+    device = resolve("sim:mps", (Fault("calls", ("*",), Call.run, made.call),))
+    x = device.upload(torch.ones(4, 4))
+    with device.active():
+        for t in (x, x.mT, x * 2):
+            torch.softmax(t, 0)
+        assert len(made.keys) == 1
+        torch.softmax(x, 1)
+        torch.softmax(x[:2], 0)
+        torch.softmax(x.half(), 0)
+        assert len(made.keys) == 4
+        before = len(made.kernels)
+        torch.exp(x)
+        torch.exp(x[:3])
+    assert len(made.kernels) == before + 1
+    assert len(made.keys) == 4
+
+
+def test_each_cost_has_a_source_and_three_values_in_order() -> None:
+    for name, c in cost.costs().items():
+        assert 0 < c.low <= c.middle <= c.high, name
+        assert c.unit
+        assert c.source
+    assert set(cost.costs()) == set(FLAT)
+
+
+def test_processes_compile_at_once_or_wait_for_one_compiler() -> None:
+    """120 checks of half a second and 60 graphs of one, twice as many in the whole run, on three processes."""
+    made = cost.Counted(keys={(k,) for k in range(60)}, checks=120, items=1, of=2)
+    m = cost.modelled(made, cost.Machine(3, 7), FLAT)
+    assert m.seconds == (80.0, 80.0, 80.0)
+    assert m.queued == (160.0, 160.0, 160.0)
+    dearer = {**FLAT, "graph": replace(FLAT["graph"], high=2.0), "graph_memory": replace(FLAT["start"], high=1e6)}
+    m = cost.modelled(made, cost.Machine(3, 7), dearer)
+    assert (m.queued[0], m.queued[2], m.memory[2]) == (160.0, 280.0, 120e6)
+
+
+def test_a_machine_starts_as_many_processes_as_a_run_would() -> None:
+    """One a core, at most eight, and no more than fit into its memory."""
+    assert [cost.Machine(*m).workers for m in ((3, 7), (8, 16), (12, 32), (8, 3))] == [3, 8, 8, 1]
+
+
+def test_the_profile_mac_needs_a_third_of_the_graphs_of_quick() -> None:
+    """For as many checks, over rows of several families."""
+    few, many = (counted(op=ROWS, dtype=("float32",), profile=p) for p in ("mac", "quick"))
+    assert few.items == many.items
+    assert few.rate * 3 < many.rate
+
+
+def test_the_whole_suite_at_the_profile_mac_fits_eight_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On three cores and 7 GB, at the middle cost, of one item in 60, with room for so small a sample."""
+    monkeypatch.setattr(cost, "ITEMS", 75)
+    made = counted(profile="mac")
+    m = cost.modelled(made, cost.MACHINES[0], cost.costs())
+    assert made.of > 4000
+    assert m.seconds[1] < 480
+    assert m.queued[1] < 600
+    assert m.memory[1] < 7e9
+
+
+def test_the_process_is_left_as_it_was() -> None:
+    threads, parallel = torch.get_num_threads(), torch.autograd.is_multithreading_enabled()
+    counted(op=("exp",), dtype=("float32",), examples=2)
+    assert (torch.get_num_threads(), torch.autograd.is_multithreading_enabled()) == (threads, parallel)
+
+
+def test_the_command_says_graphs_minutes_memory_and_sources(capfd: pytest.CaptureFixture[str]) -> None:
+    """The last line is what it comes to."""
+    code, out, _ = told(capfd, "prove", "cost", "softmax", "--dtype", "float32,float16", "--examples", "3", "--profile", "mac")
+    assert code == 0
+    lines = out.splitlines()
+    assert lines[0].startswith("mac profile: 2 of 2 op x dtype pairs on sim:mps, ")
+    assert f"{len(cost.graphs())} overloads with a function of MPS's own, which may compile a graph; " in out
+    assert [x.split(" cores")[0] for x in lines if " cores, " in x][:3] == ["3", "8", "12"]
+    assert "pytorch/pytorch#184779" in out
+    assert lines[-1].startswith("MODELLED  ")
+    assert told(capfd, "prove", "cost", "sofmax")[0] == 2
