@@ -250,8 +250,8 @@ def test_a_run_draws_few_shapes_and_their_number_of_cases_by_default(stub: Runne
     again = [words for words in asked(stub) if words[0] == "run"][1]
     assert again[again.index("--profile") + 1 : again.index("--profile") + 2] == ["quick"]
     assert again[again.index("--time") + 1] == "5m"
-    assert yaml.safe_load(ACTION.read_text())["inputs"]["profile"]["default"] == "mac"
-    assert "${PARITY_PROFILE:-mac}" in GATE.read_text()
+    assert yaml.safe_load(ACTION.read_text())["inputs"]["profile"]["default"] == ""
+    assert "PARITY_PROFILE=mac" in GATE.read_text()
 
 
 def test_a_known_file_that_is_named_must_be_there(stub: Runner) -> None:
@@ -277,8 +277,8 @@ def test_settings_of_the_project_count_where_an_input_is_empty(stub: Runner, mon
     assert on_mac(stub) == "success", stub.output
     doctor, run = asked(stub)[:2]
     assert doctor == ["doctor", "--device", "mps"]
-    assert run[1:9] == ["--device", "mps", "--profile", "quick", "--seed", "0", "--time", "20m"]
-    assert run[9:11] == ["--known", "parity-known.toml"]
+    assert run[1:7] == ["--device", "mps", "--profile", "mac", "--seed", "0"]
+    assert run[7:9] == ["--known", "parity-known.toml"]
     assert saved(stub) == [f"parity-baseline-parity-{LANE.replace('sim', 'mps', 1)}-2-1"]
 
     settings = ('device = "cuda"', 'profile = "full"', 'known = "mine.toml"', 'fail-on = ["unsupported"]')
@@ -286,7 +286,7 @@ def test_settings_of_the_project_count_where_an_input_is_empty(stub: Runner, mon
     assert on_mac(stub) == "success", stub.output
     doctor, run = [line for line in asked(stub) if line[0] in ("doctor", "run")][2:]
     assert doctor == ["doctor"]
-    assert run[1:5] == ["--seed", "0", "--time", "20m"]
+    assert run[1:3] == ["--seed", "0"]
     assert not {"--device", "--profile", "--known", "--fail-on"} & {*run}
     assert f"parity-baseline-parity-{LANE.replace('sim', 'cuda', 1)}-3-1" in saved(stub)
 
@@ -295,7 +295,7 @@ def test_settings_of_the_project_count_where_an_input_is_empty(stub: Runner, mon
     doctor, run = [line for line in asked(stub) if line[0] in ("doctor", "run")][4:]
     assert doctor == ["doctor", "--device", "sim"]
     assert run[1:5] == ["--device", "sim", "--profile", "deep"]
-    assert run[9:13] == ["--known", "parity-known.toml", "--fail-on", "known,unsupported"]
+    assert run[7:11] == ["--known", "parity-known.toml", "--fail-on", "known,unsupported"]
 
     (stub.folder / "pyproject.toml").write_text("[tool.parity]\ndevise = 'sim'\n")
     stub.inputs = {}
