@@ -323,6 +323,7 @@ def _pytest(o: RunOptions, workers: int, reporter: Any, done: Collection[str] = 
         known=str(Path(o.known).absolute()) if o.known else None,
         findings=str(Path(o.findings).absolute()),
     )
+    parent.keep_folder(Path(tempfile.gettempdir()))  # the examination of the device may have run a file of the person's
     with tempfile.TemporaryDirectory(prefix="parity-", ignore_cleanup_errors=True) as scratch:
         args = [
             str(folder), "-c", str(folder / "pytest.ini"), "--rootdir", str(folder),
