@@ -322,6 +322,7 @@ def _pytest(o: RunOptions, workers: int, reporter: Any, done: Collection[str] = 
     """The one engine. Raises what kept a worker from its first item."""
     import pytest
 
+    parent.keep_folder(Path(tempfile.gettempdir()))  # the examination of the device may have run a file of the person's
     with tempfile.TemporaryDirectory(prefix="parity-", ignore_cleanup_errors=True) as scratch:
         args = [*_arguments(o, workers), f"--parity-rundir={scratch}"]
         if done:

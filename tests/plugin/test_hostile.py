@@ -360,6 +360,30 @@ def test_the_end_row_says_what_was_lost(tmp_path: Path) -> None:
     assert (row["expected"], row["lost"], row["broken"]) == (3, ["sin-float32"], ["it broke"])
 
 
+SWEEPS = """
+import os, pathlib, shutil, tempfile
+from parity.devices import Fault
+
+def sweep(call):
+    shutil.rmtree(tempfile.gettempdir())
+    pathlib.Path({swept!r}).touch()
+    return call.run()
+
+FAULTS = [Fault("sweeps", ("exp",), sweep, lambda call: os.path.isdir(tempfile.gettempdir()))]
+"""
+
+
+@pytest.mark.slow
+def test_a_temporary_folder_that_goes_away_costs_no_summary(tmp_path: Path) -> None:
+    """In the examination of the device, before there is a run, and in its items."""
+    (tmp_path / "faults.py").write_text(SWEEPS.format(swept=str(tmp_path / "swept")))
+    options = ("--device", "sim", "--dtype", "float32", "-n", "1", "--output", "run.jsonl", "--examples", "2")
+    done = command(tmp_path, "run", "exp", "sin", *options, "--setup", "faults.py", "--power", "0", "--skip", "again")
+    assert (tmp_path / "swept").exists()
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "PASS  everything that was compared agrees (2 ops" in done.stdout
+
+
 @pytest.mark.parametrize("died", ["SIGABRT", ""])
 def test_a_death_that_needs_the_cases_before_it_is_no_agreement(
     died: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
