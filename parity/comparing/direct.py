@@ -18,13 +18,14 @@ from parity.comparing.subject import is_dense
 from parity.core.case import OpClass
 from parity.judging.rules import rule_of
 from parity.oracle.kernels import kernel_of
+from parity.oracle.oracle import FACTORS
 
 GIVEN = ""  # in place of the name of an operator
 # Operators whose results are elements of their operands.
 ATEN_MOVES = frozenset(["clone", "_to_copy", "flip", "roll", "repeat", "index_select", "gather", "cat", "stack", "neg"])
 ATEN_SCALES = ("mul", "div")
 ATEN_SUMMED = frozenset(
-    ["mm", "bmm", "mv", "dot", "addmm", "baddbmm", "addmv", "sum"]
+    ["mm", "bmm", "mv", "dot", "addmm", "baddbmm", "addbmm", "addmv", "addr", "sum", "cumsum"]
 )  # sums of products, whatever their orders
 SUM = Row(name="assert_parity", family="own", rule=OpClass.CONTRACTION, call="", signature=lambda draw: Arguments(()))
 
@@ -79,7 +80,7 @@ class Direct:
         if name in ATEN_MOVES or (isinstance(number, (int, float)) and number in (1, -1)):
             return before
         if name in ATEN_SUMMED:
-            return name if before == GIVEN and not kwargs else None
+            return name if before == GIVEN and set(kwargs) <= set(FACTORS) else None
         factor = kwargs.get("alpha", 1) if set(kwargs) <= {"alpha"} else None  # of a sum: doubling rounds nothing
         exact = before == GIVEN and factor in (1, -1, 2, -2) and all(_holds(dtype, x) for x in args)
         return name if exact and row_of(name) is not None else None

@@ -7,6 +7,7 @@ off as a typical rounded run a result is, and how far it leans to one side.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from parity.core.dtypes import FACTS, HALF, DtypeFacts
+from parity.core.dtypes import FACTS
 from parity.oracle.rounding import Rounding
 from parity.oracle.roundoffs import unit_roundoff
 from parity.oracle.sensitivity import least_of
@@ -28,12 +29,7 @@ def by_chance(dtypes: Mapping[str, list[str]], coarsest: torch.dtype, key: int, 
     """Everything inside is computed in float64, with each step rounded by chance in the dtype that it has in `dtypes` (as
     `Recorded` has it). key: another one for every run; times: by so many roundings."""
     u = times * min(unit_roundoff(coarsest), FACTS["float32"].unit_roundoff)  # kernels add no coarser
-    steps = Steps(dtypes)
-
-    def step(name: str) -> tuple[float, float, DtypeFacts]:
-        f = FACTS.get(steps.dtype(name), FACTS["float32"])
-        return max(u, times * (HALF_STEP if f.name in HALF else 1.0) * f.unit_roundoff), least_of(f), f
-
+    step = functools.partial(Steps(dtypes).rounding, u, times, HALF_STEP)
     with Rounding(u, key, u, inside_least=least_of(FACTS["float32"]), steps=step), in_double(coarsest):
         yield
 

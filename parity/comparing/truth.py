@@ -18,17 +18,17 @@ from parity.comparing.direct import Direct
 from parity.comparing.draws import streams
 from parity.comparing.meter import Meter
 from parity.comparing.subject import SEED, Put, Subject, forward, gradients, tracked_outputs, word
-from parity.core.dtypes import FACTS, HALF, DtypeFacts
+from parity.core.dtypes import FACTS, HALF
 from parity.core.observer import Operators
 from parity.core.results import Raised
 from parity.execution import execute as ex
 from parity.oracle.float64 import widen
 from parity.oracle.limited_range import Limited, Range, range_of
-from parity.oracle.oracle import SAMPLES
+from parity.oracle.oracle import FACTORS, SAMPLES
 from parity.oracle.protocol import Oracle
 from parity.oracle.rounding import Rounding
 from parity.oracle.roundoffs import extremes, perturbed, unit_roundoff
-from parity.oracle.sensitivity import Changes, changes_of, kept_of, least_of
+from parity.oracle.sensitivity import Changes, Movements, least_of
 from parity.oracle.step_dtypes import Recorded, Steps, finfo_recorded, finfo_replayed, in_double, with_autocast
 from parity.oracle.yardstick import BETWEEN_KERNELS, COARSE, STANDARD
 
@@ -147,14 +147,19 @@ class FunctionTruth(Oracle):
 
     @functools.cached_property
     def _sums(self) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
-        """All results in float64 of magnitudes in place of the numbers that were given, and of ones; none where it raises."""
+        """All results in float64 of magnitudes in place of the numbers that were given, and of ones, with factors of sums as
+        magnitudes; none where it raises."""
 
         def of(change: Put) -> Mapping[str, Tensor]:
+            def factors(func: Any, args: Any, kwargs: Any) -> Any:
+                return func(*args, **{k: abs(v) if k in FACTORS else v for k, v in kwargs.items()})
+
             def put(t: Tensor) -> Tensor:
                 wide = _fresh_wide(t)
                 return change(wide) if t.is_floating_point() else wide
 
-            got = ex.attempt(lambda: self._in_double(put, [put(c) for c in self._fed]), "run")
+            with Operators(factors):
+                got = ex.attempt(lambda: self._in_double(put, [put(c) for c in self._fed]), "run")
             return {} if isinstance(got, Raised) else got
 
         return of(torch.abs), of(torch.ones_like)
@@ -186,12 +191,9 @@ class FunctionTruth(Oracle):
 
     def changes(self, name: str, u: float, between: float) -> Changes | None:
         """How the result moved in each sample, 0 in those that are not taken."""
-        rows = self._by().changes.get(name)
-        if not rows:
-            return None
         assert self._truths is not None
-        rows = [*rows, *[torch.zeros_like(rows[0])] * (self._usable(name) - len(rows))]
-        return changes_of(rows, self._truths[name].numel() * (1 + self._truths[name].is_complex()))
+        elements = self._truths[name].numel() * (1 + self._truths[name].is_complex())
+        return self._by().of(name, elements, self._usable(name))
 
     def largest(self, u: float, between: float) -> float:
         """The largest magnitude among the inputs and the results of all kernels."""
@@ -245,8 +247,7 @@ class FunctionTruth(Oracle):
         u, factor = FACTS["float32"].unit_roundoff, COARSE if self.refused else 1.0
         if FACTS[word(self._s.coarsest)].unit_roundoff < u or self.refused:
             u = FACTS[word(self._s.coarsest)].unit_roundoff
-        u, half = times * u, times / BETWEEN_KERNELS
-        count, steps = itertools.count(101 * k), Steps(self._own.dtypes)
+        u, count = times * u, itertools.count(101 * k)
 
         def put(t: Tensor) -> Tensor:
             if not taken.count and (t.is_floating_point() or t.is_complex()):
@@ -259,13 +260,10 @@ class FunctionTruth(Oracle):
             mode.hold(wide, unit_roundoff(dtype))
             return wide
 
-        def step(name: str) -> tuple[float, float, DtypeFacts]:
-            f = FACTS.get(steps.dtype(name), FACTS["float32"])
-            return (half * f.unit_roundoff if f.name in HALF else u), least_of(f), f
-
         run = self._all if self.refused else self._in_double
-        least, steps_ = least_of(FACTS["float32"]), None if self.refused else step
-        mode = Rounding(factor * u, k, u, inside_least=least, steps=steps_)
+        step = functools.partial(Steps(self._own.dtypes).rounding, u, times, 1 / BETWEEN_KERNELS)
+        least = least_of(FACTS["float32"])
+        mode = Rounding(factor * u, k, u, inside_least=least, steps=None if self.refused else step)
         fed = [given(perturbed(widen(c, None), factor * u, 101 * k + 50), c.dtype) for c in self._fed]
         with mode:
             got = ex.attempt(functools.partial(run, put, fed), "run")
@@ -278,11 +276,7 @@ class FunctionTruth(Oracle):
                     t = mode.unrounded(t)  # rounding the result itself has a term of its own
                 signed = widen(t, None) - at
                 signed = signed / factor if factor != 1.0 else signed
-                change = signed.abs().to(torch.float64).nan_to_num_(0.0, 0.0, 0.0)
-                moved = taken.moved.get(n)
-                taken.moved[n] = change if moved is None else torch.maximum(moved, change)
-                taken.squares[n] = change.square() + taken.squares.get(n, 0.0)
-                taken.changes.setdefault(n, []).append(kept_of(signed))
+                taken.squares[n] = taken.add(n, signed).square() + taken.squares.get(n, 0.0)
         return not isinstance(got, Raised)
 
 
@@ -298,16 +292,11 @@ class _Own:
 
 
 @dataclass(slots=True)
-class _Samples:
-    """How the results moved in the samples taken so far. count: how many; moved: name -> largest change of each element;
-    squares: name -> sum of the squares of its changes; changes: name -> a row for each sample, as `kept_of` gives it; largest:
-    see `FunctionTruth.largest`."""
+class _Samples(Movements):
+    """Those of a function. count: how many were taken; squares: name -> sum of the squares of each element's changes."""
 
     count: int = 0
-    moved: dict[str, Tensor] = field(default_factory=dict)
     squares: dict[str, Tensor] = field(default_factory=dict)
-    changes: dict[str, list[Tensor]] = field(default_factory=dict)
-    largest: float = 0.0
 
 
 def _fresh_wide(t: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ from parity.oracle.summation import CHAIN, CHAINS, FLOAT32_ROUNDOFF, LONG, OF_ON
 from parity.oracle.yardstick import FAST_CONVOLUTION, SUM_LOSS
 
 SCALED = ("mul", "div", "add", "sub")  # exact with some numbers
+Roundings: TypeAlias = Callable[[str], tuple[float, float, DtypeFacts]]  # as `Rounding` has them
 
 
 class Rounding(Operators):
@@ -47,10 +48,11 @@ class Rounding(Operators):
         inside: float | None = None,
         least: float = 0.0,
         inside_least: float = 0.0,
-        steps: Callable[[str], tuple[float, float, DtypeFacts]] | None = None,
+        steps: Roundings | None = None,
     ) -> None:
         super().__init__()
         self._u, self._key, self._inside, self._least = u, key, u if inside is None else inside, least
+        self._finest = self._inside
         self._inside_least, self._steps = inside_least, steps
         self._moved: dict[int, tuple[Tensor, Tensor]] = {}
         self._held: dict[int, float] | None = None  # storage -> roundoff of the coarsest dtype that holds its numbers
@@ -86,7 +88,7 @@ class Rounding(Operators):
     def _into(self, name: str, into: list[Tensor], call: Callable[[], Any]) -> Any:
         """Call a kernel that returns nothing, and move what it wrote."""
         if self._steps is not None and not self.open:
-            self._u, self._least, self._own = self._steps(name)
+            self._enter(self._steps, name)
         result = call()
         for t in into:
             self._rounded_in_place(name, t)
@@ -183,11 +185,16 @@ class Rounding(Operators):
             to_weight = off_by(to_weight, lost.expand_as(to_weight), self._key)
         return to_input, to_weight, to_bias
 
+    def _enter(self, steps: Roundings, name: str) -> None:
+        """Use the roundings of the next call of a kernel: in a function of float64, too, one of float32 adds in that."""
+        self._u, self._least, self._own = steps(name)
+        self._inside = max(self._finest, min(self._u, FLOAT32_ROUNDOFF))
+
     def _step(self, kernel: Kernel, args: Any) -> Any:
         """Use the rounding of the step's own dtype, for its operands too, because autocast casts them first."""
         assert self._steps is not None
-        self._u, self._least, self._own = self._steps(kernel.name)
-        if self._u <= self._inside:
+        self._enter(self._steps, kernel.name)
+        if self._u <= self._finest:
             return args
         cast = tree_map(self._cast, args)
         if kernel.writes:  # in place: a copy would take what it writes

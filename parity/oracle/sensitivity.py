@@ -54,23 +54,38 @@ class RoundingEffect:
 
 
 @dataclass(slots=True)
-class _Moves:
-    """What some samples add up to: fields as in `RoundingEffect`. changes: rows of `Changes.moved`. halfway, high: the largest
-    intermediate magnitude of the forward, and of all. shy: whether a kernel of `MODE_DEPENDENT` was met."""
+class Movements:
+    """How the results moved in the samples taken so far, of rows and of functions, by name. moved: the largest change of each
+    element, 0 where it is not finite; changes: a row for each sample, as in `Changes`; largest: the largest magnitude on the
+    way."""
 
-    moved: dict[str, Tensor]
+    moved: dict[str, Tensor] = field(default_factory=dict)
+    changes: dict[str, list[Tensor]] = field(default_factory=dict)
+    largest: float = 0.0
+
+    def add(self, name: str, signed: Tensor) -> Tensor:
+        """Add the change of a result in one sample; how large it is."""
+        change = signed.abs().to(torch.float64).nan_to_num_(0.0, 0.0, 0.0)
+        self.moved[name] = torch.maximum(self.moved[name], change) if name in self.moved else change
+        self.changes.setdefault(name, []).append(kept_of(signed))
+        return change
+
+    def of(self, name: str, elements: int, samples: int = 0) -> Changes | None:
+        """The samples of a result with so many real parts, 0 in those that are not taken; None if it has none."""
+        if not (rows := self.changes.get(name)):
+            return None
+        return Changes(torch.stack([*rows, *[torch.zeros_like(rows[0])] * (samples - len(rows))]), stride_of(elements))
+
+
+@dataclass(slots=True)
+class _Moves(Movements):
+    """Those of a row. unsettled, turned: as in `RoundingEffect`; halfway: `largest` of the forward alone; shy: whether a kernel
+    of `MODE_DEPENDENT` was met."""
+
     unsettled: dict[str, Tensor] = field(default_factory=dict)
     turned: dict[str, Tensor] = field(default_factory=dict)
-    changes: dict[str, list[Tensor]] = field(default_factory=dict)
     halfway: float = 0.0
-    high: float = 0.0
     shy: bool = False
-
-    def add(self, name: str, signed: Tensor) -> None:
-        """Add the change of a result in one sample."""
-        change = signed.abs().to(torch.float64)
-        self.moved[name] = torch.maximum(self.moved[name], torch.nan_to_num(change, 0.0, 0.0, 0.0))
-        self.changes.setdefault(name, []).append(kept_of(signed))
 
     def copy(self) -> _Moves:
         """The same, to which further samples can be added."""
@@ -88,11 +103,6 @@ def kept_of(change: Tensor) -> Tensor:
 def stride_of(elements: int) -> int:
     """One in how many elements of a result is kept of its changes."""
     return max(1, -(-elements // KEPT))
-
-
-def changes_of(kept: Sequence[Tensor], elements: int) -> Changes:
-    """The samples of one result with so many real parts."""
-    return Changes(torch.stack(tuple(kept)), stride_of(elements))
 
 
 def least_of(f: DtypeFacts) -> float:
@@ -139,7 +149,7 @@ class Sensitivity:
     def first(self, samples: int) -> RoundingEffect:
         """The first samples alone: no more than part of the effect, for less than its cost."""
         self._take(samples)
-        return self._effect(self._taken, self._taken.high)
+        return self._effect(self._taken, self._taken.largest)
 
     def taken(self, samples: int) -> tuple[RoundingEffect, RoundingEffect]:
         """(forward, forward + backward) by so many samples, and one more in which operands do not move: some encode a choice (a
@@ -151,11 +161,11 @@ class Sensitivity:
         if self._cotangents and (whole.shy or any(not bool(m.any()) for n, m in moved.items() if n.startswith("grad["))):
             for n, change in self._by_saving().items():
                 moved[n] = torch.maximum(moved[n], change)
-        return self._effect(whole, whole.halfway), self._effect(whole, whole.high)
+        return self._effect(whole, whole.halfway), self._effect(whole, whole.largest)
 
     def _effect(self, m: _Moves, largest: float) -> RoundingEffect:
         parts = {n: t.numel() * (2 if t.is_complex() else 1) for n, t in self._center.tensors.items()}
-        kept = {n: changes_of(rows, parts[n]) for n, rows in m.changes.items() if rows}
+        kept = {n: c for n, elements in parts.items() if (c := m.of(n, elements)) is not None}
         return RoundingEffect(m.moved, m.unsettled, m.turned, kept, largest)
 
     def _take(self, samples: int) -> None:
@@ -193,7 +203,7 @@ class Sensitivity:
                 break
         if ended:
             results, m.halfway = results or ended[-1][0], max(m.halfway, ended[-1][1])
-        m.high, m.shy = max(m.high, mode.largest), m.shy or mode.met_mode_dependent
+        m.largest, m.shy = max(m.largest, mode.largest), m.shy or mode.met_mode_dependent
         for n, t in results:
             at = self._center.tensors.get(n)
             if at is not None and at.shape == t.shape and (t.is_floating_point() or t.is_complex()):

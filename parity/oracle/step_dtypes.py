@@ -19,9 +19,10 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 
-from parity.core.dtypes import FACTS
+from parity.core.dtypes import FACTS, HALF, DtypeFacts
 from parity.core.observer import Functions, Operators
 from parity.oracle.kernels import kernel_of, written
+from parity.oracle.sensitivity import least_of
 
 NARROW = (torch.float16, torch.bfloat16, torch.float32)
 WIDE = {**dict.fromkeys(NARROW, torch.float64), torch.complex64: torch.complex128}
@@ -81,13 +82,20 @@ class Steps:
     def dtype(self, name: str) -> str:
         """The dtype of the next call of an operator.
 
-        After the recorded calls, the coarsest recorded one; float32 for an operator that was never called.
+        After the recorded calls, the coarsest recorded one; "" for an operator that was never called.
         """
         known = self._dtypes.get(name, [])
         at, self._next[name] = self._next[name], self._next[name] + 1
         if at < len(known):
             return known[at]
-        return max((d for d in known if d in FACTS), key=lambda d: FACTS[d].unit_roundoff, default="float32")
+        return max((d for d in known if d in FACTS), key=lambda d: FACTS[d].unit_roundoff, default="")
+
+    def rounding(self, u: float, times: float, half: float, name: str) -> tuple[float, float, DtypeFacts]:
+        """(u, least, dtype) of the next call of an operator, as `Rounding` asks for them: its result moves by `times` roundoffs
+        of its own dtype, in a half type by `half` times as many, and by u at least."""
+        f = FACTS.get(own := self.dtype(name), FACTS["float32"])
+        parts = half if f.name in HALF else 1.0
+        return max(u, times * parts * f.unit_roundoff) if own in FACTS else u, least_of(f), f
 
 
 @functools.cache

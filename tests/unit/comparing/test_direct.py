@@ -64,14 +64,18 @@ def test_all_others_are_judged_as_compositions(name: str) -> None:
     assert first(COMPOSED[name]) == "tolerances/default.toml: composite float32 forward"
 
 
-@pytest.mark.parametrize("op", ["mm", "sum"])
+@pytest.mark.parametrize("op", ["mm", "sum", "cumsum", "addmv"])
 def test_a_sum_of_few_terms_is_held_to_these(op: str) -> None:
     """Its sensitivity, times the scale of compositions, would explain the fault; an honest order of additions stays inside."""
     x = torch.rand(8, 3, generator=torch.Generator().manual_seed(0)).add(1.0).requires_grad_()
 
-    def fn(x: Tensor) -> Tensor:
-        return x.clone() @ x.detach().t() if op == "mm" else (x * 1.0).sum(-1)
-
+    functions: dict[str, Callable[[Tensor], Tensor]] = {
+        "mm": lambda x: x.clone() @ x.detach().t(),
+        "sum": lambda x: (x * 1.0).sum(-1),
+        "cumsum": lambda x: x.clone().cumsum(-1),
+        "addmv": lambda x: torch.addmv(x[:, 0], x, x[0], beta=-3.0, alpha=-0.5),
+    }
+    fn = functions[op]
     assert assert_parity(fn, x, device=resolve("sim", tuple(honest.FAULTS))).agrees
     with pytest.raises(ParityFailure, match="contraction float32 forward"):
         assert_parity(fn, x, device=resolve("sim", (Fault("off", (op,), off(1.5e-6), level="kernel"),)))

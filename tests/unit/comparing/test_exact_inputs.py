@@ -174,3 +174,30 @@ def test_what_an_operator_writes_and_does_not_return_is_rounded_too() -> None:
     assert assert_parity(listed, x, device=resolve("sim", tuple(honest.FAULTS)), backward=False).agrees
     with pytest.raises(ParityFailure):
         assert_parity(listed, x, device=resolve("sim", (Fault("off", ("sin",), lambda c: c.run() * 1.5),)), backward=False)
+
+
+# Functions of float64 that compute a part in float32, which rounds as float32 does: an honest device was 1e7 budgets off there.
+COARSER: dict[str, tuple[str, Function]] = {
+    "an operator": ("sin", lambda x: x.float().sin().double()),
+    "a sum": ("mm", lambda x: (x.float() @ x.float()).double()),
+    "a gradient": ("exp", lambda x: x.float().exp().sum(-1)),
+}
+
+
+@pytest.mark.parametrize("name", COARSER)
+def test_a_step_coarser_than_the_inputs_rounds_as_its_own_dtype(name: str) -> None:
+    """And hides no more: a kernel that is off by a thousandth is found."""
+    op, f = COARSER[name]
+    torch.manual_seed(0)
+    x = torch.randn(32, 32, dtype=torch.float64, requires_grad=True)
+    assert_parity(f, x, device=resolve("sim", tuple(honest.FAULTS)))
+    off = Fault("off", ops=(op,), effect=lambda call: call.run() * 1.001, level="kernel")
+    with pytest.raises(ParityFailure):
+        assert_parity(f, x, device=resolve("sim", (off,)))
+
+
+def test_steps_of_float64_stay_as_sharp() -> None:
+    """A function of float64 without a coarser step is judged by float64's roundings alone."""
+    torch.manual_seed(0)
+    x = torch.randn(32, 32, dtype=torch.float64)
+    assert limit(assert_parity(lambda x: (x @ x).softmax(-1), x, device="sim", detail=True)) < 1e-12
