@@ -44,8 +44,8 @@ def candidates(case: Case, aspect: Aspect) -> Iterator[Case]:
     """The cases with one thing less, those that lose most first."""
     unused = Cotangent() if aspect not in DERIVATIVES else replace(case.cotangent, layout="contiguous")
     parts = (
-        {"into": "contiguous"}, {"after": ""}, {"under": "grad"}, {"cotangent": Cotangent()}, {"cotangent": unused},
-        {"cotangent": replace(case.cotangent, seed=0)},
+        {"into": "contiguous"}, {"after": ""}, {"sharing": ""}, {"under": "grad"}, {"cotangent": Cotangent()},
+        {"cotangent": unused}, {"cotangent": replace(case.cotangent, seed=0)},
     )  # fmt: skip
     yield from (c for part in parts if (c := replace(case, **part)) != case)
     yield from (replace(case, kwargs=case.kwargs[:k] + case.kwargs[k + 1 :]) for k in range(len(case.kwargs)))

@@ -55,6 +55,7 @@ def _all_plain(case: Case) -> Iterator[Case]:
 def _without_suffixes(case: Case) -> Iterator[Case]:
     """Without cotangent, destination, mode and history, together and one by one."""
     yield replace(case, cotangent=Cotangent(), into="contiguous", under="grad", after="")
+    yield replace(case, sharing="")
     yield replace(case, cotangent=Cotangent())
     yield replace(case, cotangent=replace(case.cotangent, layout="contiguous"))
     yield replace(case, cotangent=replace(case.cotangent, seed=0))

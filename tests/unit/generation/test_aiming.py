@@ -10,10 +10,13 @@ from parity.catalog.draw import Sizes
 from parity.checks.trial import values
 from parity.core.case import Case
 from parity.core.notation import case_text, parse
+from parity.core.results import Aspect
 from parity.devices.resolve import resolve
 from parity.execution import execute
 from parity.execution.inputs import build
 from parity.generation import generate
+from parity.generation.plainer import plainest
+from parity.generation.shrink import walk
 from parity.report.script import standalone
 
 
@@ -91,3 +94,10 @@ def test_extreme_gradients_are_finite_and_the_others_hold_a_few_that_are_not(dty
 def test_a_text_keeps_the_incoming_gradient() -> None:
     text = 'relu(float32[3]).cotangent("nonfinite", "expanded", 3)'
     assert case_text(parse(text)) == text
+
+
+def test_a_least_case_shares_operands_only_where_it_must() -> None:
+    case = parse('mul(float32[3].normal(), float32[3].normal()).sharing("memory")')
+    assert not plainest(case, Aspect.FORWARD, lambda c: True).sharing
+    assert plainest(case, Aspect.FORWARD, lambda c: bool(c.sharing)).sharing
+    assert not walk(case, lambda c: True).sharing
