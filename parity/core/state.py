@@ -30,12 +30,13 @@ _guards: list[Any] = []  # of inference mode: each ends what it began when nobod
 
 class Piece(NamedTuple):
     """A part of the state. name: in messages; read: its value; put: sets it; at_first: its value where torch was just
-    imported, of those that nothing may set for good."""
+    imported, of those that nothing may set for good; may_grow: whether a larger number is put back without a word."""
 
     name: str
     read: Callable[[], Any]
     put: Callable[[Any], object]
     at_first: Any = None
+    may_grow: bool = False
 
 
 # ------------------------------------------------------------------------------------ modes: how a call is taken and recorded
@@ -133,7 +134,8 @@ MODES = (
     *TAKING,
     Piece("the threads of backward", _threads, _C._set_multithreading_enabled),
     Piece("the default dtype", _dtype, torch.set_default_dtype),
-    Piece("the recursion limit", sys.getrecursionlimit, sys.setrecursionlimit),  # at once: parity itself would fail next
+    # At once, because parity itself would fail next. torch's code generator raises it, which harms nobody.
+    Piece("the recursion limit", sys.getrecursionlimit, sys.setrecursionlimit, may_grow=True),
 )
 
 
@@ -310,7 +312,8 @@ def put_back(before: Sequence[Any], pieces: Sequence[Piece] = MODES) -> list[str
     words = []
     for piece, value in zip(pieces, before):
         if (now := piece.read()) != value:
-            words.append(f"{piece.name} ({_word(value)} before, {_word(now)} after)")
+            if not (piece.may_grow and now > value):
+                words.append(f"{piece.name} ({_word(value)} before, {_word(now)} after)")
             piece.put(value)
     return words
 

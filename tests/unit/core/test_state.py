@@ -110,6 +110,14 @@ def test_what_is_left_is_named_and_put_back(what: str) -> None:
     assert kept.left == []
 
 
+def test_a_higher_recursion_limit_is_put_back_without_a_word() -> None:
+    """torch's code generator raises it at each compilation."""
+    before = sys.getrecursionlimit()
+    with state.Kept() as kept:
+        sys.setrecursionlimit(before + 1000)
+    assert (kept.left, sys.getrecursionlimit()) == ([], before)
+
+
 def test_all_at_once_is_put_back() -> None:
     before = [p.read() for p in state.WHOLE]
     with state.Kept() as kept:
