@@ -30,6 +30,17 @@ class OpClass(Words):
         several times. Defined here because the tolerance tables need it too, and cannot import the rules."""
         return self if self is OpClass.CONTRACTION else OpClass.COMPOSITE
 
+    @property
+    def is_conditional(self) -> bool:
+        """Whether results or their gradients exist only under conditions (distinct singular values, a regular matrix), or
+        follow a law. Here, because what is drawn depends on it too, and cannot import the rules."""
+        return self in (OpClass.DECOMPOSITION, OpClass.SOLVER, OpClass.RANDOM)
+
+    @property
+    def is_by_element(self) -> bool:
+        """Whether each element of a result is a function of the elements of the operands at its place."""
+        return self is OpClass.ELEMENTWISE
+
 
 Step: TypeAlias = tuple[str | int, ...]  # one view operation: its name and its integers, e.g. ("step", -1, 2)
 Layout: TypeAlias = tuple[Step, ...]  # how a view is made from its dense base, first step first; () is contiguous

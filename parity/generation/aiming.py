@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from parity.catalog.draw import Pick, Shape
 from parity.catalog.row import Row
-from parity.core.case import Case, OpClass, TensorSpec
+from parity.core.case import Case, TensorSpec
 from parity.core.dtypes import FACTS
 from parity.core.layout import overlaps
 from parity.execution.values import MATRICES
@@ -23,8 +23,6 @@ BROADCASTS = "binary"  # the family of functions of two tensors that broadcast
 MOST = 1 << 12  # elements of a result of broadcast operands
 UNSHARED = ("optimizers", "recurrent")  # they write their operands, or are given many of one shape
 FORCED = {"sample", "unique"}  # families of values that belong to a shape
-# Rules of rows whose gradients come with conditions: factors that exist, or a law.
-CONDITIONED = (OpClass.DECOMPOSITION, OpClass.SOLVER, OpClass.RANDOM)
 
 
 def aimed(row: Row, case: Case, aim: Pick, pick: Pick) -> Case:
@@ -42,7 +40,7 @@ def _cotangent(*words: str) -> Aim:
         if row.family == "recurrent":  # the gradient of a gate is 0 times Inf in one formula of a cell, and not in another
             return None
         able = case.dtype in row.grad and FACTS[case.dtype].kind == "float"
-        if not able or row.draws.finite or row.rule in CONDITIONED:
+        if not able or row.draws.finite or row.rule.is_conditional:
             return None
         fed = replace(case.cotangent, values=words[pick(len(words))], seed=pick(SEEDS))
         return replace(case.map_operands(_plain), cotangent=fed, under="grad")
@@ -77,7 +75,7 @@ def _middle(row: Row, case: Case, pick: Pick) -> Case | None:
 def _shared(row: Row, case: Case, pick: Pick) -> Case | None:
     """Two operands that may have the same numbers are one tensor, as in `mm(x, x)`."""
     left_out = row.forms.mutates or row.forms.updates or row.refuses.unchecked or row.draws.choices or row.quirks
-    if left_out or row.rule in CONDITIONED or row.family in UNSHARED:
+    if left_out or row.rule.is_conditional or row.family in UNSHARED:
         return None
     specs = case.operands()
     pairs = [(j, k) for k in range(len(specs)) for j in range(k) if _alike(specs[j], specs[k], _broadcasts(row))]
@@ -114,7 +112,7 @@ def _broadcast(row: Row, case: Case, rank: int) -> Shape | None:
 
 def _broadcasts(row: Row) -> bool:
     """Whether the call takes any two shapes that broadcast."""
-    return row.family == BROADCASTS or (row.forms.promotes and row.rule is OpClass.ELEMENTWISE)
+    return row.family == BROADCASTS or (row.forms.promotes and row.rule.is_by_element)
 
 
 def _with_one(shape: Shape, where: int) -> Shape:

@@ -86,8 +86,9 @@ def test_an_option_with_an_empty_value_is_refused(option: str, capsys: pytest.Ca
     with pytest.raises(SystemExit) as ended:
         cli.main(["run", "add", "--device", "sim", option, ""])
     assert ended.value.code == 2
+    named = {"--output": "-o/--output"}.get(option, option)
     assert capsys.readouterr().err == (
-        f"parity: argument {option}: it is empty; name something, or leave the option out; see parity run --help\n"
+        f"parity: argument {named}: it is empty; name something, or leave the option out; see parity run --help\n"
     )
 
 
