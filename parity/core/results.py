@@ -142,8 +142,7 @@ class Measure:
 class Verdict:
     """A status with a reason in one sentence. measure: that of the worst of the compared tensors, if any was compared.
 
-    excess: the end of the reason if that is `times_the_budget`; None if it is another sentence. near: of a drift, whether it
-    lies within twice a budget that is an estimate, and nothing but single elements is outside.
+    excess: the end of the reason if that is `times_the_budget`; None if it is another sentence.
     """
 
     status: Status
@@ -151,12 +150,6 @@ class Verdict:
     measure: Measure | None = None
     tolerance: Tolerance | None = None
     excess: str | None = None
-    near: bool = False
-
-    @property
-    def is_near(self) -> bool:
-        """Whether it may be marginal, which the other cases of its op decide (`parity.store.marginal`)."""
-        return self.near and self.status is Status.DRIFT
 
     @property
     def tensor(self) -> str:

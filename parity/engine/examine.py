@@ -126,7 +126,6 @@ class Examination:
         yield from self._cases(left_out)
         yield from self._after_the_cases()
         yield from map(Accepted, take_out_known(self.run, self.tally, self.known))
-        self.tally.settle(self.plan.limit is None)
         yield from self._findings()
 
     @property

@@ -21,7 +21,7 @@ from parity.engine.rounds import LEAST_SECONDS, PINNED, part_of
 from parity.engine.timed import Timed
 from parity.findings.known import Known, known_once
 from parity.findings.verdict import RunResult, compared, kinds
-from parity.store import marginal, run_file
+from parity.store import run_file
 from parity.store.features import Coverage, DrawnFeatures, Tally, unpack
 from parity.store.reproduced import marked, recounted
 from parity.store.rows import (
@@ -117,19 +117,19 @@ class RunState:
 
     def result(self, stopped: str = "") -> RunResult:
         """What came of the run so far. stopped: how it was cut, in words."""
-        records = marginal.settled(self.records, self.items)
         return RunResult(
-            recounted(self.items, records), records, self.deaths, self._failing(records), self.fail_on, self.min_judged,
+            recounted(self.items, self.records), self.records, self.deaths, self._failing(), self.fail_on, self.min_judged,
             self.known, self.sightings, self.strict, self.broken, self.failures,
             () if self.timed is None else self.timed.unchecked, stopped,
         )  # fmt: skip
 
-    def _failing(self, records: Sequence[Record]) -> Sequence[Record]:
-        """Those that may fail the run. Of a run in parts, those with a least case: only a later part shows whether what round 0
-        drew is known."""
+    def _failing(self) -> list[Record]:
+        """The records that may fail the run. Of a run in parts, those with a least case: only a later part shows whether what
+        round 0 drew is known."""
         if self.timed is not None:
-            return [*kinds(records), *self.timed.without_cause()]
-        return [*kinds(records), *(r for h in self.held.values() for r in h.records)] if self.explains_later else records
+            return [*kinds(self.records), *self.timed.without_cause()]
+        held = [r for h in self.held.values() for r in h.records]
+        return [*kinds(self.records), *held] if self.explains_later else self.records
 
     # ------------------------------------------------------------------------------------------------ what comes in
 
@@ -313,7 +313,7 @@ class RunState:
     @property
     def to_try(self) -> list[Record]:
         """The findings that are tried once more: those that are not known."""
-        return kinds([r for r in marginal.settled(self.records, self.items) if not r.known])
+        return kinds([r for r in self.records if not r.known])
 
     def idle(self, workers: int, idle: int) -> None:
         """Some workers have nothing left to do while others are busy: try what was found already."""
@@ -328,14 +328,14 @@ class RunState:
         self._tried = True
         seen = self._known_once(done)
         done = tuple(replace(a, known=s.id) if (s := seen.get((a.case, a.aspect, a.op))) else a for a in done)
-        self.records = list(marked(self.records, done, self.items))
+        self.records = list(marked(self.records, done))
         self._write_all([*seen.values(), *done])
         return done
 
     def _known_once(self, done: Sequence[Again]) -> dict[tuple[str, str, str], Sighting]:
         """The known findings among those that were never reproduced, by case, aspect and op."""
         entries, seen = self.known.entries if self.known is not None else (), dict[tuple[str, str, str], Sighting]()
-        for r in marked(self.records, done, self.items) if entries else ():
+        for r in marked(self.records, done) if entries else ():
             if r.shrunk and (s := known_once(entries, r, date.today())) is not None:
                 seen[r.shrunk, r.aspect, r.op] = s
         self._keep(seen.values())

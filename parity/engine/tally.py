@@ -10,12 +10,10 @@ from dataclasses import dataclass, field, replace
 
 from parity.checks.check import Result
 from parity.checks.power import Probe, ProbeResults
-from parity.core import notation
 from parity.core.results import COMPARED, SILENT, MetadataNote, Record, Status
 from parity.engine.cases import CaseChecked, CaseDied, CaseDrawn, CaseLeftOut, NoMoreCases
 from parity.engine.suite import Item
 from parity.generation.generate import Drawn
-from parity.store import marginal
 from parity.store.features import features
 from parity.store.figures import Collected, Figures
 from parity.store.rows import ItemRow, Power, gathered
@@ -48,8 +46,7 @@ class ItemTally:
     counts, worst, void, judged, left: as in ItemRow. failing: kind of finding -> the cases that showed it. recorded: what was
     stored of explored cases, to store each kind once. texts: the ids of all cases. figures: of each case. not_run: the cases
     that were left out, because they or others ended processes; alike, metadata: as in ItemRow. before: failing case -> those
-    before it in its process, the last one last. elements: aspect -> elements that were judged; near: cases of which a drift was
-    stored that may be marginal.
+    before it in its process, the last one last.
     """
 
     item: Item
@@ -73,8 +70,6 @@ class ItemTally:
     alike: list[str] = field(default_factory=list)
     metadata: tuple[MetadataNote, ...] = ()
     before: dict[Drawn, tuple[str, ...]] = field(default_factory=dict)
-    elements: Counter[str] = field(default_factory=Counter)
-    near: set[str] = field(default_factory=set)
 
     @property
     def all_refused(self) -> bool:
@@ -122,7 +117,7 @@ class ItemTally:
                 self.failing[r.key].append((one, r))
                 if pinned:
                     self.pinned.add(one)
-            what = r.aspect, status, self._said(r, text)
+            what = r.aspect, status, r.verdict.reason[:60]
             if pinned and self.texts.count(text) < 2:  # some OpInfo entries have fewer samples than there are pinned cases
                 self.records.append(record(self.item, r, text, digest, True))
                 self.keys.append(r.key)
@@ -131,34 +126,6 @@ class ItemTally:
                 self.records.append(record(self.item, r, text, digest, False))
                 self.keys.append(r.key)
 
-    def _said(self, r: Result, text: str) -> str:
-        """What a result is stored once for: its reason; of the first drifts that may be marginal, which count by case, the
-        case."""
-        if not r.verdict.is_near or not marginal.is_seldom(self.near):
-            return r.verdict.reason[:60]
-        self.near.add(text)
-        return text
-
-    def settle(self, whole: bool) -> None:
-        """Take out of `failing` the drift that is marginal, and store and count it as that. whole: whether these are all cases
-        of the item; of its parts, the run counts the elements together."""
-        near = {k: seen for k, seen in self.failing.items() if all(r.verdict.is_near for _, r in seen)}
-        outside: Counter[str] = Counter()
-        for key, seen in near.items():
-            outside[key[0]] += sum(m.mismatched for _, r in seen if (m := r.verdict.measure) is not None)
-        near = {k: seen for k, seen in near.items() if not whole or marginal.is_rare(outside[k[0]], self.elements[k[0]])}
-        cases = {key: {notation.case_text(one.case) for one, _ in seen} for key, seen in near.items()}
-        if not marginal.is_seldom({case for some in cases.values() for case in some}):
-            return
-        for key, seen in near.items():
-            del self.failing[key]
-            self.counts[key[0]].subtract({Status.DRIFT: len(seen)})
-            self.counts[key[0]][Status.MARGINAL] += len(seen)
-            self.records = [
-                replace(r, status=Status.MARGINAL) if k == key and r.status == Status.DRIFT and r.case in cases[key] else r
-                for k, r in zip(self.keys, self.records)
-            ]
-
     def mark(self, key: tuple[str, ...], known: str) -> None:
         """Write into the records of a kind of finding that it is known. known: the id of its entry."""
         self.records = [replace(r, known=known) if k == key else r for k, r in zip(self.keys, self.records)]
@@ -166,7 +133,6 @@ class ItemTally:
     def _add_measures(self, r: Result) -> None:
         for m in r.measures if r.verdict.status in COMPARED or r.verdict.status is Status.VOID else ():
             self.judged += m.total - m.unjudged
-            self.elements[r.aspect] += m.total - m.unjudged
             if m.unjudged:
                 self.left[m.why] += m.unjudged
         for m in r.measures:
@@ -179,7 +145,7 @@ class ItemTally:
             self.item.row.name,
             self.item.dtype,
             self.cases,
-            {a: {s: n for s, n in c.items() if n} for a, c in self.counts.items()},
+            {a: dict(c) for a, c in self.counts.items()},
             dict(self.worst),
             dict(self.void),
             seconds,

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from parity.core.results import FINDINGS, Record, Status
+from parity.core.results import FINDINGS, Record
 from parity.engine.rounds import CAUSES, PINNED, part_of
 from parity.store.rows import ItemRow
 
@@ -55,7 +55,7 @@ class Timed:
                 elif (*kind, r.cause.id) not in self._kinds:
                     self._kinds |= {kind, (*kind, r.cause.id)}
                     out.append(r)
-            elif r.pinned or (what := (r.op, r.dtype, r.aspect, r.status, _said(r))) not in self._recorded:
+            elif r.pinned or (what := (r.op, r.dtype, r.aspect, r.status, r.reason[:60])) not in self._recorded:
                 self._recorded |= set() if r.pinned else {what}
                 out.append(r)
         return out
@@ -88,8 +88,3 @@ class Timed:
         """The items whose pinned cases were not checked."""
         done = self.done.get(PINNED, set())
         return tuple(i for i in self.items if i not in done)
-
-
-def _said(r: Record) -> str:
-    """What a record is stored once for: its reason, or the case of what is marginal, which counts by case."""
-    return r.case if r.status == Status.MARGINAL else r.reason[:60]

@@ -20,7 +20,8 @@ from parity.execution.values import MATRICES
 Aim = Callable[[Row, Case, Pick], Case | None]
 SEEDS = 1 << 12
 BROADCASTS = "binary"  # the family of functions of two tensors that broadcast
-MOST = 1 << 12  # elements of a result of broadcast operands
+PRODUCTS = "contractions"  # the family of products of matrices
+MOST = 1 << 12  # elements of a result of broadcast operands, or of a square matrix
 UNSHARED = ("optimizers", "recurrent")  # they write their operands, or are given many of one shape
 FORCED = {"sample", "unique"}  # families of values that belong to a shape
 
@@ -39,18 +40,16 @@ def _cotangent(*words: str) -> Aim:
     def feature(row: Row, case: Case, pick: Pick) -> Case | None:
         if row.family == "recurrent":  # the gradient of a gate is 0 times Inf in one formula of a cell, and not in another
             return None
+        if row.family == "attention" and "nonfinite" in words:  # flash kernels sum it with the result, others with the weights
+            return None
         able = case.dtype in row.grad and FACTS[case.dtype].kind == "float"
-        if not able or row.draws.finite or row.rule.is_conditional:
+        special = any(s.values.specials for s in case.operands())  # it is rarer, and would hide what the gradient's own do
+        if not able or special or row.draws.finite or row.rule.is_conditional:
             return None
         fed = replace(case.cotangent, values=words[pick(len(words))], seed=pick(SEEDS))
-        return replace(case.map_operands(_plain), cotangent=fed, under="grad")
+        return replace(case, cotangent=fed, under="grad")
 
     return feature
-
-
-def _plain(s: TensorSpec) -> TensorSpec:
-    """The operand without special values, which would hide what the gradient's own do."""
-    return replace(s, values=replace(s.values, specials=()))
 
 
 def _outer(row: Row, case: Case, pick: Pick) -> Case | None:
@@ -77,22 +76,41 @@ def _shared(row: Row, case: Case, pick: Pick) -> Case | None:
     left_out = row.forms.mutates or row.forms.updates or row.refuses.unchecked or row.draws.choices or row.quirks
     if left_out or row.rule.is_conditional or row.family in UNSHARED:
         return None
+    case = _square(row, case)
     specs = case.operands()
     pairs = [(j, k) for k in range(len(specs)) for j in range(k) if _alike(specs[j], specs[k], _broadcasts(row))]
+    pairs = [(j, k) for j, k in pairs if case.dtype in (specs[j].dtype, specs[k].dtype)]
     if not pairs:
         return None
     j, k = pairs[pick(len(pairs))]
-    one = replace(specs[j], grad=specs[k].grad)
-    return replace(case, sharing="memory").with_operands([one if i == k else s for i, s in enumerate(specs)])
+    if specs[j].dtype != case.dtype:  # of a call that takes operands of two dtypes, the one that it is named by
+        j, k = k, j
+    one = replace(specs[j], on_cpu=False)
+    both = {j: one, k: replace(one, grad=specs[k].grad)}
+    return replace(case, sharing="memory").with_operands([both.get(i, s) for i, s in enumerate(specs)])
 
 
-def _alike(a: TensorSpec, b: TensorSpec, any_shape: bool) -> bool:
-    """Whether one tensor may be both operands. any_shape: whether the call takes any two shapes that broadcast."""
+def _square(row: Row, case: Case) -> Case:
+    """A product of two matrices or batches of them with square ones, which can be one tensor; any other call as it is."""
+    specs = case.operands()
+    if row.family != PRODUCTS or len(specs) != 2 or len({len(s.shape) for s in specs}) > 1:
+        return case
+    a, b = specs
+    if len(a.shape) < 2 or a.shape[:-2] != b.shape[:-2] or a.shape[-1] != b.shape[-2] or overlaps(a.layout):
+        return case
+    shape = (*a.shape[:-2], a.shape[-1], a.shape[-1])
+    return _with_shapes(case, (shape, shape)) if math.prod(shape) <= MOST else case
+
+
+def _alike(a: TensorSpec, b: TensorSpec, any_two: bool) -> bool:
+    """Whether one tensor may be both operands. any_two: whether the call takes any two shapes that broadcast, and dtypes that
+    promote."""
     families = {v.values.family for v in (a, b)}
-    if families & FORCED or families & set(MATRICES) or a.on_cpu or b.on_cpu or overlaps(a.layout) or not a.numel:
+    kept = families & FORCED or families & set(MATRICES) or ((a.on_cpu or b.on_cpu) and not any_two)
+    if kept or overlaps(a.layout) or overlaps(b.layout) or not (a.numel and b.numel):
         return False
     free = families.isdisjoint(("between", "inside", "index")) or (a.values.params == b.values.params and len(families) == 1)
-    return a.dtype == b.dtype and (any_shape or a.shape == b.shape) and free
+    return free and (any_two or (a.dtype == b.dtype and a.shape == b.shape))
 
 
 def _broadcast(row: Row, case: Case, rank: int) -> Shape | None:

@@ -130,6 +130,9 @@ def compare(before: Run, after: Run, partial: bool = False, ops: Sequence[str] =
     )
 
 
+OTHER_PROFILE = "the later run has another profile and did not draw this case"
+
+
 def _changes(
     before: Run,
     after: Run,
@@ -147,11 +150,11 @@ def _changes(
     silent = [c for a, b, c in paired if Status(a.status).is_comparison and b.status == Status.VOID]
     listed = {*regressed, *fixed, *lost}
     eased = [c for a, _, c in paired if Status(a.status).is_finding and c not in listed]
-    cleared = _cleared(alone_before, cells_after, {c.cell for c in fixed})
-    eased += [c for c in cleared if c.after == Status.MARGINAL and c.cell not in {e.cell for e in eased}]
     regressed += _appeared(cells_before, cells_after, after, {(c.cell, c.after) for c in regressed})
     regressed += _multiplied(cells_before, cells_after, {c.cell for c in regressed})
-    fixed += [c for c in cleared if c.after == Status.AGREE]
+    cleared = _cleared(alone_before, cells_after, {c.cell for c in fixed})
+    alike = before.header.profile == after.header.profile
+    fixed += cleared if alike else ()
     lost += _vanished(cells_before, cells_after, after, {c.cell for c in lost}, forward=True)
     gained += _vanished(cells_after, cells_before, after, {c.cell for c in (*gained, *regressed)}, forward=False)
     silent += _silenced(cells_before, cells_after, after, {c.cell for c in (*silent, *eased, *lost)})
@@ -160,6 +163,8 @@ def _changes(
     named = [(Group.REGRESSED, c) for c in regressed] + [(Group.LOST, c) for c in lost] + [(Group.EASED, c) for c in eased]
     named += [(Group.SUPPORTED, c) for c in gained] + [(Group.FIXED, c) for c in fixed]
     named += [(Group.INCOMPARABLE, c) for c in silent if c not in set(eased)]
+    # Another profile draws other cases, so that a cell without findings says nothing of the one that it does not draw.
+    named += [(Group.INCOMPARABLE, replace(c, reason=OTHER_PROFILE)) for c in (() if alike else cleared)]
     return [replace(c, group=_group(g, c)) for g, c in named]
 
 
@@ -444,13 +449,12 @@ def _state(counts: Mapping[str, int], tried: bool) -> str:
 
 
 def _cleared(alone: Iterable[Record], after: Mapping[Cell, Mapping[str, int]], listed: set[Cell]) -> list[Change]:
-    """One change per cell with unpaired findings of the earlier run, if the cell agrees in the later one, or is marginal."""
+    """One change per cell with unpaired findings of the earlier run, if the cell fully agrees in the later one."""
     changes: dict[Cell, Change] = {}
     for r in alone:
         cell = _cell(r)
         if Status(r.status).is_finding and cell not in listed and _clean(after.get(cell)):
-            now = Status.MARGINAL if after[cell].get(Status.MARGINAL) else Status.AGREE
-            changes.setdefault(cell, Change(*cell, r.shrunk or r.case, r.status, str(now), r.reason, paired=False))
+            changes.setdefault(cell, Change(*cell, r.shrunk or r.case, r.status, "agree", r.reason, paired=False))
     return list(changes.values())
 
 

@@ -297,7 +297,7 @@ def _decided(assessed: Assessment) -> Verdict | None:
         rest = replace(assessed.measure, share=1.0, unjudged=m.unjudged + m.mismatched, why=m.why or TAIL)
         return Verdict(Status.AGREE, left_unjudged(rest), rest, replace(t.tol, origin=yardstick.place("turned steps")))
     if verdict.status is not Status.AGREE:
-        return replace(verdict, measure=assessed.measure, near=_is_near(assessed, verdict))
+        return replace(verdict, measure=assessed.measure)
     for question, samples in ((_biased, PERTURBATIONS), (_shared, SAMPLES[-1])):
         if (together := question(assessed)) is not None:
             return None if t.bench.oracle.take_more_samples(samples) else together
@@ -307,14 +307,6 @@ def _decided(assessed: Assessment) -> Verdict | None:
         return verdict
     rest = replace(assessed.measure, unjudged=assessed.measure.unjudged + assessed.branched, why=FOLLOWS)
     return Verdict(Status.AGREE, "; ".join(filter(None, (left_unjudged(rest), verdict.reason))), rest, t.tol)
-
-
-def _is_near(assessed: Assessment, verdict: Verdict) -> bool:
-    """Whether a drift is within so few budgets of no published bound and of no sum's terms, and elements share no error."""
-    t, m = assessed.t, assessed.measure
-    few = verdict.status is Status.DRIFT and m.problem == "value" and (m.share or 0.0) <= yardstick.NEAR
-    estimated = few and assessed.scale.budget.scale is None and t.tol.ulp is None and t.rule.rounds
-    return estimated and _biased(assessed) is None and _shared(assessed) is None
 
 
 def _by_chance(assessed: Assessment) -> bool:

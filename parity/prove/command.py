@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -148,9 +148,10 @@ def run(o: argparse.Namespace) -> int:
     return ACTIONS[o.action](o)
 
 
-def _of_run(o: argparse.Namespace, **changes: Any) -> RunOptions:
-    """What was handed on, as `parity run` takes it. Ends the process for what it does not take."""
-    return replace(as_run(o.asked, o.verbose), **changes)
+def _of_run(o: argparse.Namespace, keys: Sequence[str] = (), **changes: Any) -> RunOptions:
+    """What was handed on, as `parity run` takes it. keys: of the settings of `[tool.parity]` that count. Ends the process for
+    what it does not take."""
+    return replace(as_run(o.asked, o.verbose, keys), **changes)
 
 
 def _zoo(o: argparse.Namespace) -> int:
@@ -226,7 +227,9 @@ def _counts(o: argparse.Namespace) -> int:
 
 
 def _cost(o: argparse.Namespace) -> int:
-    asked = _of_run(o)
+    asked = _of_run(o, ("profile",))
+    if asked.time:
+        raise UsageError("a limit of time is not modelled, only the cases of a profile; leave --time out")
     from parity.prove import cost  # it loads torch
 
     step = [0]

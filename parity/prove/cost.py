@@ -231,9 +231,9 @@ def render(counted: Counted, profile: str) -> str:
         f"graph; {len(metal() | known_metal())} are Metal kernels",
         f"a whole run: {whole * counted.checks:,.0f} checks, {whole * len(counted.keys):,.0f} graphs at most, "
         f"{len(counted.kernels):,} Metal kernels or more in each process",
-        "most graphs: " + ", ".join(f"{op} {n}" for op, n in counted.graphs.most_common(8)),
+        "most graphs: " + (", ".join(f"{op} {n}" for op, n in counted.graphs.most_common(8) if n) or "none"),
         "",
-        f"{'minutes':<28}{'low':>7}{'middle':>16}{'high':>9}   memory: low, middle, high",
+        f"{'time':<28}{'low':>9}{'middle':>20}{'high':>10}   memory: low, middle, high",
         *(_row(modelled(counted, machine, table)) for machine in MACHINES),
         "middle: each process compiles for itself, and all wait for one compiler",
         "",
@@ -252,4 +252,4 @@ def _row(m: Modelled) -> str:
     where = f"{m.machine.cores} cores, {m.machine.memory} GB, {processes}"
     middle = f"{clock(m.seconds[1])} to {clock(m.queued[1])}"
     sizes = ", ".join(f"{n / 1e9:.1f}" for n in m.memory)
-    return f"{where:<28}{clock(m.seconds[0]):>7}{middle:>16}{clock(m.queued[2]):>9}   {sizes} GB"
+    return f"{where:<28}{clock(m.seconds[0]):>9}{middle:>20}{clock(m.queued[2]):>10}   {sizes} GB"

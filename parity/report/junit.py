@@ -41,8 +41,7 @@ def render(run: Run) -> str:
     for name, value in {**facts, "seed": header.seed, "simulated": str(f.simulated).lower()}.items():
         SubElement(properties, "property", name=name, value=value)
     records, dead, ids = _by_item(r for c in causes for r in c.records), _by_item(deaths), _ids(causes)
-    excused = {(x.op, x.dtype): str(x.status) for x in run.records if x.status == Status.MARGINAL}
-    excused |= {(x.op, x.dtype): GONE for x in run.records if x.gone}
+    excused = {(x.op, x.dtype): GONE for x in run.records if x.gone}
     excused |= {(op, dtype): KNOWN for _, op, dtype in known_of(run)}
     items = {(i.op, i.dtype): i for i in run.items}
     for op, dtype in dict.fromkeys([*items, *dead]):

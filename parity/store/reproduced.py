@@ -1,5 +1,4 @@
-"""Updates a run's records and items by what the whole run shows: which drift is marginal, and what was reproduced in fresh
-processes."""
+"""Updates a run's records and items by what was reproduced in fresh processes."""
 
 from __future__ import annotations
 
@@ -8,17 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from parity.core.results import EARLIER_CALLS, FINDINGS, Cause, Record, Status
-from parity.store import marginal
 from parity.store.rows import Again, ItemRow
 
 FAR = 2.0  # times the budget above which what is never reproduced fails
 
 
-def marked(records: Sequence[Record], done: Sequence[Again], items: Iterable[ItemRow] = ()) -> tuple[Record, ...]:
+def marked(records: Sequence[Record], done: Sequence[Again]) -> tuple[Record, ...]:
     """The records, with what became of those that were tried once more: the history without which they do not come, the flag
-    that explains them, or that they were not reproduced, which goes for the drawn cases of the same kind, too. What is
-    marginal too often drifts. items: of the run."""
-    records = marginal.settled(records, items)
+    that explains them, or that they were not reproduced, which goes for the drawn cases of the same kind, too."""
     by = {(a.case, a.aspect, a.op): a for a in done}
     findings = [r for r in records if r.shrunk and r.status in FINDINGS and not r.known]  # known ones are not tried
     tried = {_kind(r): by.get(key_of(r)) for r in findings}
@@ -52,10 +48,7 @@ def is_far(r: Record) -> bool:
 
 
 def recounted(items: Iterable[ItemRow], records: Iterable[Record]) -> tuple[ItemRow, ...]:
-    """The items, counted as the records are: as drift where no marginal record is left, and as not reproduced where nothing of
-    a kind was reproduced."""
-    records = tuple(records)
-    items = marginal.recounted(items, records)
+    """The items, with what was found counted as not reproduced where nothing of a kind was reproduced."""
     statuses: dict[tuple[str, str, str], set[str]] = defaultdict(set)
     for r in records:
         if r.counts:

@@ -193,7 +193,7 @@ def read(path: Path, partial: bool = False) -> Run:
         tuple(r for r in rows if isinstance(r, DrawnFeatures)),
     )
     why = _contradiction(run, rows)
-    records = marked(run.records, run.again, run.items)
+    records = marked(run.records, run.again)
     run = replace(run, records=records, items=recounted(run.items, records))
     if (end is None or rest) and not partial:
         how = "its last line is cut" if rest else "it has no end row"

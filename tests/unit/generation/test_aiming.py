@@ -14,7 +14,7 @@ from parity.core.results import Aspect
 from parity.devices.resolve import resolve
 from parity.execution import execute
 from parity.execution.inputs import build
-from parity.generation import generate
+from parity.generation import aiming, generate
 from parity.generation.plainer import plainest
 from parity.generation.shrink import walk
 from parity.report.script import standalone
@@ -46,14 +46,36 @@ def test_both_operands_are_broadcast_and_one_along_a_middle_dimension(name: str)
     assert any(1 in (a[d], b[d]) and a[d] != b[d] for a, b in pairs for d in range(1, len(a) - 1))
 
 
-@pytest.mark.parametrize("name", ["mm", "cat", "add", "scaled_dot_product_attention"])
+@pytest.mark.parametrize("name", ["mm", "bmm", "matmul", "cat", "add", "scaled_dot_product_attention"])
 def test_one_tensor_is_two_operands(name: str) -> None:
-    cases = [c for seed in "123" for c in drawn(name, seed=seed) if c.sharing]
+    cases = [c for seed in "12345678" for c in drawn(name, seed=seed) if c.sharing]
     assert cases
     for c in cases:
         operands = build(c).operands
         assert len({id(o.base) for o in operands}) < len(operands)
         assert parse(case_text(c)) == c
+
+
+def test_operands_of_two_dtypes_become_one_of_the_dtype_that_the_call_is_named_by() -> None:
+    row, case = catalog.row("mul"), parse("mul(int32[2].uniform(), float32[3, 2].uniform())")
+    shared = aiming._shared(row, case, lambda _: 0)
+    assert shared is not None
+    assert {(s.dtype, s.shape) for s in shared.operands()} == {("int32", (2,))}
+
+
+def test_incoming_gradients_are_extreme_only_where_operands_are_ordinary() -> None:
+    """A special value in an operand is rarer than such a gradient, and is kept."""
+    for seed in "1234":
+        for c in drawn("exp", seed=seed):
+            special = any(s.values.specials for s in c.operands())
+            assert not special or c.cotangent.values in ("ones", "normal", "zero")
+
+
+def test_gradients_of_attention_are_huge_and_tiny_but_finite() -> None:
+    """Right kernels give NaN or Inf there, by the formula that they take."""
+    words = {c.cotangent.values for seed in "12345" for c in drawn("scaled_dot_product_attention", seed=seed)}
+    assert {"huge", "tiny"} & words
+    assert "nonfinite" not in words
 
 
 def test_rows_that_write_their_operands_share_none() -> None:
