@@ -29,7 +29,7 @@ FAULTS = "from parity.devices import Fault\nFAULTS = [Fault('a', ('linear',), la
 SCHEMA = schema.of_answer()
 
 
-def told(capfd: pytest.CaptureFixture[str], *argv: str, command: str = "") -> tuple[int, Any, str]:
+def asked_in_json(capfd: pytest.CaptureFixture[str], *argv: str, command: str = "") -> tuple[int, Any, str]:
     """The exit code, what is on standard output, which must be one valid answer, and what is on standard error."""
     code = cli.main([*argv, "--json"])
     out, err = capfd.readouterr()
@@ -66,7 +66,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_an_answer(argv: tuple[str, ...], code: int, verdict: str, kind: type[Any], capfd: pytest.CaptureFixture[str]) -> None:
     """What a person reads goes to standard error, of processes that the command starts as well."""
-    got, answer, err = told(capfd, *argv)
+    got, answer, err = asked_in_json(capfd, *argv)
     assert (got, answer["verdict"], answer["error"]) == (code, verdict, "")
     assert answer["data"].keys() == set(kind.__dataclass_fields__)
     assert err or argv[0] == "run"
@@ -75,7 +75,7 @@ def test_an_answer(argv: tuple[str, ...], code: int, verdict: str, kind: type[An
 def test_where_a_function_diverges_is_in_the_answer(capfd: pytest.CaptureFixture[str]) -> None:
     """Of a function that cannot be run, why."""
     Path("models.py").write_text(MODELS + "\n\ndef bad():\n    raise ValueError('no weights')\n")
-    code, answer, err = told(capfd, "locate", "models.py", "--device", "sim", "--setup", "faults.py", "--no-backward")
+    code, answer, err = asked_in_json(capfd, "locate", "models.py", "--device", "sim", "--setup", "faults.py", "--no-backward")
     assert (code, answer["verdict"]) == (2, "FAIL")
     assert "models.py:net: Linear float32 on sim diverges" in err
     net, bad = answer["data"]["functions"]
@@ -94,7 +94,7 @@ def test_where_a_function_diverges_is_in_the_answer(capfd: pytest.CaptureFixture
 def test_what_keeps_a_command_from_answering_is_an_answer(
     argv: tuple[str, ...], code: int, error: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    got, answer, err = told(capfd, *argv)
+    got, answer, err = asked_in_json(capfd, *argv)
     assert (got, answer["verdict"], answer["data"]) == (code, "INCONCLUSIVE", None)
     assert error in answer["error"]
     assert answer["error"] in err
@@ -121,7 +121,7 @@ def test_a_wrong_command_line_is_an_answer(
     argv: tuple[str, ...], command: str, error: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """And the same text on standard error, alone where nobody asks for JSON."""
-    code, answer, err = told(capfd, *argv, command=command)
+    code, answer, err = asked_in_json(capfd, *argv, command=command)
     assert (code, answer["verdict"], answer["data"]) == (2, "INCONCLUSIVE", None)
     assert error in answer["error"]
     assert err == f"parity: {answer['error']}\n"
@@ -133,7 +133,7 @@ def test_a_wrong_command_line_is_an_answer(
 
 def test_wrong_settings_are_an_answer(capfd: pytest.CaptureFixture[str]) -> None:
     Path("pyproject.toml").write_text("[tool.parity]\ndevise = 'sim'\n")
-    code, answer, err = told(capfd, "run", "exp")
+    code, answer, err = asked_in_json(capfd, "run", "exp")
     assert (code, answer["verdict"]) == (2, "INCONCLUSIVE")
     assert "devise" in answer["error"]
     assert err == f"parity: {answer['error']}\n"
@@ -157,19 +157,19 @@ def test_merged_shards_are_an_answer(capfd: pytest.CaptureFixture[str]) -> None:
     empty = Run(whole.header, (), (), (), End(expected=0))
     for name, run, shard in (("1", whole, "1/2"), ("2", empty, "2/2"), ("none", empty, "1/2")):
         run_file.write(Path(f"{name}.jsonl"), replace(run, header=replace(run.header, shard=shard)))
-    code, answer, err = told(capfd, "merge", "1.jsonl", "2.jsonl", "-o", "run.jsonl")
+    code, answer, err = asked_in_json(capfd, "merge", "1.jsonl", "2.jsonl", "-o", "run.jsonl")
     assert (code, answer["verdict"], answer["error"]) == (0, "PASS", "")
     held = {"items": len(whole.items), "records": len(whole.records)}
     merged = {"file": "run.jsonl", "shards": 2, **held, "machines": [], "stopped": "", "known": []}
     assert answer["data"] == merged
     assert "2 shards: " in err
-    code, answer, _ = told(capfd, "merge", "1.jsonl", "--accept", "partial", "-o", "part.jsonl")
+    code, answer, _ = asked_in_json(capfd, "merge", "1.jsonl", "--accept", "partial", "-o", "part.jsonl")
     assert (code, answer["verdict"]) == (0, "PASS")
     assert answer["data"]["stopped"] == "merged without all of its shards: without shard 2 of 2"
-    code, answer, err = told(capfd, "merge", "1.jsonl", "-o", "no.jsonl")
+    code, answer, err = asked_in_json(capfd, "merge", "1.jsonl", "-o", "no.jsonl")
     assert (code, answer["verdict"], answer["data"]) == (2, "INCONCLUSIVE", None)
     assert err == f"parity: {answer['error']}\n"
-    code, answer, _ = told(capfd, "merge", "none.jsonl", "2.jsonl", "-o", "none-2.jsonl")
+    code, answer, _ = asked_in_json(capfd, "merge", "none.jsonl", "2.jsonl", "-o", "none-2.jsonl")
     assert (code, answer["verdict"], answer["data"]["items"]) == (3, "INCONCLUSIVE", 0)
     assert "the 2 shards compared nothing" in answer["error"]
 
@@ -182,7 +182,7 @@ def test_an_upgrade_is_an_answer(
     kept = {"before": HEALTHY, "after": after}
     monkeypatch.setattr(upgrading, "_side", lambda *_: environments.this())
     monkeypatch.setattr(upgrading, "_run", lambda word, there, o, left="": shutil.copy(kept[word], o.folder / f"{word}.jsonl"))
-    got, answer, err = told(capfd, "upgrade", "exp", "--after", "other", "--device", "sim")
+    got, answer, err = asked_in_json(capfd, "upgrade", "exp", "--after", "other", "--device", "sim")
     assert (got, answer["verdict"], answer["error"]) == (code, verdict, "")
     data = answer["data"]
     assert (data["before"], data["after"]) == ("parity-upgrade/before.jsonl", "parity-upgrade/after.jsonl")
@@ -200,16 +200,16 @@ def test_since_when_a_case_differs_is_an_answer(capfd: pytest.CaptureFixture[str
 
     monkeypatch.setattr(environments, "prepared", lambda place, *_: Environment(place, "python", "", place))
     monkeypatch.setattr(upgrading, "_command", command)
-    code, answer, err = told(capfd, "upgrade", "exp(float32[2])", "--device", "sim", "--bisect", "a", "b", "c")
+    code, answer, err = asked_in_json(capfd, "upgrade", "exp(float32[2])", "--device", "sim", "--bisect", "a", "b", "c")
     assert (code, answer["verdict"], answer["error"]) == (1, "FAIL", "")
     data = answer["data"]
     assert (data["case"], data["differs"], data["last"], data["first"]) == ("exp(float32[2])", True, "b", "c")
     assert data["answers"] == {"a": "agree", "b": "agree", "c": "wrong"}
     assert "FAIL" in err
-    code, answer, _ = told(capfd, "upgrade", "exp(float32[2])", "--device", "sim", "--bisect", "a", "b", "d")
+    code, answer, _ = asked_in_json(capfd, "upgrade", "exp(float32[2])", "--device", "sim", "--bisect", "a", "b", "d")
     assert (code, answer["verdict"], answer["data"]["differs"]) == (0, "PASS", False)
     assert list(answer["data"]["skipped"]) == ["d"]
-    code, answer, err = told(capfd, "upgrade", "exp(float32[2])", "--device", "sim", "--bisect", "a", "d")
+    code, answer, err = asked_in_json(capfd, "upgrade", "exp(float32[2])", "--device", "sim", "--bisect", "a", "d")
     assert (code, answer["verdict"], answer["data"]) == (2, "INCONCLUSIVE", None)
     assert "only 1 can be asked" in answer["error"]
 
