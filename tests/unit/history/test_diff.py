@@ -142,6 +142,16 @@ def test_a_new_finding_where_the_cell_had_agreed_throughout_has_regressed() -> N
     assert words(compare(after, before), Group.FIXED) == [("least", "wrong", "agree", False)]
 
 
+def test_a_finding_that_another_profile_did_not_draw_is_not_fixed() -> None:
+    """Its cell agrees in the later run, in other cases; with the same profile that counts."""
+    before = run(record("b", "wrong", shrunk="least"), items=(item(agree=199, wrong=1),))
+    quick, mac = (run(items=(item(agree=200),), header=replace(HEADER, profile=p)) for p in (HEADER.profile, "mac"))
+    assert words(compare(before, quick), Group.FIXED) == [("least", "wrong", "agree", False)]
+    diff = compare(before, mac)
+    assert of(diff, Group.FIXED) == ()
+    assert "another profile" in of(diff, Group.INCOMPARABLE)[0].reason
+
+
 def test_a_new_finding_where_there_were_findings_before_has_not() -> None:
     before = run(record("a", "wrong"), items=(item(agree=199, wrong=1),))
     assert compare(before, run(record("b", "wrong"), items=(item(agree=199, wrong=1),))).exit_code() == 0

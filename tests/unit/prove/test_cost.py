@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from commands import said as told
 
+from parity.core import project
 from parity.devices import Call, Fault, resolve
 from parity.devices.mps import KEY
 from parity.devices.operator_table import with_kernel
@@ -114,3 +116,15 @@ def test_the_command_says_graphs_minutes_memory_and_sources(capfd: pytest.Captur
     assert "pytorch/pytorch#184779" in out
     assert lines[-1].startswith("MODELLED  ")
     assert told(capfd, "prove", "cost", "sofmax")[0] == 2
+
+
+def test_the_profile_of_the_settings_is_modelled_and_no_limit_of_time(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pyproject.toml").write_text('[tool.parity]\nprofile = "mac"\n')
+    monkeypatch.delenv(project.FILE, raising=False)
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = told(capfd, "prove", "cost", "exp", "--dtype", "float32", "--examples", "2")
+    assert (code, out.partition(" ")[0]) == (0, "mac")
+    code, _, err = told(capfd, "prove", "cost", "exp", "--time", "5m")
+    assert (code, "a limit of time is not modelled" in err) == (2, True)
