@@ -145,11 +145,11 @@ def decode(
     return aimed(row, with_mixed_dtypes(row, _in_one_layout(row, case, pick), pick), aim or pick, pick)
 
 
-def fits(row: Row, dtype: str, call: Arguments, limit: int) -> bool:
-    """Whether what a call makes is not much more than operands of so many elements allow."""
+def fits(row: Row, dtype: str, call: Arguments, limit: int, most: int = MOST) -> bool:
+    """Whether what a call makes is not much more than operands of so many elements allow. most: elements that it may make."""
     if not may_be_large(call.args, call.kwargs):
         return True
-    return made(row, Case(row.name, dtype, call.args, call.kwargs)).elements <= max(MOST, MADE_PER_OPERAND * limit)
+    return made(row, Case(row.name, dtype, call.args, call.kwargs)).elements <= max(most, MADE_PER_OPERAND * limit)
 
 
 def _draw_call(row: Row, draw: Draw) -> tuple[Arguments, list[TensorSpec]]:

@@ -20,6 +20,7 @@ from parity.catalog.row import Row
 from parity.core.case import Arg, Case, Cotangent, TensorSpec, Values, operands_in
 from parity.core.dtypes import FACTS
 from parity.generation.generate import SEEDS, Drawn, fits, is_seeded, source
+from parity.generation.room import MOST
 from parity.judging.rules import rule_of
 
 TRIES = 6  # structures that are drawn until one has so many dimensions
@@ -37,6 +38,9 @@ ELEMENTS = (
     *((1 << 22,), ((1 << 22) + 1,), (2048, 2049), ((1 << 22) - 1,), (1 << 21, 2), (2049, 2047)),
     *((1 << 24,), ((1 << 24) + 1,), (4096, 4097), ((1 << 24) - 1,), ((1 << 23) + 1,), (2, 1 << 23)),
 )
+# What the truth may make of a call with one border, for each element that its operands may have: formulas of resampling make
+# a hundred and more, and one such call took two minutes and 4 GB.
+MADE_PER_ELEMENT = 64
 ROOM_FOR_MORE = 1 + 2**-8  # a factor for elements past a power of two, and for small operands next to large ones
 
 
@@ -127,7 +131,7 @@ def _first(row: Row, dtype: str, text: str, tries: Sequence[dict[int, int]], lim
     for borders, tight in ((b, t) for b in tries for t in ((True,) if least else (False, True)[: len(b)])):
         call: Arguments = row.signature(Sweep(source(text, []), dtype, borders, tight))
         specs = operands_in((call.args, call.kwargs))
-        if sum(map(_elements, specs)) <= limit and fits(row, dtype, call, limit):
+        if sum(map(_elements, specs)) <= limit and fits(row, dtype, call, limit, min(MOST, MADE_PER_ELEMENT * limit)):
             break
     else:
         return None

@@ -21,6 +21,7 @@ from parity.engine.options import RunOptions
 from parity.engine.planning import RunPlan
 from parity.engine.suite import BORDERS, SWEPT_LIMIT, Item
 from parity.generation import sweep as sweeping
+from parity.generation.room import made
 
 SMALL = 8
 
@@ -78,6 +79,20 @@ def test_a_border_that_is_too_large_gives_way_to_a_smaller_one() -> None:
     least = sweeping.swept(suite.row("add"), "float32", plan, "1", 0)
     assert least is not None
     assert max(d for x in least.case.operands() for d in x.shape) == 64
+
+
+def test_a_border_with_which_the_truth_would_make_too_much_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Resampling a volume of 262,144 elements took two minutes and 4 GB of a worker."""
+    row, plan = suite.row("interpolate_trilinear"), suite.profile("quick").sweep
+    count = sum(plan.counts("float16"))
+
+    def most() -> int:
+        cases = (sweeping.swept(row, "float16", plan, "1", k) for k in range(count))
+        return max(made(row, one.case).elements for one in cases if one is not None)
+
+    assert most() <= sweeping.MADE_PER_ELEMENT * plan.limit
+    monkeypatch.setattr(sweeping, "MADE_PER_ELEMENT", 1 << 20)
+    assert most() > 64 * plan.limit
 
 
 def test_the_seed_decides() -> None:
