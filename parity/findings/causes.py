@@ -294,10 +294,12 @@ def _furthest_first(causes: list[Gathered]) -> list[Gathered]:
 
 
 def skeleton(message: str) -> str:
-    """An error's first sentence without numbers, addresses, quoted names and shapes, so that equal errors read alike."""
+    """An error's first sentence without numbers, addresses, quoted names, shapes and lists of names, so that equal errors read
+    alike: those of fused optimizers differ in nothing but the tensors that they list."""
     text = message.strip()[:LOOKED_AT].splitlines()[0] if message.strip() else ""
     text = re.sub(r"'[^']*'|\"[^\"]*\"", "'...'", text)
     text = re.sub(r"\[[^\[\]]*\]|\([\d\s,x.]*\)", "", text)
+    text = re.sub(r"\b\w+(?:, \w+)+,? and \w+\b", "...", text)
     text = re.sub(r"\b(Half|BFloat16|Float|Double|ComplexFloat|Int|Long|Short|Char|Byte|Bool)\b", "T", text)
     text = re.sub(r"0x[0-9a-fA-F]+|[-+]?\d[\d.,]*(e[-+]?\d+)?", "N", text)
     return " ".join(text.split())[:SKELETON].rstrip(" .,:;")
