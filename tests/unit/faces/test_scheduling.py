@@ -11,7 +11,7 @@ import pytest
 
 from parity.core.results import Measure, Record
 from parity.engine.rounds import LEAST_SECONDS
-from parity.faces import scheduling
+from parity.faces import order_of_causes, scheduling
 from parity.faces.scheduling import EARLY_SHARE, EagerWorker, HandsOut, Schedule
 from parity.findings.causes import Promise
 from parity.store import run_file
@@ -275,7 +275,8 @@ def test_each_worker_has_its_least_share() -> None:
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time, which a test may set."""
     now = [0.0]
-    monkeypatch.setattr(scheduling, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    for module in (scheduling, order_of_causes):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
     return now
 
 
