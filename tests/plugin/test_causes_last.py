@@ -16,7 +16,7 @@ import pytest
 
 from parity.core.results import Record
 from parity.engine import again
-from parity.faces import cli, scheduling
+from parity.faces import cli, order_of_causes, scheduling
 from parity.store import run_file
 from parity.store.rows import ItemRow, Run
 
@@ -60,8 +60,8 @@ FAULTS = [
 def test_a_run_that_is_cut_has_looked_into_the_worst_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """The op that is far outside comes last of all items, and has its cause; its line is on the screen before the others."""
     Path("faults.py").write_text(WORST)
-    due = scheduling.Causes.due
-    monkeypatch.setattr(scheduling.Causes, "due", lambda self: None if self.explained else due(self))
+    due = order_of_causes.Causes.due
+    monkeypatch.setattr(order_of_causes.Causes, "due", lambda self: None if self.explained else due(self))
     asked = ("run", "abs", "floor", "neg", *ASKED[len(OPS) + 1 :])
     assert cli.main([*asked, "--output", "run.jsonl"]) == 1
     assert without_cause(run_file.read(Path("run.jsonl"))) == {"abs"}
@@ -133,9 +133,9 @@ def test_what_had_no_time_is_told_and_resumed(
     whole: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The run is whole, and fails; another one with its file gives the rest, and is in the end what a run with time is."""
-    due = scheduling.Causes.due
+    due = order_of_causes.Causes.due
     with monkeypatch.context() as patch:
-        patch.setattr(scheduling.Causes, "due", lambda self: None if self.explained else due(self))
+        patch.setattr(order_of_causes.Causes, "due", lambda self: None if self.explained else due(self))
         assert cli.main([*ASKED, "--output", "run.jsonl"]) == 1
     said = capsys.readouterr().out
     run = run_file.read(Path("run.jsonl"))
