@@ -1,8 +1,8 @@
 """Runs whose items come in parts: those with a limit of time, and those that look for causes when the rest is done.
 
-Without a limit of time, an item is a test, and looking for the causes of what it found is another one (`CAUSES`), for which
-all items come first; some workers begin with those that take long. With a limit, the pinned cases of all items come first, then
-rounds of exploration. `parity.faces.scheduling` hands them out.
+Without a limit of time, an item is a test, and looking for the causes of what it found is another one (`CAUSES`), most of
+which come after all items; some workers begin with those that take long. With a limit, the pinned cases of all items come
+first, then rounds of exploration. `parity.faces.scheduling` hands them out.
 
 Every part is a test of its own. Round 0 checks the pinned cases of an item and looks for no causes; `CAUSES` goes through them
 again, for the causes of what round 0 found; round 1 and those after it explore, each as many cases of an item as all before it.

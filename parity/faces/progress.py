@@ -72,6 +72,7 @@ class Reporter:
         self._screen = Screen(stream)
         self.memory = Growth()
         self._causes: set[Cause] = set()
+        self._said_found = False
         self._dead: set[str] = set()  # how processes died
         self.unexplained = ""
         self._session: pytest.Session | None = None
@@ -177,6 +178,7 @@ class Reporter:
         for text in part["findings"] if self.verbose and not taken.held else ():
             self.say(text + "\n")
         if not self.verbose:
+            self._first_found(r for r in taken.rows.values() if taken.held and isinstance(r, Record) and r.unexplained)
             self._new_causes(taken.found)
         self.memory.add(part.get("memory", {}), taken.rows.values())
         self._write_scripts(part.get("scripts", {}))
@@ -224,6 +226,13 @@ class Reporter:
                     self.say(causes_text.line(c))
                 elif len(self._causes) == FIRST + 1:
                     self.say("... and more causes: the end of the run and parity report list them")
+
+    def _first_found(self, records: Iterable[Record]) -> None:
+        """One line of the first finding of a run, as it was drawn: looking for its cause takes a while."""
+        worst = min(records, key=lambda r: causes.promise([r]).order, default=None)
+        if worst is not None and not self._causes and not self._said_found:
+            self._said_found = True
+            self.say(causes_text.as_drawn(worst))
 
     def _death(self, row: dict[str, Any]) -> None:
         self._say_death(row, self.run.death(row))

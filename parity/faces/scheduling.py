@@ -3,9 +3,10 @@ ordered part of the tests.
 
 Without a limit of time there are two phases: all items, of which some workers begin with those that take long, and then the
 causes of what they found. An item with findings takes as long as a hundred others while its cases are shrunk and its causes
-looked for. So that is a part of its own (`parity.engine.rounds.CAUSES`), which a worker is given when no item is left for it.
-These parts together take as long as the items did, or `LEAST_SECONDS` of each worker if that is more; what is left then keeps
-its findings as they were drawn.
+looked for. So that is a part of its own (`parity.engine.rounds.CAUSES`). While items are left, these parts take a small share
+of the time (`EARLY_SHARE`), so that a run that is cut has looked into the worst of what it found; a worker for which no item is
+left takes what remains of them. Together they take as long as the items did, or `LEAST_SECONDS` of each worker if that is more;
+what is left then keeps its findings as they were drawn. The first ones are those that promise most (`Causes`).
 
 With a limit of time there are three: the pinned cases of every item, then causes and rounds of exploration, which share the
 time; each round is in the order of what the round before it brought.
@@ -18,20 +19,24 @@ import json
 import math
 import queue
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 from xdist.scheduler.load import LoadScheduling  # type: ignore[import-untyped]  # xdist ships no types
 
 from parity.engine.rounds import CAUSES, END_SECONDS, LEAST_SECONDS, PINNED, is_long, part_of
+from parity.faces.order_of_causes import Causes, op_of, promise_of
+from parity.findings.causes import Promise
 
 if TYPE_CHECKING:
     from xdist.workermanage import WorkerController  # type: ignore[import-untyped]
 
 LONG_SHARE = 2  # one in so many workers begins with what takes long, half of the work there: a run may be ended early
 MOST_AHEAD = 8  # tests that a worker is given while many are left, so that it need not wait for a controller that is busy
+EARLY_SHARE = 0.15  # of the time that items took so far goes into causes while items are left ...
+EARLY_ITEMS = 30  # ... and so many are done: a run of few items is soon over
 TIMED_AHEAD = 2  # the same with a limit of time: what a round brought decides on the next one
 FIRST_CAUSES = 0.001  # seconds: with a limit of time, causes come before exploration has taken any
 
@@ -46,7 +51,7 @@ class HandsOut:
         self.causes, self.yields = causes, yields or {}
         self.timed, self.seconds = seconds is not None, seconds or math.inf
         self.deadline = math.inf if seconds is None else time.monotonic() + seconds - END_SECONDS
-        self.found: dict[str, None] = {}  # items whose findings are to be explained, in order
+        self.found: dict[str, Promise] = {}  # items whose findings are to be explained, in order
 
     @property
     def left(self) -> float:
@@ -69,7 +74,7 @@ class HandsOut:
         if number == PINNED and report.when == "call" and report.failed:
             parts = [json.loads(str(value)) for name, value in report.user_properties if name == "parity"]
             if self.timed or any(part.get("later") for part in parts):
-                self.found[item] = None
+                self.found[item] = promise_of(line for part in parts for line in part.get("rows", ()))
 
 
 class Phase(Protocol):
@@ -93,8 +98,10 @@ class Schedule(LoadScheduling):  # type: ignore[misc]  # an untyped base
         self._first: Items | Queue = Queue(())
         self.causes = Causes({}, out.found, lambda: 0.0)
         self._phases: tuple[Phase, ...] = ()
+        self._early: Items | None = None  # those in whose time some workers look for causes
         self._timed: tuple[Queue, Rounds] | None = None  # the pinned cases and exploration, with a limit of time
-        self._spent = 0.0  # seconds of workers for what causes share the time with: items, or exploration
+        self._spent = 0.0  # seconds of workers for what causes share the time with: items, or exploration ...
+        self._done = 0  # ... and how many of these there were
 
     @property
     def tests_finished(self) -> bool:
@@ -126,10 +133,16 @@ class Schedule(LoadScheduling):  # type: ignore[misc]  # an untyped base
             self.causes = Causes(causes, self._out.found, share)
             self._phases = self._first, self.causes, rounds
         else:
-            least = LEAST_SECONDS * len(self.nodes)
             self._first = Items(pinned, self.node2pending)
-            self.causes = Causes(causes, self._out.found, lambda: max(least, self._spent))
+            self.causes = Causes(causes, self._out.found, functools.partial(self._share_of_items, len(self.nodes)))
             self._phases = self._first, self.causes
+            self._early = self._first
+
+    def _share_of_items(self, workers: int) -> float:
+        """Seconds of workers that may go into causes, without a limit of time. workers: at the start."""
+        if self._first.has_more():
+            return EARLY_SHARE * self._spent if self._done >= EARLY_ITEMS else 0.0
+        return max(LEAST_SECONDS * workers, self._spent)
 
     def _share_spent_otherwise(self, rounds: Rounds) -> float:
         """Seconds of workers that may go into causes, with a limit of time."""
@@ -143,6 +156,7 @@ class Schedule(LoadScheduling):  # type: ignore[misc]  # an untyped base
             self.causes.ended(node, duration)
         elif number > PINNED or not self._out.timed:
             self._spent += duration
+            self._done += 1
         super().mark_test_complete(node, item_index, duration)
         if not self._first.has_more():  # what it found may be explained by any worker
             self._check_all()
@@ -174,10 +188,21 @@ class Schedule(LoadScheduling):  # type: ignore[misc]  # an untyped base
         if node.shutting_down or self.collection is None:
             return
         pending, before = self.node2pending[node], len(self.node2pending[node])
+        if self._looks_early(node):
+            if not pending and (index := self.causes.take(node)) is not None:  # it runs what it has, and nothing waits behind
+                pending.append(index)
+                node.send_runtest_some([index])
+            return
         while len(pending) < self._first.ahead(node) and (index := self._next(node)) is not None:
             pending.append(index)
         if pending[before:]:
             node.send_runtest_some(pending[before:])
+
+    def _looks_early(self, node: WorkerController) -> bool:
+        """Whether a worker is to look for causes, or does, while items are left."""
+        if self._early is None or self._out.left <= 0 or not self._early.may_wait(node):
+            return False
+        return self.causes.is_at(node) or self.causes.has_more()
 
     def _check_all(self) -> None:
         for node in self.nodes:
@@ -226,7 +251,7 @@ class Items:
         """tests: test -> item; workers: those that there are, which change."""
         long, items, n = dict[str, list[int]](), list[int](), len(workers)
         for index, item in tests.items():
-            (long.setdefault(_op(item), []) if is_long(item) else items).append(index)
+            (long.setdefault(op_of(item), []) if is_long(item) else items).append(index)
         self._workers = workers
         self._long = deque(long.values())  # the items of each op that takes long
         self._op: dict[Any, deque[int]] = {}  # worker -> those of the op that it is at; of dead ones, too
@@ -257,55 +282,15 @@ class Items:
             own.extend(_half_of_most(self._items))
         return (op or own).popleft() if op or own else None
 
+    def may_wait(self, worker: Any) -> bool:
+        """Whether a worker may do something else while items are left: none that begins with what takes long, if there is
+        another."""
+        alone = len(self._workers) == 1
+        return self.has_more() and (alone or list(self._workers).index(worker) % LONG_SHARE != 0)
+
     def _begins_long(self, worker: Any) -> bool:
         """Whether a worker is to take what takes long: some do at once, and the others when nothing else is left."""
         return list(self._workers).index(worker) % LONG_SHARE == 0 or not any(self._items.values())
-
-
-class Causes:
-    """The parts that look for the causes of what items found, while they have not had their share of the time: of the op first
-    of which least is known."""
-
-    def __init__(self, tests: dict[str, int], found: Iterable[str], share: Callable[[], float]) -> None:
-        """tests: item -> test; found: the items that found something, which grow; share: seconds of workers that may go into
-        causes as the run is."""
-        self._tests, self._found, self._share = tests, found, share
-        self.explained: Counter[str] = Counter()  # op -> items whose causes were looked for
-        self._began: dict[Any, float] = {}  # worker -> when it was given the part that it looks for causes in
-        self._spent = 0.0  # seconds of workers
-
-    def has_more(self) -> bool:
-        """See `Phase`."""
-        return self.due() is not None
-
-    def take(self, worker: Any) -> int | None:
-        """See `Phase`."""
-        item = self.due()
-        if item is None:
-            return None
-        self.explained[_op(item)] += 1
-        self._began[worker] = time.monotonic()
-        return self._tests.pop(item)
-
-    def due(self) -> str | None:
-        """The next item whose findings are to be explained, if there is time for it."""
-        if self._spent + sum(map(self._looked, self._began)) >= self._share():
-            return None
-        due = [i for i in self._found if i in self._tests]
-        return min(due, key=lambda i: self.explained[_op(i)], default=None)
-
-    def ended(self, worker: Any, seconds: float | None = None) -> None:
-        """A worker is through with a test. seconds: that it looked for causes in it; None if it died."""
-        self._spent += self._looked(worker) if seconds is None else seconds
-        self._began.pop(worker, None)
-
-    def again(self, item: str, test: int) -> None:
-        """A part is to be run once more."""
-        self._tests[item] = test
-
-    def _looked(self, worker: Any) -> float:
-        """Seconds for which a worker has looked for the causes that it is at; 0 if it is at none."""
-        return time.monotonic() - self._began[worker] if worker in self._began else 0.0
 
 
 class Rounds:
@@ -347,11 +332,6 @@ def _half_of_most(left: Mapping[Any, deque[int]]) -> list[int]:
     """Take half of what the worker with most has left, from its end; nothing where nobody has any."""
     most = max(left.values(), key=len)
     return [most.pop() for _ in range((len(most) + 1) // 2)][::-1]
-
-
-def _op(item: str) -> str:
-    """The op of an item's id."""
-    return item.rpartition("-")[0]
 
 
 class EagerWorker:

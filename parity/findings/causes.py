@@ -9,6 +9,7 @@ findings with one belong to that cause.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -211,6 +212,36 @@ def weight(r: Record) -> str:
     return "A" if _is_ordinary(case, r) else "B"
 
 
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """What looking for the cause of an item's findings may bring, by what was drawn. weight: of the plainest of them, a key of
+    `WEIGHTS`; far: the order of magnitude by which it is outside of its budget; sign: what findings of other ops share with it
+    where one kernel or one setting is their cause."""
+
+    weight: str = "R"
+    far: int = 0
+    sign: str = ""
+
+    @property
+    def order(self) -> tuple[str, int]:
+        """Of two, the lesser promises more."""
+        return self.weight, -self.far
+
+
+BEYOND = 99  # `Promise.far` of what no budget judges: shapes, NaN, writes
+
+
+def promise(found: Iterable[Record]) -> Promise:
+    """Of the plainest finding of an item, and of several the one that is farthest outside."""
+    made = [Promise(weight(r), _far(r), f"{r.aspect} {r.status} {_symptom(r)}") for r in found]
+    return min(made, key=lambda p: p.order, default=Promise())
+
+
+def _far(r: Record) -> int:
+    share = r.measures[0].share if r.measures else None
+    return math.floor(math.log10(share)) if share and 0.0 < share < math.inf else BEYOND
+
+
 def _is_rare(case: Case, r: Record) -> bool:
     specs = case.operands()
     return (
@@ -263,10 +294,12 @@ def _furthest_first(causes: list[Gathered]) -> list[Gathered]:
 
 
 def skeleton(message: str) -> str:
-    """An error's first sentence without numbers, addresses, quoted names and shapes, so that equal errors read alike."""
+    """An error's first sentence without numbers, addresses, quoted names, shapes and lists of names, so that equal errors read
+    alike: those of fused optimizers differ in nothing but the tensors that they list."""
     text = message.strip()[:LOOKED_AT].splitlines()[0] if message.strip() else ""
     text = re.sub(r"'[^']*'|\"[^\"]*\"", "'...'", text)
     text = re.sub(r"\[[^\[\]]*\]|\([\d\s,x.]*\)", "", text)
+    text = re.sub(r"\b\w+(?:, \w+)+,? and \w+\b", "...", text)
     text = re.sub(r"\b(Half|BFloat16|Float|Double|ComplexFloat|Int|Long|Short|Char|Byte|Bool)\b", "T", text)
     text = re.sub(r"0x[0-9a-fA-F]+|[-+]?\d[\d.,]*(e[-+]?\d+)?", "N", text)
     return " ".join(text.split())[:SKELETON].rstrip(" .,:;")

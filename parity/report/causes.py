@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from textwrap import shorten
 
-from parity.core.results import EXTREME_VALUES, NARROW_INTEGERS, NON_FINITE, SYMPTOMS, Cause
+from parity.core.results import EXTREME_VALUES, NARROW_INTEGERS, NON_FINITE, SYMPTOMS, Cause, Record
 from parity.core.status import Conclusion
 from parity.findings.causes import OPERATORS, WEIGHTS, Gathered
 from parity.findings.standing import Mark
@@ -44,6 +44,12 @@ def sentence(c: Cause) -> str:
 def line(c: Gathered) -> str:
     """The cause in one line, as it is reported when a run meets it."""
     return shorten(f"{c.weight} [{c.cause.id}] {sentence(c.cause)}: {c.case}", LINE, placeholder=" ...")
+
+
+def as_drawn(r: Record) -> str:
+    """A finding without a cause in one line, as it is reported when a run meets its first one."""
+    said = f"first finding, its cause comes later: {r.op} {r.dtype} {r.aspect}: {r.status}, {r.reason}: {r.case}"
+    return shorten(said, LINE, placeholder=" ...")
 
 
 def counts_line(causes: Sequence[Gathered]) -> str:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from parity.core.results import Measure, Record
 from parity.engine.rounds import LEAST_SECONDS
-from parity.faces import scheduling
-from parity.faces.scheduling import EagerWorker, HandsOut, Schedule
+from parity.faces import order_of_causes, scheduling
+from parity.faces.scheduling import EARLY_SHARE, EagerWorker, HandsOut, Schedule
+from parity.findings.causes import Promise
+from parity.store import run_file
 
 ITEMS = [f"{op}-{dtype}" for op in "abcd" for dtype in ("f", "i")]
 TESTS = [*(f"t[{i}]" for i in ITEMS), *(f"t[{i} causes]" for i in ITEMS)]
@@ -19,6 +22,12 @@ PARTS = [
     *("t[a-f]", "t[b-f]", "t[c-f]", "t[a-f causes]", "t[b-f causes]", "t[c-f causes]"),
     *("t[a-f round 1]", "t[b-f round 1]", "t[c-f round 1]", "t[a-f round 2]", "t[b-f round 2]", "t[c-f round 2]"),
 ]
+
+
+@pytest.fixture(autouse=True)
+def all_items_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No causes are looked for early, but where a test asks for it."""
+    monkeypatch.setattr(scheduling, "EARLY_SHARE", 0.0)
 
 
 class Worker:
@@ -45,9 +54,10 @@ class Session:
     """Workers, the scheduler, and items that find something."""
 
     def __init__(
-        self, workers: int, finding: tuple[str, ...] = (), causes: float = 1.0, tests: Sequence[str] = tuple(TESTS)
+        self, workers: int, finding: Collection[str] = (), causes: float = 1.0, tests: Sequence[str] = tuple(TESTS)
     ) -> None:
-        """causes: seconds that looking for the causes of an item takes; an item takes one."""
+        """finding: items that find something; of a mapping, what each finds; causes: seconds that looking for the causes of an
+        item takes; an item takes one."""
         self.workers, self.tests = [Worker() for _ in range(workers)], tests
         self.finding, self.causes = finding, causes
         self.plugin = HandsOut(True)
@@ -69,7 +79,8 @@ class Session:
         index = w.queue.pop(0)
         item = self.tests[index][2:-1]
         w.run.append(item)
-        told = json.dumps({"later": item in self.finding})
+        rows = [run_file.encode(r) for r in self.finding.get(item, ())] if isinstance(self.finding, Mapping) else []
+        told = json.dumps({"later": item in self.finding, "rows": rows})
         report: Any = SimpleNamespace(
             nodeid=self.tests[index], when="call", failed=item in self.finding, user_properties=[("parity", told)]
         )
@@ -102,6 +113,78 @@ def test_another_op_comes_before_another_dtype_of_the_same() -> None:
     """Findings of one op in two dtypes mostly have one cause."""
     run = Session(1, tuple(ITEMS)).go_on()[len(ITEMS) :]
     assert run == [f"{op}-{dtype} causes" for dtype in ("f", "i") for op in "abcd"]
+
+
+PLAIN, LAID_OUT, RARE = "{0}(float32[3])", "{0}(float32[2, 3].transpose(0, 1))", '{0}(float32[3].at(1, "nan"))'
+
+
+def drawn(case: str, op: str, share: float = 3.0, status: str = "drift", reason: str = "") -> tuple[Record, ...]:
+    """What an item found, as it was drawn."""
+    text, measured = case.format(op), (Measure("out", share=share),)
+    return (Record(text, op, "float32", "forward", status, reason=reason, shrunk=text, measures=measured),)
+
+
+def test_what_promises_most_is_looked_into_first() -> None:
+    """Plain cases before those with a layout, rare ones and errors; and of plain ones those that are far outside."""
+    cases = {
+        "exp": drawn(PLAIN, "exp", status="error", reason="no such kernel"),
+        "sin": drawn(RARE, "sin", 1e6),
+        "cos": drawn(LAID_OUT, "cos", 1e6),
+        "neg": drawn(PLAIN, "neg", 3.0),
+        "abs": drawn(PLAIN, "abs", 4e6),
+    }
+    finding = {f"{op}-float32": found for op, found in cases.items()}
+    tests = [*(f"t[{i}]" for i in finding), *(f"t[{i} causes]" for i in finding)]
+    run = Session(1, finding, tests=tests).go_on()[len(finding) :]
+    assert run == [f"{op}-float32 causes" for op in ("abs", "neg", "cos", "sin", "exp")]
+
+
+def test_what_many_ops_show_is_looked_into_once_and_then_what_others_show() -> None:
+    """Three ops drift alike, and may have one cause; a wrong one has another."""
+    cases = {op: drawn(PLAIN, op) for op in ("exp", "sin", "cos")}
+    cases = {"abs": drawn(PLAIN, "abs", status="wrong")} | cases
+    finding = {f"{op}-float32": found for op, found in cases.items()}
+    tests = [*(f"t[{i}]" for i in finding), *(f"t[{i} causes]" for i in finding)]
+    run = Session(1, finding, tests=tests).go_on()[len(finding) :]
+    assert [i.partition("-")[0] for i in run] == ["exp", "abs", "sin", "cos"]
+
+
+def test_rows_that_cannot_be_read_cost_no_cause() -> None:
+    session = Session(1, {"a-f": ()})
+    told = json.dumps({"later": True, "rows": ["{"]})
+    report: Any = SimpleNamespace(nodeid="t[a-f]", when="call", failed=True, user_properties=[("parity", told)])
+    session.plugin.pytest_runtest_logreport(report)
+    assert session.plugin.found == {"a-f": Promise()}
+
+
+MANY = [f"{op}-{dtype}" for op in ("abs", "cos", "eig", "exp", "neg", "sin") for dtype in map(str, range(60))]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_some_causes_are_looked_for_while_items_are_left(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a run may be cut: they take their share of the time, nothing waits behind them, and no worker that is to begin with
+    what takes long looks for one."""
+    monkeypatch.setattr(scheduling, "EARLY_SHARE", EARLY_SHARE)
+    tests = [*(f"t[{i}]" for i in MANY), *(f"t[{i} causes]" for i in MANY)]
+    session = Session(workers, MANY, causes=5.0, tests=tests)
+    while sum("causes" not in i for w in session.workers for i in w.run) < 200:
+        for w in session.workers:
+            session.step(w)
+            queued = [tests[k] for k in w.queue]
+            assert not any("causes" in i for i in queued[:-1]), "a test waits behind causes"
+    looked = [sum("causes" in i for i in w.run) for w in session.workers]
+    assert EARLY_SHARE * 200 - 10 <= 5.0 * sum(looked) <= EARLY_SHARE * 200 + 5.0 * workers
+    assert workers == 1 or not any(looked[::2])
+    run = session.go_on()
+    assert sorted(i for i in run if "causes" not in i) == sorted(MANY)
+    assert len(run) == len({*run})
+
+
+def test_without_findings_the_order_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    tests = [*(f"t[{i}]" for i in MANY), *(f"t[{i} causes]" for i in MANY)]
+    before = Session(3, tests=tests).go_on()
+    monkeypatch.setattr(scheduling, "EARLY_SHARE", EARLY_SHARE)
+    assert Session(3, tests=tests).go_on() == before
 
 
 def test_neighbouring_items_go_to_the_same_worker() -> None:
@@ -192,7 +275,8 @@ def test_each_worker_has_its_least_share() -> None:
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time, which a test may set."""
     now = [0.0]
-    monkeypatch.setattr(scheduling, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    for module in (scheduling, order_of_causes):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
     return now
 
 

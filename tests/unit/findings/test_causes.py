@@ -197,6 +197,27 @@ def test_a_message_loses_what_changes_from_call_to_call() -> None:
     assert skeleton(text) == "Expected size but got N at N for argument '...' (in op)"
 
 
+def test_errors_that_differ_in_the_names_they_list_are_one_cause() -> None:
+    """As fused optimizers refuse tensors of two dtypes; one that says something else stays apart."""
+    said = {
+        "fused_adagrad": "params, grads, and state_sums must have same dtype, device, and layout",
+        "fused_adam": "params, grads, exp_avgs, and exp_avg_sqs must have same dtype, device, and layout",
+        "fused_adamw": "params, grads, exp_avgs, exp_avg_sqs, and max_exp_avg_sqs must have same dtype, device, and layout",
+        "fused_sgd": "params and grads must have same dtype, device, and layout",
+        "lerp": "weight must be on the CPU",
+    }
+    made = gather(
+        Record(f"{op}(float32[2])", op, "float32", "forward", "error", shrunk=f"{op}(float32[2])",
+               cause=Cause(f"aten::_{op}_", f"raises: {skeleton(f'RuntimeError in run: {text}')}"))
+        for op, text in said.items()
+    )  # fmt: skip
+    assert {frozenset(c.ops) for c in made} == {
+        frozenset(said) - {"fused_sgd", "lerp"},
+        frozenset(["fused_sgd"]),
+        frozenset(["lerp"]),
+    }
+
+
 @pytest.mark.slow
 def test_a_number_in_place_of_a_tensor_does_not_hide_the_operator() -> None:
     """Products with numbers, in place and into destinations, too."""
