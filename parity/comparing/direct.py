@@ -4,6 +4,7 @@ bounds their errors in ULP, and few terms bound those of a sum, far more sharply
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -21,19 +22,22 @@ from parity.oracle.kernels import kernel_of
 from parity.oracle.oracle import FACTORS
 
 GIVEN = ""  # in place of the name of an operator
+SCALED = " times"  # after the name of a sum whose result a number multiplies, once: each time rounds again
 # Operators whose results are elements of their operands.
 ATEN_MOVES = frozenset(["clone", "_to_copy", "flip", "roll", "repeat", "index_select", "gather", "cat", "stack", "neg"])
 ATEN_SCALES = ("mul", "div")
 ATEN_SUMMED = frozenset(
     ["mm", "bmm", "mv", "dot", "addmm", "baddbmm", "addbmm", "addmv", "addr", "sum", "cumsum"]
 )  # sums of products, whatever their orders
+# Means of windows -> position of the window's sizes.
+ATEN_POOLS = {f"avg_pool{n}d{way}": 1 + (way != "") for n in (2, 3) for way in ("", "_backward")}
 SUM = Row(name="assert_parity", family="own", rule=OpClass.CONTRACTION, call="", signature=lambda draw: Arguments(()))
 
 
 @functools.cache
 def row_of(operator: str) -> Row | None:
     """The row of an elementwise operator of aten, without "aten::", or of a sum; None for any other."""
-    if operator in ATEN_SUMMED:
+    if operator in ATEN_SUMMED or operator in ATEN_POOLS:
         return SUM
     name = operator if operator in catalog.ROWS else operator.replace("special_", "special.", 1)
     row = catalog.ROWS.get(name)
@@ -41,6 +45,21 @@ def row_of(operator: str) -> Row | None:
         return None
     rule = rule_of(row)
     return row if rule.by_element and rule.rounds else None
+
+
+def magnitudes(func: Any, args: Any, kwargs: Any) -> Any:
+    """Call an operator with the factors of a sum as magnitudes."""
+    return func(*args, **{k: abs(v) if k in FACTORS else v for k, v in kwargs.items()})
+
+
+def terms(func: Any, args: Any, kwargs: Any) -> Any:
+    """Call an operator on numbers of terms: they are the same of a sum's multiple, and a mean of a window has all of its."""
+    result, name = magnitudes(func, args, kwargs), kernel_of(func).name
+    if name in ATEN_POOLS:
+        sizes = args[ATEN_POOLS[name]]
+        return result * (sizes[0] ** int(name[8]) if len(sizes) == 1 else math.prod(sizes))
+    scaled = name in ATEN_SCALES and len(args) == 2 and not kwargs and isinstance(args[1], (int, float))
+    return args[0].clone() if scaled and args[0].is_floating_point() else result
 
 
 class Direct:
@@ -79,7 +98,9 @@ class Direct:
         number = args[1] if name in ATEN_SCALES and len(args) == 2 and not kwargs else None
         if name in ATEN_MOVES or (isinstance(number, (int, float)) and number in (1, -1)):
             return before
-        if name in ATEN_SUMMED:
+        if isinstance(number, (int, float)) and row_of(before or "") is SUM:
+            return f"{before}{SCALED}"
+        if name in ATEN_SUMMED or name in ATEN_POOLS:
             return name if before == GIVEN and set(kwargs) <= set(FACTORS) else None
         factor = kwargs.get("alpha", 1) if set(kwargs) <= {"alpha"} else None  # of a sum: doubling rounds nothing
         exact = before == GIVEN and factor in (1, -1, 2, -2) and all(_holds(dtype, x) for x in args)
@@ -92,7 +113,7 @@ class Direct:
         """The rows of those results that one operator gave, by their names. What was given is a sum of one term."""
         for name, t in results.items():
             operator = self._of(t)
-            row = SUM if operator == GIVEN else row_of(operator or "")
+            row = SUM if operator == GIVEN else row_of((operator or "").removesuffix(SCALED))
             if row is SUM or (row is not None and not name.startswith("grad[")):
                 yield name, row
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
-SILENT = 5.0  # seconds
+SILENT = 3.0  # seconds
 IMPORTED = 100  # modules: a run that imports as many says nothing about the next (torch's compiler: 800 in a second)
 QUIET = 3.0  # seconds in which a bar is not needed
 DRAWN = 0.2  # seconds between two drawings

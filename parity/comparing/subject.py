@@ -106,8 +106,8 @@ def subject(
     function, for a lazy module whose first call raises, and for a name that no input has."""
     if not callable(fn):
         raise UsageError(f"the function is {fn!r}; give a function or an nn.Module first, and its inputs after it")
-    if shaped := _has_lazy((getattr(fn, "__self__", fn), tuple(inputs), dict(kwargs))):
-        fn, inputs, kwargs = _with_shapes(fn, inputs, kwargs)
+    if shaped := has_lazy((getattr(fn, "__self__", fn), tuple(inputs), dict(kwargs))):
+        fn, inputs, kwargs = with_shapes(fn, inputs, kwargs)
     owner = fn if isinstance(fn, nn.Module) else getattr(fn, "__self__", None)
     module = owner if isinstance(owner, nn.Module) else None
     method = "" if module is fn or module is None else fn.__name__
@@ -139,13 +139,13 @@ def subject(
     return Subject(title, fn, module, method, given, names, inner, tree, kept, floor, _extents(tensors), shaped=shaped)
 
 
-def _has_lazy(given: Any) -> bool:
+def has_lazy(given: Any) -> bool:
     """Whether a module among these has a tensor without a shape."""
     modules = (x for x in tree_leaves(given) if isinstance(x, nn.Module))
     return any(is_lazy(t) for m in modules for _, t in own_tensors(m))
 
 
-def _with_shapes(
+def with_shapes(
     fn: Callable[..., Any], inputs: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[Callable[..., Any], Sequence[Any], Mapping[str, Any]]:
     """The same with copies of the modules after a first call, which gives lazy ones their shapes. Raises UsageError where that

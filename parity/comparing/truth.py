@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from parity.catalog.row import Row
-from parity.comparing.direct import Direct
+from parity.comparing.direct import Direct, magnitudes, terms
 from parity.comparing.draws import streams
 from parity.comparing.meter import Meter
 from parity.comparing.subject import SEED, Put, Subject, forward, gradients, tracked_outputs, word
@@ -24,7 +24,7 @@ from parity.core.results import Raised
 from parity.execution import execute as ex
 from parity.oracle.float64 import widen
 from parity.oracle.limited_range import Limited, Range, range_of
-from parity.oracle.oracle import FACTORS, SAMPLES
+from parity.oracle.oracle import SAMPLES
 from parity.oracle.protocol import Oracle
 from parity.oracle.rounding import Rounding
 from parity.oracle.roundoffs import extremes, perturbed, unit_roundoff
@@ -147,22 +147,18 @@ class FunctionTruth(Oracle):
 
     @functools.cached_property
     def _sums(self) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
-        """All results in float64 of magnitudes in place of the numbers that were given, and of ones, with factors of sums as
-        magnitudes; none where it raises."""
+        """All results in float64 of magnitudes in place of the numbers that were given, and of ones; none where it raises."""
 
-        def of(change: Put) -> Mapping[str, Tensor]:
-            def factors(func: Any, args: Any, kwargs: Any) -> Any:
-                return func(*args, **{k: abs(v) if k in FACTORS else v for k, v in kwargs.items()})
-
+        def of(change: Put, call: Callable[..., Any]) -> Mapping[str, Tensor]:
             def put(t: Tensor) -> Tensor:
                 wide = _fresh_wide(t)
                 return change(wide) if t.is_floating_point() else wide
 
-            with Operators(factors):
+            with Operators(call):
                 got = ex.attempt(lambda: self._in_double(put, [put(c) for c in self._fed]), "run")
             return {} if isinstance(got, Raised) else got
 
-        return of(torch.abs), of(torch.ones_like)
+        return of(torch.abs, magnitudes), of(torch.ones_like, terms)
 
     def all_constant(self) -> bool:
         """Whether all terms of a sum of what was given are equal."""

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from parity.comparing import hugging
 from parity.comparing.function import raised_at
-from parity.comparing.subject import SEED
+from parity.comparing.subject import SEED, SHAPED, has_lazy, with_shapes
 from parity.core.errors import UsageError
 
 RATE = 1e-3
@@ -40,6 +40,10 @@ def standard(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -
         raise UsageError(f"{type(model).__name__} has no parameters to train")
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(SEED)
+        if lazy := has_lazy(model):
+            shaped, args, kwargs = with_shapes(model, args, kwargs)
+            assert isinstance(shaped, nn.Module)  # a copy of the model
+            model = shaped
         named, target, loss, said = _loss(model, args, kwargs)
 
     def make(device: Any) -> tuple[Any, ...]:
@@ -56,7 +60,11 @@ def standard(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -
 
         return trained, optimizer, step
 
-    return Standard(make, [(tuple(args), named, target)], f"trained by {said}, AdamW(lr={RATE:g}), the same batch in each step")
+    return Standard(
+        make,
+        [(tuple(args), named, target)],
+        f"trained by {said}, AdamW(lr={RATE:g}), the same batch in each step{f'; {SHAPED}' if lazy else ''}",
+    )
 
 
 def _loss(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], Any, Loss, str]:

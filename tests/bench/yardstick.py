@@ -4,7 +4,7 @@ Rows that a function can express are drawn, with a case of each dtype. The CPU s
 check and `assert_parity`, which is asked for the function bare and behind an exact move of each operand (`clone`, `transpose`
 twice, `* 1.0`). Two figures for each result: the smallest error of one element that would be reported (95 % quantile, over
 the largest element), and the smallest factor common to all. Both over the row's are the looseness; 1.5 is the target. The
-cotangents are not the row's, which alone moves a gradient's figures somewhat. Both take all samples of the sensitivity: by its
+cotangents are the row's. Both take all samples of the sensitivity: by its
 first two a row would seem sharper than it is, because it takes more before it reports anything. The exit code is 1 where one
 in a hundred is looser.
 """
@@ -32,6 +32,8 @@ import parity
 from parity import tolerance
 from parity.catalog.row import Row
 from parity.checks.check import Settings, check, quiet
+from parity.checks.derivatives import cotangents
+from parity.comparing.subject import fixed_cotangents
 from parity.core.case import Case, OpClass
 from parity.core.errors import CaseError, ParityError
 from parity.core.results import Status, Verdict
@@ -107,9 +109,15 @@ def plain_case(row: Row, dtype: str) -> Case | None:
     return None
 
 
-def of_row(row: Row, case: Case) -> dict[str, Figures]:
-    """The figures of the row's own check, by result: `out`, `grad 0`."""
+def of_row(row: Row, case: Case) -> tuple[dict[str, Figures], list[Tensor]]:
+    """The figures of the row's own check, by result: `out`, `grad 0`; and its cotangents."""
     cpu, tables, found = resolve("cpu"), tolerance.load("cpu"), dict[str, Figures]()
+    fed: list[Tensor] = []
+
+    def fed_too(t: Any, live: Any) -> Any:
+        made = cotangents(t, live)
+        fed[:] = fed or [c.detach().clone() for c in made[1]]
+        return made
 
     def asked(bench: Any, device: Mapping[str, Tensor], reference: Any, pass_: str, parts: Any = None) -> Any:
         if reference is not None and not parts:
@@ -122,9 +130,9 @@ def of_row(row: Row, case: Case) -> dict[str, Figures]:
                     found.setdefault(plain_name(name), figures)
         return Verdict(Status.AGREE), ()
 
-    with mock.patch("parity.checks.trial.judge", asked):
+    with mock.patch("parity.checks.trial.judge", asked), mock.patch("parity.checks.derivatives.cotangents", fed_too):
         check(row, case, cpu, cpu, tables, Settings(always_use_oracle=True), quiet, [])
-    return found
+    return found, fed
 
 
 def plain_name(name: str) -> str:
@@ -132,8 +140,14 @@ def plain_name(name: str) -> str:
     return f"grad {name.strip('grad[xs]')}" if name.startswith("grad[") else name
 
 
-def of_function(row: Row, case: Case, move: Callable[[Tensor], Tensor]) -> dict[str, Figures]:
-    """The figures of `assert_parity`, by result."""
+def of_function(row: Row, case: Case, move: Callable[[Tensor], Tensor], fed: Sequence[Tensor]) -> dict[str, Figures]:
+    """The figures of `assert_parity`, by result. fed: the cotangents."""
+
+    def fixed(run: Any) -> list[Tensor]:
+        made = fixed_cotangents(run)
+        alike = [(c.shape, c.dtype) for c in made] == [(c.shape, c.dtype) for c in fed]
+        return [c.clone() for c in fed] if alike else made
+
     inputs, program = build(case), ex.program(row)
 
     def function(*xs: Tensor) -> Any:
@@ -143,7 +157,7 @@ def of_function(row: Row, case: Case, move: Callable[[Tensor], Tensor]) -> dict[
     leaves = [o.view.detach().clone() for o in inputs.operands]
     for x, o in zip(leaves, inputs.operands):
         x.requires_grad_(o.spec.grad and (x.is_floating_point() or x.is_complex()))
-    with contextlib.redirect_stdout(io.StringIO()):
+    with contextlib.redirect_stdout(io.StringIO()), mock.patch("parity.comparing.function.fixed_cotangents", fixed):
         made = parity.assert_parity(function, *leaves, device="cpu", detail=True)
     figures = {plain_name(n): Figures.of(known) for n, known in made.limits.items()}
     return {n: f for n, f in figures.items() if f is not None}
@@ -155,13 +169,13 @@ def lines(row: Row, dtype: str, left: list[str]) -> Iterator[Line]:
         left.append(f"{row.name} {dtype}: no plain case")
         return
     try:
-        own = of_row(row, case)
+        own, fed = of_row(row, case)
     except (CaseError, ParityError, RuntimeError) as e:
         left.append(f"{row.name} {dtype}: {e}")
         return
     for word, move in MOVES.items():
         try:
-            theirs = of_function(row, case, move)
+            theirs = of_function(row, case, move, fed)
         except (AssertionError, ParityError, RuntimeError, TypeError, ValueError) as e:
             left.append(f"{row.name} {dtype} {word}: {str(e).splitlines()[0][:100]}")
             continue

@@ -81,6 +81,39 @@ def test_a_sum_of_few_terms_is_held_to_these(op: str) -> None:
         assert_parity(fn, x, device=resolve("sim", (Fault("off", (op,), off(1.5e-6), level="kernel"),)))
 
 
+POOL = torch.rand(1, 2, 6, 6, generator=torch.Generator().manual_seed(0)).add(1.0)
+
+
+@pytest.mark.parametrize("way", ["forward", "backward"])
+def test_a_mean_of_windows_is_a_sum_of_few_terms(way: str) -> None:
+    """As above, with one number of each window's, or of the gradient, off."""
+    op = "avg_pool2d" if way == "forward" else "avg_pool2d_backward"
+
+    def fn(x: Tensor) -> Tensor:
+        return torch.nn.functional.avg_pool2d(x.clone(), 3, 1)
+
+    x = POOL.clone().requires_grad_()
+    assert assert_parity(fn, x, device=resolve("sim", tuple(honest.FAULTS))).agrees
+    with pytest.raises(ParityFailure, match=f"contraction float32 {way}"):
+        assert_parity(fn, x, device=resolve("sim", (Fault("off", (op,), off(2e-6), level="kernel"),)))
+
+
+def test_a_number_times_a_sum_is_one_too() -> None:
+    """The gradient of addmv's vector; the terms of the sum are as many with a small factor as with none."""
+    x = torch.rand(8, 3, generator=torch.Generator().manual_seed(0)).add(1.0)
+
+    def fn(x: Tensor, v: Tensor) -> Tensor:
+        return torch.addmv(x[:, 0], x, v, alpha=0.01)
+
+    given = x[0].clone().requires_grad_()
+    by_row = dict(assert_parity(fn, x, given, device=resolve("sim", tuple(honest.FAULTS)), detail=True).verdicts)["grad[v]"]
+    assert by_row.tolerance is not None
+    assert by_row.tolerance.origin == "tolerances/default.toml: contraction float32 backward"
+    device = resolve("sim", (Fault("off", ("addmv", "mv"), off(1e-4), level="kernel"),))
+    with pytest.raises(ParityFailure, match="contraction float32 backward"):
+        assert_parity(fn, x, given, device=device)
+
+
 def off(by: float) -> Callable[[Call], Any]:
     return lambda call: call.run() * (1.0 + by)
 

@@ -104,19 +104,28 @@ def test_a_variance_that_is_too_large_is_found(factor: float) -> None:
         asked("var", device=scaled(factor))
 
 
-def test_the_budget_does_not_depend_on_what_the_device_gave() -> None:
+BUDGETS: dict[str, Callable[[Tensor], Tensor]] = {
+    "var": lambda x: (x * 1.1).var(-1),
+    "std": lambda x: (x * 1.1).std(-1),
+    "prod": lambda x: (x * 0.11).prod(-1),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("op", BUDGETS)
+def test_the_budget_does_not_depend_on_what_the_device_gave(op: str, dtype: torch.dtype) -> None:
     """A kernel hands on what it rounded, so that the budget comes of samples. One element is off, by little and by much."""
     torch.manual_seed(1)
-    x, budgets = (torch.randn(8, 200) + 10).bfloat16(), set()
-    for off in (0.25, 4.0, 2.0**20):
+    x, budgets = (torch.randn(8, 200) + 10).to(dtype)[:, : 20 if op == "prod" else 200], set()
+    for by in (0.25, 4.0, 2.0**20):
 
-        def effect(call: Call, off: float = off) -> Tensor:
+        def effect(call: Call, by: float = by) -> Tensor:
             out: Tensor = call.run()
-            out[0] += off
+            out[0] *= 1.0 + by
             return out
 
-        device = resolve("sim", (Fault("off", ("var",), effect),))
-        measure = compared(Request(lambda x: (x * 1.1).var(-1), (x,), device=device)).comparison.verdicts[0][1].measure
+        device = resolve("sim", (Fault("off", (op,), effect),))
+        measure = compared(Request(BUDGETS[op], (x,), device=device)).comparison.verdicts[0][1].measure
         assert measure is not None
         assert measure.share is not None
         assert measure.share > 1.0

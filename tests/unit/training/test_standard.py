@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
+from parity.comparing.subject import SHAPED
 from parity.core.errors import UsageError
 from parity.training.standard import standard
 
@@ -72,6 +74,17 @@ def test_the_loss_is_the_model_s_own_or_a_standard_one(model: nn.Module, shape: 
     assert trained.training
     assert torch.equal(model.net.weight, before)  # type: ignore[arg-type,union-attr]  # a layer
     assert not torch.equal(trained.net.weight, before)
+
+
+def test_a_lazy_model_gets_its_shapes_first() -> None:
+    """By a first call, of a copy: the model stays lazy."""
+    model = nn.Sequential(nn.LazyLinear(4), nn.LazyBatchNorm1d())
+    found = standard(model, (torch.ones(8, 3),), {})
+    assert found.said.endswith(f"; {SHAPED}")
+    trained, _, step = found.make("cpu")
+    assert step(found.batches[0]).isfinite()
+    assert trained[0].weight.shape == (4, 3)
+    assert any(map(is_lazy, model.parameters()))
 
 
 @pytest.mark.parametrize(
