@@ -156,9 +156,14 @@ def test_rows_of_a_file_are_imported_once_under_its_name(here: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "why"),
     [
-        ("json.py", "", "ImportError: a module is called json already, or none can be; rename the file"),
-        ("broken_rows.py", "1 / 0", "ZeroDivisionError: division by zero"),
-        ("ends_rows.py", "raise SystemExit(0)", "SystemExit: 0"),
+        ("json.py", "", "ImportError: a module is called json already, or none can be; rename the file;"),
+        ("broken_rows.py", "1 / 0", "ZeroDivisionError: division by zero ({file}:1);"),
+        ("ends_rows.py", "raise SystemExit(0)", "SystemExit: 0 ({file}:1);"),
+        (
+            "needs_rows.py",
+            "import no_such",
+            "ModuleNotFoundError: No module named 'no_such' ({file}:1); pip install no_such, or",
+        ),
     ],
 )
 def test_rows_that_cannot_be_imported_are_named(name: str, text: str, why: str, here: Path) -> None:
@@ -166,5 +171,6 @@ def test_rows_that_cannot_be_imported_are_named(name: str, text: str, why: str, 
     file = said(here, f'rows = ["{name}"]')
     with pytest.raises(UsageError) as e:
         extensions.load()
-    assert str(e.value) == f"rows of [tool.parity] in {file}: {here / name} raises {why}; mend it"
+    why = why.format(file=here / name)
+    assert str(e.value) == f"rows of [tool.parity] in {file}: {here / name} raises {why} mend it"
     assert not str(getattr(sys.modules.get(Path(name).stem), "__file__", "")).startswith(str(here))
