@@ -76,6 +76,8 @@ def test_paths_are_relative_to_the_file(here: Path, monkeypatch: pytest.MonkeyPa
         ('profile = "turbo"', '{file}: [tool.parity] profile = "turbo": allowed are mac, quick, full, deep'),
         ('rows = ["a b"]', "{file}: [tool.parity] rows = [\"a b\"]: 'a b' is neither a Python file nor a module, such as "
                            'rows = ["rows.py", "mine.rows"]'),
+        ('models = ["timm"]', "{file}: [tool.parity] models = [\"timm\"]: 'timm' names no model; FILE.py, FILE.py:FUNCTION, "
+                              "timm:NAME or package.module:NAME do"),
         ('setup = "no.py"', '{file}: [tool.parity] setup = "no.py": there is no file {folder}/no.py; paths are relative to '
                             "{folder}"),
         ("device = ", "{file} is no TOML: Invalid value (at line 2, column 10); mend the line"),
