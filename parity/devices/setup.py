@@ -48,6 +48,7 @@ def refuse_modes() -> None:
 
 
 def _refuse(who: str, left: Sequence[str]) -> None:
+    """Raise UsageError where something is left in force."""
     if left:
         raise UsageError(f"{who} leaves {'; '.join(left)} in force, so that not all would be compared; end that mode there")
 

@@ -19,7 +19,6 @@ from parity.core import extensions
 from parity.core.case import TORCH_DATA, source_of
 from parity.core.dtypes import DEFAULT, FACTS
 from parity.core.errors import UsageError, near
-from parity.judging.rules import RULES
 
 row = entries.row
 SOURCES = ("native", *TORCH_DATA, "ops", "all")
@@ -240,6 +239,8 @@ def _elsewhere(pattern: str, source: str) -> str:
 
 def _check(row: Row) -> None:
     """Raise UsageError for a row of others that names a class without a rule, or a dtype that there is not."""
+    from parity.judging.rules import RULES  # with torch, which whoever added a row has loaded
+
     if row.rule not in RULES:
         remedy = f"add one: rules.add(OpClass('{row.rule}'), Composite()) of parity.judging.rules"
         raise UsageError(f"the row '{row.name}' is of the class '{row.rule}', which has no rule; {remedy}")
