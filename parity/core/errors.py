@@ -47,7 +47,7 @@ def absent(e: BaseException | None) -> str:
     return absent(e.__cause__ or e.__context__)
 
 
-def told(e: BaseException, path: str = "") -> str:
+def described(e: BaseException, path: str = "") -> str:
     """An exception of somebody's code, with the last line in their file, or where it does not parse. path: that file; by
     default the first that is neither parity's nor the machinery of imports."""
     if isinstance(e, SyntaxError) and e.filename:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from parity.core import state
-from parity.core.errors import UsageError, mending, told
+from parity.core.errors import UsageError, described, mending
 
 ran: list[str] = []  # the files that ran in this process
 _kept: list[Any] = []  # what they define: a torch.library.Library takes its operators away when nobody holds it
@@ -29,7 +29,7 @@ def run_setup(path: str, option: str = "--setup") -> None:
         try:
             _kept.append(runpy.run_path(path))
         except (Exception, SystemExit) as e:  # the file may do anything
-            raise UsageError(f"{option} {path} raises {told(e, path)}; {mending(e)}, or leave it away") from None
+            raise UsageError(f"{option} {path} raises {described(e, path)}; {mending(e)}, or leave it away") from None
     ran.append(path)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from parity.core import extensions
-from parity.core.errors import UsageError, mending, near, told
+from parity.core.errors import UsageError, described, mending, near
 from parity.store.rows import Run
 
 OF_CAUSES = ("text", "markdown", "json")  # of a run, of one of its causes, and of its matrix
@@ -98,7 +98,7 @@ def rendered(made: Format, of: Reported) -> str:
         text: object = made.render(of)
     except Exception as e:  # it may do anything
         what = "what a run holds is in parity/store/rows.py"
-        raise UsageError(f"the format '{made.name}' raises {told(e)}; {mending(e)}; {what}") from e
+        raise UsageError(f"the format '{made.name}' raises {described(e)}; {mending(e)}; {what}") from e
     if not isinstance(text, str):
         raise UsageError(f"the format '{made.name}' makes {type(text).__name__}; its render has to return a text")
     return text
