@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import sys
 
 from parity.catalog.row import Row
 from parity.catalog.rows import (
@@ -84,6 +86,7 @@ MODULES = (
 NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")  # of a row: of an op in a case
 ROWS: dict[str, Row] = {r.name: r for module in MODULES for r in module.ROWS}
 FAMILIES: tuple[str, ...] = tuple(dict.fromkeys(r.family for r in ROWS.values()))
+ADDED: dict[str, tuple[str, str]] = {}  # names of rows that others added -> the module and the file that did
 
 
 def add(*rows: Row) -> None:
@@ -93,7 +96,22 @@ def add(*rows: Row) -> None:
             why = "is taken" if r.name in ROWS else "is not a valid op name"
             raise UsageError(f"a row cannot be called '{r.name}': it {why}; call it like 'mine.{r.name.strip() or 'op'}'")
         ROWS[r.name] = r
+        caller = sys._getframe(1).f_globals
+        ADDED[r.name] = str(caller.get("__name__", "")), str(caller.get("__file__", ""))
         extensions.note("row", r.name)
+
+
+def registers(op: str) -> tuple[str, str]:
+    """(module, file) of what registers an operator that torch does not have, by its row; ("", "") for all others. The module is
+    "" where it is a single file, which no import finds from another folder."""
+    if op not in ROWS and source_of(op) == "native":
+        with contextlib.suppress(UsageError):  # a report goes on without them
+            extensions.load()
+    call = ROWS[op].call if op in ADDED else ""
+    if not call.startswith("torch.ops.") or call.startswith("torch.ops.aten."):
+        return "", ""
+    module, file = ADDED[op]
+    return (module if "." in module else ""), file
 
 
 def row(name: str) -> Row:

@@ -35,7 +35,7 @@ from parity.comparing.rows import rows
 from parity.comparing.subject import SEED, subject
 from parity.core import processes, state
 from parity.core.child import BEGIN, Given, Job
-from parity.core.errors import ParityError, UsageError
+from parity.core.errors import ParityError, UsageError, mending
 from parity.core.results import Status
 from parity.devices import load_faults, resolve
 from parity.devices.setup import add_folder_to_path, refuse_modes, run_setup
@@ -165,7 +165,7 @@ def _module(path: Path, returns: str) -> Any:
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as e:  # a user's file may raise anything
-        raise UsageError(f"{path} does not run ({type(e).__name__}: {e}); mend it") from e
+        raise UsageError(f"{path} does not run ({type(e).__name__}: {e}); {mending(e)}") from e
     return module
 
 

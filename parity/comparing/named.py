@@ -11,6 +11,8 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import re
+import traceback
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -22,12 +24,14 @@ from parity.comparing import hugging
 from parity.comparing.hugging import BATCH, image
 from parity.comparing.model_inputs import Wants
 from parity.core import machine
-from parity.core.errors import UsageError, near
+from parity.core.errors import UsageError, absent, mending, near
 from parity.devices.setup import add_folder_to_path
 from parity.store.rows import LIBRARIES
 
 SPREAD = 0.02  # standard deviation of what a constant parameter gets
 COPIES = 5  # of its weights that a comparison holds at once: both sides, their gradients, and half of a truth in float64
+BUILT = ("torchvision", "torchaudio")  # extensions of torch, built for one version and one kind of device
+BUILDS = re.compile(r"\+(cpu|cu\d+|rocm[\d.]+|xpu)$")  # of torch's version: the kind, as the index of its wheels calls it
 PACKAGES = dict(zip(LIBRARIES, ("timm", "torchvision", "transformers", "transformers")))
 Factory = Callable[[], Any]
 
@@ -49,11 +53,11 @@ def factory(place: str) -> Factory:
 def _imported(package: str) -> Any:
     """A library. Raises UsageError if it is not installed or does not load."""
     if importlib.util.find_spec(package) is None:
-        raise UsageError(f"{package} is not installed; pip install {package}")
+        raise UsageError(f"{package} is not installed; {_install(package)}")
     try:
         return importlib.import_module(package)
     except Exception as e:  # an extension for another torch raises this and that
-        raise UsageError(f"{package} does not load ({_first_line(e)}); install the build for torch {torch.__version__}") from e
+        raise _unloaded(package, e) from e
 
 
 def _held(package: Any, name: str) -> Any:
@@ -61,11 +65,30 @@ def _held(package: Any, name: str) -> Any:
     load."""
     try:
         return getattr(package, name, None) if name.isidentifier() else None
-    except Exception as e:  # the innermost says why
-        cause = e
-        while cause.__cause__ is not None:
-            cause = cause.__cause__  # type: ignore[assignment]  # an exception's cause is one
-        raise UsageError(f"{package.__name__}.{name} does not load ({_first_line(cause)}); mend what it imports") from e
+    except Exception as e:
+        raise _unloaded(f"{package.__name__}.{name}", e) from e
+
+
+def _unloaded(what: str, e: BaseException) -> UsageError:
+    """That a library, or a class of it, does not load. The innermost cause says why: a package that it needs, or one that was
+    built for another torch, which is the one that raises."""
+    while e.__cause__ is not None:
+        e = e.__cause__
+    if package := absent(e):
+        return UsageError(f"{what} does not load ({_first_line(e)}); {_install(package)}")
+    frames = [f.f_globals.get("__name__", "").partition(".")[0] for f, _ in traceback.walk_tb(e.__traceback__)]
+    last = next((n for n in reversed(frames) if n in BUILT), what.partition(".")[0])
+    return UsageError(
+        f"{what} does not load ({_first_line(e)}); install the build of {last} for torch {torch.__version__}: "
+        f"{_install(last, ' --force-reinstall --no-deps')}"
+    )
+
+
+def _install(package: str, how: str = "") -> str:
+    """The line of pip for a package. What is built for one torch comes from the index that this torch came from."""
+    build = BUILDS.search(torch.__version__) if package in BUILT else None
+    index = f" --index-url https://download.pytorch.org/whl/{build[1]}" if build else ""
+    return f"pip install{how} {package}{index}"
 
 
 def _first_line(e: BaseException) -> str:
@@ -176,14 +199,14 @@ def _of_package(module: str, name: str) -> Factory:
         held = vars(importlib.import_module(module))
     except ModuleNotFoundError as e:
         if e.name is None or not f"{module}.".startswith(f"{e.name}."):  # one that the module itself imports
-            raise UsageError(f"{module} does not import ({type(e).__name__}: {e}); mend it") from e
+            raise UsageError(f"{module} does not import ({type(e).__name__}: {e}); {mending(e)}") from e
         hint = near(module, LIBRARIES)
         known = (
             f"; {hint}" if hint.startswith("did") else f"; models of libraries are {', '.join(f'{n}:NAME' for n in LIBRARIES)}"
         )
         raise UsageError(f"{place}: there is no module {e.name}{known}") from None
     except (Exception, SystemExit) as e:  # a module may raise anything
-        raise UsageError(f"{module} does not import ({type(e).__name__}: {e}); mend it") from e
+        raise UsageError(f"{module} does not import ({type(e).__name__}: {e}); {mending(e)}") from e
     if name not in held:
         raise _unknown(place, name, (n for n, v in held.items() if callable(v) and not n.startswith("_")), f" in {module}")
     made = held[name]

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import difflib
+import importlib.util
 import re
+import sys
+import traceback
 from collections.abc import Iterable
+from pathlib import Path
 
 LONGEST = 500  # most characters of a message
 QUOTED = 60  # characters of a value up to which it is never cut
 NEXT_STEP = 240  # most characters of what stands behind the last semicolon of a message that is cut elsewhere
+# What packages say of their own that are missing or too old, and modules whose package is called otherwise.
+REQUIRED = re.compile(r"(?:.*'(?P<quoted>[^']+)' distribution was not found|(?P<said>[\w.-]+(?:[<>=!~][^ ]+)?) is required )")
+PIP_NAMES = {"PIL": "pillow", "cv2": "opencv-python", "sklearn": "scikit-learn", "skimage": "scikit-image", "yaml": "PyYAML"}
+NOT_THEIRS = ("<frozen importlib", importlib.__path__[0], str(Path(__file__).parents[1]))  # files of frames
 VALUE = re.compile(rf"'[^']{{{QUOTED},}}'|\"[^\"]{{{QUOTED},}}\"|\S{{{QUOTED},}}")
 
 
@@ -23,6 +31,38 @@ def brief(text: str) -> str:
         return text
     last = text[max(text.rfind("; "), len(text) - NEXT_STEP) :]
     return f"{text[: LONGEST - len(last) - len(' ... ')]} ... {last}"
+
+
+def absent(e: BaseException | None) -> str:
+    """What `pip install` takes to end an error of an import: a package that is not there, or in another version, which the
+    error or what led to it names; "" if it is neither."""
+    if not isinstance(e, ImportError):
+        return ""
+    if said := REQUIRED.match(str(e)):
+        what = said["quoted"] or said["said"]
+        return what if re.fullmatch(r"[\w.-]+", what) else f"'{what}'"
+    top = e.name.partition(".")[0] if isinstance(e, ModuleNotFoundError) and e.name else ""
+    if top.isidentifier() and top not in sys.modules and importlib.util.find_spec(top) is None:  # else a part of one is missing
+        return PIP_NAMES.get(top, top)
+    return absent(e.__cause__ or e.__context__)
+
+
+def described(e: BaseException, path: str = "") -> str:
+    """An exception of somebody's code, with the last line in their file, or where it does not parse. path: that file; by
+    default the first that is neither parity's nor the machinery of imports."""
+    if isinstance(e, SyntaxError) and e.filename:
+        return f"{type(e).__name__}: {e.msg} ({e.filename}:{e.lineno})"
+    frames = traceback.extract_tb(e.__traceback__)
+    files = [f.filename for f in frames if f.filename == path or not f.filename.startswith(NOT_THEIRS)]
+    theirs = path if path in files else next(iter(files), "")
+    line = next((f" ({theirs}:{f.lineno})" for f in reversed(frames) if f.filename == theirs), "")
+    return f"{type(e).__name__}: {e}{line}" if str(e) else f"{type(e).__name__}{line}"
+
+
+def mending(e: BaseException) -> str:
+    """The next step after an error of somebody's file or module."""
+    package = absent(e)
+    return f"pip install {package}, or mend it" if package else "mend it"
 
 
 class ParityError(Exception):

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from parity.core import project
-from parity.core.errors import UsageError
+from parity.core.errors import UsageError, described, mending
 
 GROUP = "parity"
 OWN = "own-"  # begins each word that is not parity's, so that a reader of a run file knows it without the file that added it
@@ -53,7 +53,7 @@ def _load_packages() -> None:
         except Exception as e:  # it may do anything
             whose = point.dist.name if point.dist is not None else "an installed package"
             where = f"entry point '{point.name}' of {whose} ({point.value})"
-            raise UsageError(f"{where} raises {type(e).__name__}: {e}; mend it, or remove the package") from None
+            raise UsageError(f"{where} raises {described(e)}; {mending(e)}, or remove the package") from None
 
 
 @functools.cache
@@ -67,7 +67,7 @@ def _load_rows(asked: project.Project) -> None:
             else:
                 importlib.import_module(place)
         except (Exception, SystemExit) as e:
-            raise UsageError(f"{asked.where('rows')}: {place} raises {type(e).__name__}: {e}; mend it") from None
+            raise UsageError(f"{asked.where('rows')}: {place} raises {described(e)}; {mending(e)}") from None
 
 
 def _import_file(path: Path) -> None:

@@ -155,6 +155,8 @@ def _value(path: Path, key: str, value: Any) -> Any:
     texts = tuple(_placed(where, path.parent, how, text) for text in given)
     if key == "rows" and (odd := next((x for x in texts if not x.endswith(".py") and not MODULE.fullmatch(x)), None)):
         raise UsageError(f"{where}: '{odd}' is neither a Python file nor a module, such as {key} = {how.example}")
+    if key == "models" and (odd := next((x for x in texts if ":" not in x and not x.endswith(".py")), None)):
+        raise UsageError(f"{where}: '{odd}' names no model; FILE.py, FILE.py:FUNCTION, timm:NAME or package.module:NAME do")
     return texts if how.many else texts[0]
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import runpy
 import sys
-import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from parity.core import state
-from parity.core.errors import UsageError
+from parity.core.errors import UsageError, described, mending
 
 ran: list[str] = []  # the files that ran in this process
 _kept: list[Any] = []  # what they define: a torch.library.Library takes its operators away when nobody holds it
@@ -30,7 +29,7 @@ def run_setup(path: str, option: str = "--setup") -> None:
         try:
             _kept.append(runpy.run_path(path))
         except (Exception, SystemExit) as e:  # the file may do anything
-            raise UsageError(f"{option} {path} raises {_said(e)} ({_place(e, path)}); mend it, or leave it away") from None
+            raise UsageError(f"{option} {path} raises {described(e, path)}; {mending(e)}, or leave it away") from None
     ran.append(path)
 
 
@@ -49,6 +48,7 @@ def refuse_modes() -> None:
 
 
 def _refuse(who: str, left: Sequence[str]) -> None:
+    """Raise UsageError where something is left in force."""
     if left:
         raise UsageError(f"{who} leaves {'; '.join(left)} in force, so that not all would be compared; end that mode there")
 
@@ -58,17 +58,3 @@ def add_folder_to_path(file: Path) -> None:
     folder = str(file.absolute().parent)
     if folder not in sys.path:
         sys.path.append(folder)
-
-
-def _said(e: BaseException) -> str:
-    text = e.msg if isinstance(e, SyntaxError) else str(e)
-    return f"{type(e).__name__}: {text}" if text else type(e).__name__
-
-
-def _place(e: BaseException, path: str) -> str:
-    """File and line of an exception: the last line in the file itself, or where it does not parse."""
-    if isinstance(e, SyntaxError) and e.filename:
-        return f"{e.filename}:{e.lineno}"
-    frames = traceback.extract_tb(e.__traceback__)
-    frame = next((f for f in reversed(frames) if f.filename == path), frames[-1])
-    return f"{frame.filename}:{frame.lineno}"

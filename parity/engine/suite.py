@@ -237,6 +237,18 @@ def _elsewhere(pattern: str, source: str) -> str:
     return f"{hint} As a whole {also}" if hint and also else hint or also
 
 
+def _check(row: Row) -> None:
+    """Raise UsageError for a row of others that names a class without a rule, or a dtype that there is not."""
+    from parity.judging.rules import RULES  # with torch, which whoever added a row has loaded
+
+    if row.rule not in RULES:
+        remedy = f"add one: rules.add(OpClass('{row.rule}'), Composite()) of parity.judging.rules"
+        raise UsageError(f"the row '{row.name}' is of the class '{row.rule}', which has no rule; {remedy}")
+    for dtype in (*row.dtypes, *row.grad):
+        if dtype not in FACTS:
+            raise UsageError(f"the row '{row.name}' names a dtype '{dtype}'; {near(dtype, FACTS)}")
+
+
 def select(
     patterns: Sequence[str] = (), families: Collection[str] = (), dtypes: Collection[str] = (), source: str = "native"
 ) -> tuple[Item, ...]:
@@ -269,6 +281,9 @@ def select(
         for d in r.dtypes
         if d in wanted
     )
+    for r in pool:
+        if r.name in catalog.ADDED and (not patterns or r.name in named):
+            _check(r)
     if not chosen:
         what = f"no op of {', '.join(patterns) or 'the catalog'}"
         if not any(r.family in families for r in pool if r.name in named) and patterns and families:

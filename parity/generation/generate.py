@@ -20,6 +20,7 @@ from parity.catalog.draw import Arguments, Draw, Pick, Sizes
 from parity.catalog.row import Quirk, Row
 from parity.core.case import Arg, Case, Cotangent, Layout, TensorSpec, Values, map_operands_in, operands_in
 from parity.core.dtypes import FACTS
+from parity.core.errors import UsageError
 from parity.core.layout import WORDS, base_shape, overlaps
 from parity.execution import values
 from parity.generation import mixing
@@ -154,7 +155,10 @@ def fits(row: Row, dtype: str, call: Arguments, limit: int, most: int = MOST) ->
 
 def _draw_call(row: Row, draw: Draw) -> tuple[Arguments, list[TensorSpec]]:
     """The arguments that the row's signature draws, and the operands in them, in order."""
-    call: Arguments = row.signature(draw)
+    call: object = row.signature(draw)
+    if not isinstance(call, Arguments):
+        what = f"the signature of the row '{row.name}' returns {type(call).__name__}"
+        raise UsageError(f"{what}; it has to return Arguments((draw.tensor(draw.shape()),)) or the like")
     return call, operands_in((call.args, call.kwargs))
 
 

@@ -112,8 +112,9 @@ def full(c: Gathered, header: Header) -> list[str]:
             text.append(f"    worst at {list(m.index)}: device {m.device}, reference {m.reference}{truth}")
     text += [f"    workaround: {c.workaround}"] if c.workaround else []
     text.append(f"    {reproduced(c.case, header)}")
-    script = next(filter(None, [*(r.script for r in c.records if r.shows_alone), *(d.script for d in c.deaths)]), "")
-    return text + ([f"    {script_line(script, header.fingerprint.simulated, called_in(header))}"] if script else [])
+    alone = [*((r.script, r.op) for r in c.records if r.shows_alone), *((d.script, d.op) for d in c.deaths)]
+    simulated, command = header.fingerprint.simulated, called_in(header)
+    return text + [f"    {script_line(script, simulated, command, op)}" for script, op in alone if script][:1]
 
 
 def render(

@@ -67,5 +67,5 @@ def text(
     if isinstance(script, OutputError):
         lines.append(f"no script: {script}")
     elif script is not None:
-        lines.append(script_line(script, device.startswith("sim")))
+        lines.append(script_line(script, device.startswith("sim"), op=op))
     return "\n  ".join(lines)

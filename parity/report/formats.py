@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from parity.core import extensions
-from parity.core.errors import UsageError, near
+from parity.core.errors import UsageError, described, mending, near
 from parity.store.rows import Run
 
 OF_CAUSES = ("text", "markdown", "json")  # of a run, of one of its causes, and of its matrix
@@ -81,3 +81,24 @@ def find(name: str) -> Format | None:
         known = (*OF_CAUSES, *FORMATS)
         raise UsageError(f"unknown format '{name}'; {near(name, known) or 'allowed: ' + ', '.join(known)}")
     return FORMATS[name]
+
+
+def suffixes(asked: str) -> dict[str, str]:
+    """The names of formats by the suffix of a file; those that others added if this suffix is none of ours."""
+    if asked and all(f.suffix != asked for f in OURS):
+        extensions.load()
+    return {f.suffix: f.name for f in reversed(FORMATS.values()) if f.suffix}
+
+
+def rendered(made: Format, of: Reported) -> str:
+    """A report. Raises UsageError, with the line, for what somebody's own format raises, or if it makes no text."""
+    if made in OURS:
+        return made.render(of)
+    try:
+        text: object = made.render(of)
+    except Exception as e:  # it may do anything
+        what = "what a run holds is in parity/store/rows.py"
+        raise UsageError(f"the format '{made.name}' raises {described(e)}; {mending(e)}; {what}") from e
+    if not isinstance(text, str):
+        raise UsageError(f"the format '{made.name}' makes {type(text).__name__}; its render has to return a text")
+    return text

@@ -26,6 +26,7 @@ from torch import Tensor
 from torch._ops import OpOverload, OpOverloadPacket
 from torch.utils._pytree import tree_map
 
+from parity import catalog
 from parity.catalog import entries, module_entries, opinfo
 from parity.catalog.row import Row
 from parity.checks import transfer
@@ -198,7 +199,10 @@ def function_of(t: CaseScript) -> tuple[str, list[str]]:
         return path, ["import operator"]
     if not path.startswith("torch."):
         raise Unwritable(path)
-    return path, []
+    own, file = catalog.registers(t.row.name)
+    if own:
+        return path, [f"import {own}"]
+    return path, [f"import runpy\n\nKEPT = runpy.run_path({file!r})  # registers the operator"] if file else []
 
 
 def _public(entry: str, function: Callable[..., Any] | None, inplace: bool) -> str:

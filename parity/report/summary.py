@@ -123,9 +123,14 @@ def render(t: SummaryData, width: int | None = None) -> str:
     return "\n".join(["", *_findings(t, deaths, room, width), *rest])
 
 
+def _is_theirs(broken: str) -> bool:
+    """Whether an item failed for a user's own function or row, by its line."""
+    return is_own(broken.partition(" ")[0]) or ": UsageError: " in broken
+
+
 def _failing(r: RunResult) -> list[gaps.Part]:
     """For what a run without findings fails."""
-    own, ours = ([f"  {b}" for b in r.broken if is_own(b.partition(" ")[0]) == whose] for whose in (True, False))
+    own, ours = ([f"  {b}" for b in r.broken if _is_theirs(b) == whose] for whose in (True, False))
     reasons = (
         ("your own functions that compared nothing", own),
         ("failed in parity itself: please report", ours),

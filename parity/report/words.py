@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from parity import catalog
 from parity.core import processes
 from parity.engine.options import STRICT, is_strict
 from parity.store.rows import Header, is_own
@@ -53,11 +54,13 @@ def reproduce(case: str, device: str, faults: str = "", setup: str = "", options
     return f"reproduce: {parity} replay {shlex.quote(case)}{named}"
 
 
-def script_line(script: object, simulated: bool, command: str = "") -> str:
-    """How to run the script of a finding. command: as in `reproduce`."""
+def script_line(script: object, simulated: bool, command: str = "", op: str = "") -> str:
+    """How to run the script of a finding. command: as in `reproduce`; op: whose it is, for what it needs."""
+    module, file = catalog.registers(op)
+    needs = f"parity and {module or Path(file).name}" if file else "torch only"
     python = shlex.split(command or processes.called())[0]
     there = "" if python == "parity" else f"{shlex.quote(python)} "
-    return f"or run {there}{script} (needs torch only{', and a real device to show it on' if simulated else ''})"
+    return f"or run {there}{script} (needs {needs}{', and a real device to show it on' if simulated else ''})"
 
 
 def code_options(header: Header, *more: str) -> str:

@@ -71,7 +71,14 @@ STORED = re.compile(
 @pytest.fixture
 def nothing_stays() -> Iterator[None]:
     """What blocks add to parity in this process, such as rows, is taken out again: later tests read the same lists."""
-    dicts: tuple[dict[Any, Any], ...] = (catalog.ROWS, rules.RULES, formats.FORMATS, DEVICES, commandline.COMMANDS)
+    dicts: tuple[dict[Any, Any], ...] = (
+        catalog.ROWS,
+        catalog.ADDED,
+        rules.RULES,
+        formats.FORMATS,
+        DEVICES,
+        commandline.COMMANDS,
+    )
     lists: tuple[list[Any], ...] = (further.CHECKS, reading.ADDED, extensions.added)
     before = [d.copy() for d in dicts], [x.copy() for x in lists]
     yield

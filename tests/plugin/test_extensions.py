@@ -7,15 +7,21 @@ import os
 import subprocess
 import sys
 import zipfile
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import golden
 import pytest
 
-from parity.core import resources
+from parity import catalog
+from parity.core import extensions, resources
 from parity.core.errors import UsageError
+from parity.devices import setup
 from parity.faces import cli, commandline
+from parity.report import formats, script
+from parity.report.words import script_line
 from parity.store import run_file
 from parity.store.rows import Run
 
@@ -65,7 +71,7 @@ further.add(further.Check(ODD, of_sine, odd))
 FORMAT = """
 from parity.report import formats
 
-formats.add(formats.Format("ops", lambda r: " ".join(i.op for i in r.run.items) + "\\n"))
+formats.add(formats.Format("ops", lambda r: " ".join(i.op for i in r.run.items) + "\\n", suffix="list"))
 """
 ADDS_TABLE = 'tolerance.add(Path(__file__).with_name("mine.toml"))\n'
 TABLE = """format = 1
@@ -215,6 +221,61 @@ def test_a_format_of_a_file_is_found_by_the_name_of_the_file(by_setup: User, cap
     assert capsys.readouterr().err == said
 
 
+@pytest.mark.parametrize(
+    ("render", "says"),
+    [
+        ("lambda r: r.run.itmes", "raises AttributeError: 'Run' object has no attribute 'itmes' (BROKEN:3); mend it; what"),
+        ("lambda r: __import__('no_such').x", "raises ModuleNotFoundError: No module named 'no_such' (BROKEN:3); pip install"),
+        ("lambda r: 7", "makes int; its render has to return a text"),
+    ],
+)
+def test_a_format_that_makes_no_report_is_one_line_with_its_place(
+    render: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(formats, "FORMATS", dict(formats.FORMATS))
+    monkeypatch.setattr(extensions, "added", [])
+    monkeypatch.setattr(setup, "ran", [])
+    broken = tmp_path / "broken.py"
+    broken.write_text(f"from parity.report import formats\n\nformats.add(formats.Format('broken', {render}))\n")
+    assert cli.main(["report", str(golden.GOLDEN / "healthy.jsonl"), "--format", str(broken)]) == 2
+    assert f"parity: the format 'broken' {says.replace('BROKEN', str(broken))}" in capsys.readouterr().err
+
+
+def test_a_file_is_in_the_format_that_has_its_suffix_whoever_added_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    added = formats.Format("ops", lambda r: "ops", suffix="list")
+    monkeypatch.setattr(formats, "FORMATS", dict(formats.FORMATS))
+    monkeypatch.setattr(extensions, "load", lambda: formats.FORMATS.update(ops=added))
+    written = []
+    for name in ("a.list", "a.xml", "a.else"):
+        assert cli.main(["report", str(golden.GOLDEN / "healthy.jsonl"), "-o", str(tmp_path / name)]) == 0
+        written.append((tmp_path / name).read_text())
+    assert written[0] == "ops"
+    assert written[1].startswith("<?xml")
+    assert "PASS  no finding" in written[2]
+
+
+def test_the_script_of_an_operator_of_ones_own_loads_what_registers_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the line that names it says so; a row of a function of torch needs torch alone."""
+    monkeypatch.setattr(catalog, "ROWS", dict(catalog.ROWS))
+    monkeypatch.setattr(catalog, "ADDED", {})
+    monkeypatch.setattr(extensions, "added", [])
+    row = catalog.ROWS["exp"]
+    wanted = {
+        ("mine.swish", "torch.ops.mine.swish", "mine.rows", "/site/mine/rows.py"): ("import mine.rows", "parity and mine.rows"),
+        ("mine.wave", "torch.ops.mine.wave", "rows", "/here/rows.py"): (
+            "runpy.run_path('/here/rows.py')",
+            "parity and rows.py",
+        ),
+        ("mine.exp", "torch.exp", "mine.rows", "/site/mine/rows.py"): ("", "torch only"),
+    }
+    for (name, call, module, file), (line, needs) in wanted.items():
+        made = replace(row, name=name, call=call)
+        exec("catalog.add(made)", {"catalog": catalog, "made": made, "__name__": module, "__file__": file})
+        path, sources = script.function_of(SimpleNamespace(row=made, aspect="forward"))  # type: ignore[arg-type]
+        assert (path, line in "".join(sources), bool(sources)) == (call, True, bool(line))
+        assert f"(needs {needs})" in script_line("a.py", simulated=False, command="parity", op=name)
+
+
 @pytest.mark.slow
 def test_settings_hold_for_the_suite_called_by_its_path_and_for_workers(by_settings: User) -> None:
     """The device and the fault that they name, the row and its table, from a folder below; an option still wins."""
@@ -240,6 +301,8 @@ def test_what_a_package_adds_is_run_and_a_fault_in_it_is_found(installed: User) 
     shrunk = {r.aspect: r.shrunk for r in installed.stored.records if r.shrunk}
     assert shrunk["own-odd"].startswith("mine.sine(float32[")
     assert installed.parity("report", "run.jsonl", "--format", "ops") == (0, "mine.sine\n")
+    assert installed.parity("report", "run.jsonl", "-o", "ops.list")[0] == 0
+    assert (installed.folder / "ops.list").read_text() == "mine.sine\n"
     assert installed.parity("tally", "run.jsonl") == (0, "1\n")
 
 
@@ -274,6 +337,6 @@ def test_a_package_that_cannot_be_imported_is_named(installed: User, tmp_path: P
     code, said = broken.parity("explain", "exp", "float32")
     assert code == 2
     assert said == (
-        "parity: entry point 'mine' of mine-parity (mine) raises ModuleNotFoundError: No module named 'gone'; "
-        "mend it, or remove the package\n"
+        "parity: entry point 'mine' of mine-parity (mine) raises ModuleNotFoundError: No module named 'gone' "
+        f"({tmp_path / 'mine.py'}:1); pip install gone, or mend it, or remove the package\n"
     )

@@ -27,7 +27,7 @@ ABOUT = (
 )
 OVER_RUNS = (*formats.OF_CAUSES, "html")
 PYTHON = ".py"  # the suffix of a file that adds a format
-FORMATS = {"md": "markdown", "json": "json", **{f.suffix: f.name for f in formats.OURS if f.suffix}}  # by the suffix of a file
+FORMATS = {"md": "markdown", "json": "json", "txt": "text"}  # by the suffix of a file, besides those of formats
 # No choices: files outside of the package add some.
 WAYS = f"{{{','.join((*formats.OF_CAUSES, *(f.name for f in formats.OURS), 'issue', 'FILE.py'))}}}"
 
@@ -72,9 +72,15 @@ def run(o: argparse.Namespace) -> int:
 
         o.format = "text"
         return _written(o, archive.render(o.subject) + "\n")
-    if others or (o.matrix and format_of(o.format, o.output, FORMATS, "") == "html"):
+    if others or (o.matrix and _asked(o, o.format, "") == "html"):
         return _side_by_side(o, [(path.name, run_file.read(path, partial=True)) for path in (o.subject, *others)])
     return _report(o, run_file.read(o.subject, partial=True))
+
+
+def _asked(o: argparse.Namespace, given: str | None, default: str) -> str:
+    """The format that was asked for, else that of the file's suffix, else the default."""
+    suffix = Path(o.output or "").suffix.removeprefix(".")
+    return format_of(given, o.output, FORMATS if given or suffix in FORMATS else formats.suffixes(suffix), default)
 
 
 def _is_run(path: Path) -> bool:
@@ -85,7 +91,7 @@ def _side_by_side(o: argparse.Namespace, runs: list[tuple[str, Run]]) -> int:
     """A report over runs."""
     from parity.report import support
 
-    form = o.format = format_of(o.format, o.output, FORMATS, "text")
+    form = o.format = _asked(o, o.format, "text")
     if form not in OVER_RUNS or o.against:
         raise UsageError(f"several runs are reported as {', '.join(OVER_RUNS)}; two are compared by parity diff BEFORE AFTER")
     if form == "html" and not o.output:
@@ -112,7 +118,7 @@ def _worst(runs: Iterable[Run]) -> Conclusion:
 
 
 def _report(o: argparse.Namespace, run: Run) -> int:
-    o.format, o.run = format_of(_added(o.format), o.output, FORMATS, "text"), o.subject
+    o.format, o.run = _asked(o, _added(o.format), "text"), o.subject
     o.issue = o.format == "issue"
     made = None if o.issue else formats.find(o.format)
     if run.end is None and (o.matrix or o.cause):  # every other report says so itself
@@ -157,8 +163,9 @@ def _whole(o: argparse.Namespace, run: Run, made: formats.Format) -> str:
     if o.cause or o.matrix:
         raise UsageError(f"--format {made.name} is of a whole run: parity report RUN --format {made.name} -o FILE")
     if made.page and not o.output:
-        raise UsageError(f"a page goes to a file: parity report RUN -o report.{made.name}")
-    return made.render(formats.Reported(run, o.run.name, run_file.read(o.against, partial=True) if o.against else None))
+        raise UsageError(f"a page goes to a file: parity report RUN -o report.{made.suffix or made.name}")
+    before = run_file.read(o.against, partial=True) if o.against else None
+    return formats.rendered(made, formats.Reported(run, o.run.name, before))
 
 
 def _matrix(o: argparse.Namespace, run: Run) -> str:

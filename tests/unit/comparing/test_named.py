@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
 from pathlib import Path
 
@@ -119,7 +120,7 @@ def sized(n):
     return Net()
 ready, number = Net(), 3
 """,
-    "breaks": "import nowhere_at_all\n",
+    "breaks": "import nowhere\n",
 }
 
 
@@ -219,7 +220,10 @@ def test_a_factory_of_a_package_is_a_function_a_class_or_a_model() -> None:
         ("nets:Nett", "nets:Nett: there is no model 'Nett' in nets; did you mean 'Net'"),
         ("nets:number", "nets:number is int; name a function or class without parameters that makes a model"),
         ("nets:sized", "nets:sized has parameters; give a function or class without any, which makes a model"),
-        ("breaks:net", "breaks does not import (ModuleNotFoundError: No module named 'nowhere_at_all'); mend it"),
+        (
+            "breaks:net",
+            "breaks does not import (ModuleNotFoundError: No module named 'nowhere'); pip install nowhere, or mend it",
+        ),
         ("tim:resnet18", "tim:resnet18: there is no module tim; did you mean 'timm'?"),
         ("no.such:net", "there is no module no; models of libraries are timm:NAME, torchvision:NAME, hf:NAME, hf-small:NAME"),
     ],
@@ -233,13 +237,45 @@ def test_mistakes_are_one_line_with_the_nearest_names(place: str, says: str) -> 
 def test_a_package_that_is_not_there_or_does_not_load(packages: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (packages / "timm" / "__init__.py").write_text("raise RuntimeError('operator torchvision::nms does not exist')")
     with pytest.raises(
-        UsageError, match=r"timm does not load \(RuntimeError: operator torchvision::nms.*install the build for"
+        UsageError, match=r"timm does not load \(RuntimeError: operator torchvision::nms.*install the build of timm for torch"
     ):
         functions("timm:resnet18")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     for place, package in (("timm:resnet18", "timm"), ("hf-small:BertModel", "transformers")):
         with pytest.raises(UsageError, match=f"^{package} is not installed; pip install {package}$"):
             functions(place)
+
+
+@pytest.mark.parametrize(
+    ("raises", "says"),
+    [
+        ("import no_such_package_at_all", "no_such_package_at_all"),
+        ("import no_such_package_at_all.inner", "no_such_package_at_all"),
+        ("try:\n    import PIL_missing\nexcept ImportError as e:\n    raise RuntimeError('failed') from e", "PIL_missing"),
+        ("raise ImportError('tokenizers>=0.22,<=0.23.0 is required for a normal functioning of this module, but found 0.1')",
+         "'tokenizers>=0.22,<=0.23.0'"),
+        ("from importlib import metadata\nraise metadata.PackageNotFoundError(\"The 'regex>=1' distribution was not found\")",
+         "'regex>=1'"),
+    ],
+)  # fmt: skip
+def test_a_package_that_a_library_needs_is_named_with_its_line_of_pip(raises: str, says: str, packages: Path) -> None:
+    """And not a build for another torch."""
+    (packages / "timm" / "__init__.py").write_text(raises)
+    with pytest.raises(UsageError, match=rf"^timm does not load \(.*\); pip install {re.escape(says)}$"):
+        functions("timm:resnet18")
+
+
+@pytest.mark.parametrize(("torch_is", "index"), [("2.13.0+cpu", "cpu"), ("2.13.0+cu126", "cu126"), ("2.13.0", "")])
+def test_what_is_built_for_one_torch_comes_from_the_index_of_that_torch(
+    torch_is: str, index: str, packages: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "__version__", torch_is)
+    (packages / "timm" / "__init__.py").write_text("import torchvision")
+    (packages / "torchvision" / "__init__.py").write_text("raise RuntimeError('operator torchvision::nms does not exist')")
+    line = "pip install --force-reinstall --no-deps torchvision"
+    line += f" --index-url https://download.pytorch.org/whl/{index}" if index else ""
+    with pytest.raises(UsageError, match=rf"install the build of torchvision for torch {re.escape(torch_is)}: {line}$"):
+        functions("timm:resnet18")
 
 
 @pytest.mark.parametrize(

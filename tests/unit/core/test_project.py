@@ -76,6 +76,8 @@ def test_paths_are_relative_to_the_file(here: Path, monkeypatch: pytest.MonkeyPa
         ('profile = "turbo"', '{file}: [tool.parity] profile = "turbo": allowed are mac, quick, full, deep'),
         ('rows = ["a b"]', "{file}: [tool.parity] rows = [\"a b\"]: 'a b' is neither a Python file nor a module, such as "
                            'rows = ["rows.py", "mine.rows"]'),
+        ('models = ["timm"]', "{file}: [tool.parity] models = [\"timm\"]: 'timm' names no model; FILE.py, FILE.py:FUNCTION, "
+                              "timm:NAME or package.module:NAME do"),
         ('setup = "no.py"', '{file}: [tool.parity] setup = "no.py": there is no file {folder}/no.py; paths are relative to '
                             "{folder}"),
         ("device = ", "{file} is no TOML: Invalid value (at line 2, column 10); mend the line"),
@@ -156,9 +158,14 @@ def test_rows_of_a_file_are_imported_once_under_its_name(here: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "why"),
     [
-        ("json.py", "", "ImportError: a module is called json already, or none can be; rename the file"),
-        ("broken_rows.py", "1 / 0", "ZeroDivisionError: division by zero"),
-        ("ends_rows.py", "raise SystemExit(0)", "SystemExit: 0"),
+        ("json.py", "", "ImportError: a module is called json already, or none can be; rename the file;"),
+        ("broken_rows.py", "1 / 0", "ZeroDivisionError: division by zero ({file}:1);"),
+        ("ends_rows.py", "raise SystemExit(0)", "SystemExit: 0 ({file}:1);"),
+        (
+            "needs_rows.py",
+            "import no_such",
+            "ModuleNotFoundError: No module named 'no_such' ({file}:1); pip install no_such, or",
+        ),
     ],
 )
 def test_rows_that_cannot_be_imported_are_named(name: str, text: str, why: str, here: Path) -> None:
@@ -166,5 +173,6 @@ def test_rows_that_cannot_be_imported_are_named(name: str, text: str, why: str, 
     file = said(here, f'rows = ["{name}"]')
     with pytest.raises(UsageError) as e:
         extensions.load()
-    assert str(e.value) == f"rows of [tool.parity] in {file}: {here / name} raises {why}; mend it"
+    why = why.format(file=here / name)
+    assert str(e.value) == f"rows of [tool.parity] in {file}: {here / name} raises {why} mend it"
     assert not str(getattr(sys.modules.get(Path(name).stem), "__file__", "")).startswith(str(here))

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from parity import catalog
+from parity.catalog.draw import Arguments, Draw, Sizes
+from parity.catalog.row import Row
+from parity.core import extensions
+from parity.core.case import OpClass
 from parity.core.dtypes import DEFAULT
 from parity.core.errors import UsageError
 from parity.engine import suite
+from parity.generation import generate
 
 
 def test_native_rows_are_at_least_120_over_all_families() -> None:
@@ -73,3 +79,44 @@ def test_profiles_grow() -> None:
     for dtype in row.dtypes:
         least, few, more, most = (suite.profile(n).examples(row, dtype) for n in ("mac", "quick", "full", "deep"))
         assert least <= few < more < most
+
+
+def arguments(draw: Draw) -> Arguments:
+    return Arguments((draw.tensor(draw.shape()),))
+
+
+def shape_alone(draw: Draw) -> Arguments:
+    return draw.shape()  # type: ignore[return-value]  # a mistake
+
+
+@pytest.mark.parametrize(
+    ("made", "says"),
+    [
+        (Row("mine.s", arguments, family="mine", rule=OpClass("own-no"), call="torch.sin"), "class 'own-no', which has no"),
+        (Row("mine.s", arguments, family="mine", rule=OpClass.COMPOSITE, call="torch.sin", dtypes=("float23",)), "'float23'"),
+        (Row("mine.s", arguments, family="mine", rule=OpClass.COMPOSITE, call="torch.sin", grad=("flot32",)), "'flot32'"),
+        (Row("mine.s", arguments, family="mine", rule=OpClass.COMPOSITE, call="torch.sin"), ""),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_a_row_of_others_is_said_before_anything_runs(made: Row, says: str, added: None) -> None:
+    catalog.add(made)
+    assert suite.select(["exp"])  # others run
+    if says:
+        with pytest.raises(UsageError, match=f"the row 'mine.s' .*{says}"):
+            suite.select(["mine.s"])
+    else:
+        assert {i.row.name for i in suite.select(["mine.s"])} == {"mine.s"}
+
+
+def test_a_signature_that_returns_something_else_says_what_it_has_to(added: None) -> None:
+    made = Row("mine.s", shape_alone, family="mine", rule=OpClass.COMPOSITE, call="torch.sin")
+    with pytest.raises(UsageError, match=r"signature of the row 'mine.s' returns tuple; it has to return Arguments"):
+        next(generate.search(made, "float32", Sizes(), "0", 1))
+
+
+@pytest.fixture
+def added(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that a test adds are taken out again."""
+    monkeypatch.setattr(catalog, "ROWS", dict(catalog.ROWS))
+    monkeypatch.setattr(catalog, "ADDED", {})
+    monkeypatch.setattr(extensions, "added", [])
