@@ -441,7 +441,7 @@ def asked(ask: Callable[[], object]) -> tuple[str, str]:
 
 
 def peak() -> int:
-    """The most memory that this process took since this was asked last, where the system tells; else since its start."""
+    """The most memory that this process took since this was asked last, where the system counts it; else since its start."""
     try:
         text = Path("/proc/self/status").read_text()
         most = int(text[text.index("VmHWM:") :].split()[1]) << 10
