@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -155,11 +156,13 @@ def _spelt(got: object) -> str:
 
 
 def _module(path: Path, returns: str) -> Any:
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise UsageError(f"there is no file {path}; name a Python file with functions that return {returns}")
     add_folder_to_path(path)
     name = f"parity_models_{path.stem}"
     spec: Any = importlib.util.spec_from_file_location(name, path)
+    if spec is None:
+        raise UsageError(f"{path} is no Python file; name one, with the ending .py, with functions that return {returns}")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import runpy
 import sys
 from collections.abc import Iterator, Sequence
@@ -21,7 +22,7 @@ def run_setup(path: str, option: str = "--setup") -> None:
     which it was named. Raises UsageError, with the line, for any exception in it, including SystemExit."""
     if path in ran:
         return
-    if not Path(path).is_file():
+    if not os.path.isfile(path):
         what = "sets what the device is to run with" if option == "--setup" else "adds what is asked for"
         raise UsageError(f"{option} {path}: no such file; give a Python file that {what}")
     add_folder_to_path(Path(path))

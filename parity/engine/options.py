@@ -197,7 +197,7 @@ class Code(Action):
 def plants_faults(place: str) -> bool:
     """Whether a file, or an installed module by its name, plants faults, as far as reading shows it: nothing is run."""
     path = Path(place)
-    if not path.is_file():
+    if not os.path.isfile(path):  # no file either where the system takes no such name
         return path.suffix != ".py" and all(part.isidentifier() for part in place.split("."))
     try:
         tree = ast.parse(untrusted.content(path, LARGEST_CODE))

@@ -64,14 +64,12 @@ class Survival:
         self._inquests = inquest.Inquests()
         self._pending: dict[int, Any] = {}  # id of a row that is looked into -> its report
         self._asked = self._stillborn = 0
-        self._session: pytest.Session | None = None
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
     @pytest.hookimpl
     def pytest_sessionstart(self, session: pytest.Session) -> None:
         """Start the watching thread."""
-        self._session = session
         self._thread.start()
 
     @pytest.hookimpl(wrapper=True)
@@ -134,14 +132,15 @@ class Survival:
         code, workers = _exit_code(node), int(getattr(self.config.option, "numprocesses", None) or 1)
         outside = code is None or -code in child.OUTSIDERS
         most = STILLBORN if outside else min(STILLBORN, BY_ITSELF * workers)
-        if self._stillborn >= most and self._session is not None:
+        if self._stillborn >= most:
             setup = getattr(self.config.option, "parity_setup", None)
             why = f"{self._stillborn} workers ended one after another ({child.word(code)}) before their first case"
             steps = [f"look at {setup}, which each runs first (--setup)"] if setup else []
             steps += ["try the device with parity doctor"]
             steps += ["the run with fewer workers (-n 1)"] if workers > 1 else []
             (self.folder / f"{UNABLE}{DeviceError.exit_code}").write_text(f"{why}; {', or '.join(steps)}", encoding="utf-8")
-            self._session.shouldstop = why
+            running = self.config.pluginmanager.getplugin("dsession")  # which does not ask pytest's session
+            running.shouldstop, running._max_worker_restart = why, 0
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, node: WorkerController) -> None:

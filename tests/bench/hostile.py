@@ -1,5 +1,4 @@
-"""What others send, and what happens to a run: `python tests/bench/hostile.py --notations 100000 --files 10000 --captures 500
---tables 300 --outputs 200 --signals 100 --liars 60 --lives 10`.
+"""What others send, and what happens to a run: `python tests/bench/hostile.py --scale 1 -n 14 --out hostile.json`.
 
 Notations, run files (with every report of them), captures, tables, wheels, operator tables and Pythons that answer are mutated
 as a hostile or broken writer would: bytes flipped, doubled, cut, numbers and brackets grown, code put in, or a pipe, a device
@@ -8,13 +7,20 @@ with one of parity's own errors, in one line of at most 500 characters that a te
 cannot be written; signals are sent to runs, whose files must be readable at any moment; devices do to their process what no
 call may, and are accused by name; processes live long, and must not grow in memory and descriptors. Anything else (another
 exception, code that ran, more than 20 seconds, more than 1 GB) is printed, and the exit code is 1.
+
+`--scale 1` tries all kinds in their whole numbers (`WHOLE`), 0.03 a few of each; `--notations 500` and so on say one kind's.
+The work is cut into jobs, each a process of its own, of which `-n` run at the same time. The table at the end has a line for
+each kind; `--out` keeps it as JSON.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import faulthandler
 import io
+import json
+import math
 import os
 import random
 import resource
@@ -27,6 +33,7 @@ import warnings
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,6 +44,7 @@ import torch
 import parity
 from parity import catalog, tolerance
 from parity.checks.check import Settings, check, quiet
+from parity.checks.trial import HELD
 from parity.core import notation, processes, resources
 from parity.core.errors import LONGEST, ParityError
 from parity.core.results import Fingerprint, Measure, Record
@@ -63,9 +71,18 @@ CASES = (
 SPARKS = (
     "9" * 400, "-" * 3000, "[" * 5000, "(" * 300, "{" * 50, "}", "'", '"', "\\", "\x1b[2J", "\n::error::x\n", "\ud800",
     "\u202e", "\0", "1e999", "10**400", "0xfff", "{[]: 1}", "[]", "None", "lambda: 0", "__import__('os')", "*a", "**k", ":=",
+    "{a=" * 3000, "float32[1000000000]", "float32[30000, 10000]", "= 0", "= 1e308",
+    "float32[3].expand(1000000000)",
     "not " * 500, ".a" * 2000, "[0]" * 2000, "1+" * 2000 + "1", "f'{1}'", "nan", "inf", "True", "...", "@", "\t", "é",
 )  # fmt: skip
 SECONDS, BYTES = 20.0, 1 << 30
+GIVEN_UP = 120.0  # seconds after which a process that answers nothing is ended
+# Kind -> (how many there are to be, how many a job tries). Signals first: they take longest.
+WHOLE = {
+    "signals": (100, 3), "captures": (500, 32), "files": (20_000, 500), "notations": (200_000, 10_000), "tables": (300, 20),
+    "outputs": (200, 25), "liars": (60, 10),
+}  # fmt: skip
+TRACEBACK, CODE, MEMORY, TIME, OTHER = COLUMNS = ("tracebacks", "runs of code", "over 1 GB", "over 20 s", "other")
 ODD = ("pipe", "device", "folder", "nothing")  # in the place of a file, now and then
 PARITY = (sys.executable, "-P", "-m", "parity")
 RUN = ("run", "add", "exp", "--device", "sim", "--dtype", "float32", "--examples", "8", "-n", "1", "--skip", "again")
@@ -116,7 +133,10 @@ def files(folder: Path, count: int, r: random.Random) -> Iterator[tuple[str, Cal
             yield str(table), lambda: tolerance.load("cpu", table.parent)
         else:
             raw = bytearray(runs)
-            if k % 2:
+            if k % 8 == 4:  # of no dtype, or of many elements
+                big = r.choice(("3", "float32[1000000000]", "float32[30000, 10000]", "float32[3].expand(1000000000)"))
+                path.write_bytes(runs.replace(r.choice((b"float32[()]", b"float32[2, 3]", b"int8[0]")), big.encode()))
+            elif k % 2:
                 for _ in range(r.randint(1, 6)):
                     raw[r.randrange(len(raw))] = r.randrange(256)
                 path.write_bytes(raw)
@@ -168,16 +188,17 @@ def captures(folder: Path, count: int, r: random.Random) -> Iterator[tuple[str, 
         if k % 2:
             sizes = tuple(r.choice((0, 1, 3, 10**5, 3 * 10**8, 1 << 62)) for _ in range(2))
             spoiled(path, b"x", random.Random(1))  # no folder, and no pipe
-            calls = [replace(c, args=tuple(_stretched(a, sizes) for a in c.args)) for c in made.calls]
+            strides = tuple(r.choice((0, 0, 1, -1, 1 << 40)) for _ in range(2))
+            calls = [replace(c, args=tuple(_stretched(a, sizes, strides) for a in c.args)) for c in made.calls]
             capture_file.write(replace(made, calls=calls), path)
         else:
             spoiled(path, whole.read_bytes(), r)
         yield str(path), lambda: parity.locate(torch.nn.Linear(3, 2), torch.ones(4, 3), against=path, device="cpu")
 
 
-def _stretched(a: Any, sizes: tuple[int, ...]) -> Any:
-    """A tensor of a capture with other sizes, and strides of 0."""
-    return msgspec.structs.replace(a, shape=sizes, strides=(0, 0)) if isinstance(a, capture_file.Ref) else a
+def _stretched(a: Any, sizes: tuple[int, ...], strides: tuple[int, ...]) -> Any:
+    """A tensor of a capture with other sizes and strides."""
+    return msgspec.structs.replace(a, shape=sizes, strides=strides) if isinstance(a, capture_file.Ref) else a
 
 
 def tables(folder: Path, count: int, r: random.Random) -> Iterator[tuple[str, Callable[[], object]]]:
@@ -225,6 +246,8 @@ def outputs_named(folder: Path, count: int, r: random.Random) -> Iterator[tuple[
         path = name if name.startswith(("/", "")) and (not name.strip() or name.startswith("/dev")) else str(folder / name)
         said = io.StringIO()
         argv = ["diff", str(folder / "a.jsonl"), str(folder / "b.jsonl"), "--format", "json", "-o", path]
+        if k % 5 == 4:  # two outputs that are one, or one that is an input; the op is unknown, so that nothing is run
+            argv = ["run", "zork", "--device", "sim", "-o", path, "--junit-xml", r.choice((path, "new.xml", f"./{name}"))]
         try:
             with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
                 cli.main(argv)
@@ -234,22 +257,27 @@ def outputs_named(folder: Path, count: int, r: random.Random) -> Iterator[tuple[
             said.write(f"Traceback: {type(e).__name__}: {e}")
         kept = (folder / "a.jsonl").read_bytes() == before and (folder / "notes.md").read_text() == "precious"
         left = [p.name for p in folder.rglob("*.part*")]
-        yield name, "" if kept and not left and "Traceback" not in said.getvalue() else f"{said.getvalue()[-300:]} {left}"
+        text = said.getvalue()
+        long = max(map(len, text.splitlines()), default=0) > LONGEST + len("parity: ")
+        yield name, "" if kept and not left and not long and "Traceback" not in text else f"{text[-300:]} {left}"
 
 
 # ------------------------------------------------------------------------------------------------------------------ signals
 
 
 def signals(folder: Path, count: int, r: random.Random) -> Iterator[tuple[str, str]]:
-    """(signal, what is wrong) for runs that get one at a random moment; STOP: a worker is stopped for a while."""
+    """(signal, what is wrong) for runs that get one at a random moment; STOP: all its processes but the first are stopped for
+    half a minute; GONE: its temporary folder goes away; START: its workers end at their start, which is said in a line."""
+    (folder / "ends.py").write_text("import os, sys\nif 'execnet' in sys.modules:\n    os._exit(1)\n")
+    first = r.randrange(6)
     for k in range(count):
-        name = ("SIGINT", "SIGTERM", "SIGHUP", "STOP", "GONE")[k % 5]
+        name = ("SIGINT", "SIGTERM", "SIGHUP", "STOP", "GONE", "START")[(first + k) % 6]
         path, temporary = folder / f"{k}.jsonl", folder / f"tmp{k}"
         temporary.mkdir()
         with (folder / "said").open("w+") as said:
             run = subprocess.Popen(
-                (*PARITY, *RUN, "--output", str(path)), cwd=folder, env={**os.environ, "TMPDIR": str(temporary)}, stdout=said,
-                stderr=subprocess.STDOUT, start_new_session=True,
+                (*PARITY, *RUN, "--output", str(path), *(("--setup", "ends.py") if name == "START" else ())), cwd=folder,
+                env={**os.environ, "TMPDIR": str(temporary)}, stdout=said, stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
             until = time.monotonic() + 300
             while time.monotonic() < until and run.poll() is None and not (path.exists() and path.stat().st_size):
@@ -262,13 +290,13 @@ def signals(folder: Path, count: int, r: random.Random) -> Iterator[tuple[str, s
                 for p in temporary.glob("parity-*"):
                     subprocess.run(["rm", "-rf", str(p)], check=False)
             elif name == "STOP":
-                pids = [int(p.read_text()) for p in temporary.glob("*/*/pid-*")]
+                pids = _children(run.pid)
                 for number in (signal.SIGSTOP, signal.SIGCONT):
                     for pid in pids:
                         with contextlib.suppress(OSError):
                             os.kill(pid, number)
-                    time.sleep(5 * (number == signal.SIGSTOP))
-            elif run.poll() is None:
+                    time.sleep(30 * (number == signal.SIGSTOP))
+            elif name != "START" and run.poll() is None:
                 run.send_signal(getattr(signal, name))
             try:
                 code = run.wait(timeout=300)
@@ -277,8 +305,10 @@ def signals(folder: Path, count: int, r: random.Random) -> Iterator[tuple[str, s
                 code, why = run.wait(), "it did not end"
             said.seek(0)
             text = said.read()
-            allowed = (0, 130) if name in ("SIGINT", "SIGTERM", "SIGHUP") else (0,)
-            why = why or ("a traceback" if "Traceback" in text else "" if code in allowed else f"code {code}")
+            allowed = {"STOP": (0,), "GONE": (0,), "START": (4,)}.get(name, (0, 130))
+            why = why or ("Traceback" if "Traceback" in text else "" if code in allowed else f"code {code}")
+            if name == "START" and "before their first case; look at" not in text:
+                why = why or "no reason"
             try:
                 run_file.read(path, partial=True)
             except ParityError as e:
@@ -300,6 +330,14 @@ def liars() -> dict[str, Callable[[Call], Any]]:
             warnings.warn("endless", stacklevel=1)
         return call.run()
 
+    held: list[torch.Tensor] = []
+
+    def again(call: Call) -> Any:
+        """Its first result, wherever the values are equal."""
+        held.append(call.run())
+        first, last = held[0], held[-1]
+        return first if first.shape == last.shape and torch.equal(first.cpu(), last.cpu()) else last
+
     def after(act: Callable[[], object]) -> Callable[[Call], Any]:
         return lambda call: (act(), call.run())[1]
 
@@ -310,6 +348,7 @@ def liars() -> dict[str, Callable[[Call], Any]]:
         "the handler of SIGTERM": after(lambda: signal.signal(signal.SIGTERM, signal.SIG_IGN)),
         "descriptors": after(lambda: [os.write(n, b"x") for n in processes._decoys]),
         "GeneratorExit": raises,
+        "lies in the memory of the result of": again,
         "memory of an operand": lambda call: (call.run(), call.operands[0].view(call.operands[0].shape))[1],
         " ": warns,
     }
@@ -322,16 +361,18 @@ def lying(count: int, r: random.Random) -> Iterator[tuple[str, str]]:
     lies = liars()
     for k in range(count):
         name = list(lies)[k % len(lies)]
-        level = "function" if "operand" in name else "kernel"
+        level, twice = ("function", name.endswith("of")) if "memory" in name else ("kernel", False)
         place = resolve("sim", (Fault("lies", ("abs",), lies[name], level=level),))
         n = r.randint(1, 9)
         said = []
-        for text in (f"abs(float32[{n}].of({', '.join('1.0' for _ in range(n))}))", f"exp(float32[{n}])"):
+        one = f"abs(float32[{n}].of({', '.join('1.0' for _ in range(n))}))"
+        for text in (*[one] * (1 + twice), f"exp(float32[{n}])"):
             case = notation.parse(text)
             with place.active():
-                results, _ = check(catalog.row(case.op), case, place, cpu, tables_, Settings(), quiet, [])
+                settings = Settings(held=HELD if twice else 0)
+                results, _ = check(catalog.row(case.op), case, place, cpu, tables_, settings, quiet, [])
             said.append("; ".join(f"{x.verdict.status} {x.verdict.reason}" for x in results if x.verdict.status.is_finding))
-        accused, after = said
+        accused, after = said[-2:]
         fine = (name.strip() in accused if name.strip() else not accused) and not after
         yield name, "" if fine else f"{accused[:200]!r}, then {after[:200]!r}"
     processes._decoys.remove(number)
@@ -379,19 +420,36 @@ def _children(pid: int) -> list[int]:
     return found
 
 
-def asked(what: str, ask: Callable[[], object]) -> str:
-    """What is wrong with the answer; empty where nothing is."""
+def asked(ask: Callable[[], object]) -> tuple[str, str]:
+    """(column, what is wrong with the answer); empty where nothing is."""
     begun = time.monotonic()
+    faulthandler.dump_traceback_later(GIVEN_UP, exit=True)
     try:
         ask()
     except ParityError as e:
         text = str(e)
         if not text.isprintable() or len(text) > LONGEST:
-            return f"an error that is more than one plain line of {LONGEST} characters: {text[:200]!r}"
+            return OTHER, f"an error that is more than one plain line of {LONGEST} characters: {text[:200]!r}"
     except BaseException as e:
-        return f"{type(e).__name__}: {str(e)[:200]}"
-    spent = time.monotonic() - begun
-    return f"it took {spent:.1f} s" if spent > SECONDS else ""
+        return TRACEBACK, f"{type(e).__name__}: {str(e)[:200]}"
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+    spent, most = time.monotonic() - begun, peak()
+    if spent > SECONDS:
+        return TIME, f"it took {spent:.1f} s"
+    return (MEMORY, f"{most >> 20} MiB") if most > BYTES else ("", "")
+
+
+def peak() -> int:
+    """The most memory that this process took since this was asked last, where the system counts it; else since its start."""
+    try:
+        text = Path("/proc/self/status").read_text()
+        most = int(text[text.index("VmHWM:") :].split()[1]) << 10
+        if most > BYTES:  # what comes next begins anew
+            Path("/proc/self/clear_refs").write_text("5")
+    except (OSError, ValueError):
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return most
 
 
 EVIL = "import pathlib\npathlib.Path(__file__).with_suffix('.ran').write_text('')\n"
@@ -416,45 +474,105 @@ def attacked() -> Iterator[Path]:
 RAN: list[str] = []  # code of an attacker
 
 
+def answers(kind: str, count: float, r: random.Random) -> Iterator[tuple[str, str, str]]:
+    """(what was tried, column, what is wrong) of so many of a kind."""
+    if kind == "notations":
+        for _ in range(int(count)):
+            text = mutated(r.choice(CASES), r)
+            yield text, *asked(lambda: notation.case_text(notation.parse(text)))  # noqa: B023 -- asked at once
+        return
+    with attacked() as folder:
+        if kind in READERS:
+            yield from ((name, *asked(ask)) for name, ask in READERS[kind](folder, int(count), r))
+            return
+        for what, why in ACTORS[kind](folder, count if kind == "lives" else int(count), r):
+            yield what, (TRACEBACK if "Traceback" in why else OTHER) if why else "", why
+
+
+READERS = {"files": files, "captures": captures, "tables": tables}
+ACTORS: dict[str, Callable[[Path, Any, random.Random], Iterator[tuple[str, str]]]] = {
+    "outputs": outputs_named,
+    "signals": signals,
+    "liars": lambda folder, count, r: lying(count, r),
+    "lives": lambda folder, minutes, r: lives(folder, minutes),
+}
+
+
+def job(kind: str, count: float, seed: int) -> int:
+    """Try so many of a kind in this process, and print what was wrong, a line of JSON each."""
+    torch.set_num_threads(1)
+    tried, seconds = 0, 0.0
+    begun = time.monotonic()
+    for what, column, why in answers(kind, count, random.Random(f"{kind} {seed}")):
+        now = time.monotonic()
+        tried, seconds, begun = tried + 1, max(seconds, now - begun), now
+        if column:
+            print(json.dumps({"column": column, "what": ascii(what[:300]), "why": ascii(why[:1000])}), flush=True)
+        if tried % 50 == 0:
+            print(json.dumps({"tried": tried}), flush=True)
+    own = {"tried": tried, "seconds": seconds, "MiB": peak() >> 20, CODE: RAN}
+    print(json.dumps(own), flush=True)
+    return 0
+
+
+def sent(kind: str, count: float, seed: int) -> tuple[str, Counter[str], dict[str, float], list[str]]:
+    """A job in a process of its own: its kind, its counts, its largest figures, and what was wrong."""
+    argv = [sys.executable, __file__, "--job", kind, str(count), str(seed)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    wrong = [f"{kind}: {row['why']}\n  {row['what']}" for row in rows if "why" in row]
+    counts = Counter[str](row["column"] for row in rows if "column" in row)
+    last = rows[-1] if rows and "MiB" in rows[-1] else {}
+    if not last:  # it was ended, by its system or because it answered nothing
+        counts[TIME if "Timeout" in done.stderr else OTHER] += 1
+        wrong.append(f"{kind}: a job ended with {done.returncode}: {done.stderr[-2000:]}")
+    counts["tried"] = max((row["tried"] for row in rows if "tried" in row), default=0)
+    counts[CODE] = len(last.get(CODE, ()))
+    wrong += [f"{kind}: code ran: {last[CODE]}"] if counts[CODE] else []
+    return kind, counts, {k: last.get(k, 0) for k in ("seconds", "MiB")}, wrong
+
+
 def main() -> int:
     """Ask all; the exit code."""
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--notations", type=int, default=100_000)
-    p.add_argument("--files", type=int, default=10_000)
-    for name in ("captures", "tables", "outputs", "signals", "liars"):
-        p.add_argument(f"--{name}", type=int, default=0)
-    p.add_argument("--lives", type=float, default=0.0, help="minutes of the long run")
+    p.add_argument("--scale", type=float, default=0.0, help="so much of the whole numbers of all kinds")
+    for kind, (whole, _) in WHOLE.items():
+        p.add_argument(f"--{kind}", type=int, help=f"instead; the whole number is {whole:,}")
+    p.add_argument("--lives", type=float, default=0.0, help="minutes of a long run")
     p.add_argument("--seed", type=int, default=0)
+    p.add_argument("-n", type=int, default=1, help="jobs at the same time")
+    p.add_argument("--out", type=Path, help="keep the table and what was wrong as JSON")
+    p.add_argument("--job", nargs=3, help=argparse.SUPPRESS)
     o = p.parse_args()
-    r, wrong, told = random.Random(o.seed), Counter[str](), Counter[str]()
-
-    def note(kind: str, what: str, why: str) -> None:
-        told[kind] += 1
-        if why:
-            wrong[kind] += 1
-            if wrong[kind] <= 10:
-                print(f"{kind}: {why}\n  {what[:300]!r}")
-
-    for _ in range(o.notations):
-        text = mutated(r.choice(CASES), r)
-        note("notation", text, asked(text, lambda: notation.case_text(notation.parse(text))))  # noqa: B023 -- asked at once
-    for kind, count, make in (("file", o.files, files), ("capture", o.captures, captures), ("table", o.tables, tables)):
-        with attacked() as folder:
-            for name, ask in make(folder, count, r):
-                note(kind, name, asked(name, ask))
-    with attacked() as folder:
-        for kind, answers in (
-            ("output", outputs_named(folder, o.outputs, r) if o.outputs else ()),
-            ("signal", signals(folder, o.signals, r) if o.signals else ()),
-            ("liar", lying(o.liars, r) if o.liars else ()),
-            ("life", lives(folder, o.lives) if o.lives else ()),
-        ):
-            for what, why in answers:
-                note(kind, what, why)
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    counts = ", ".join(f"{n:,} {kind}s" for kind, n in told.items())
-    print(f"{counts}: {sum(wrong.values())} wrong answers, {len(RAN)} runs of code, {most >> 20} MiB at most")
-    return 1 if wrong or RAN or most > BYTES else 0
+    if o.job:
+        return job(o.job[0], float(o.job[1]), int(o.job[2]))
+    jobs: list[tuple[str, float, int]] = [("lives", o.lives, o.seed)] if o.lives else []
+    for kind, (whole, each) in WHOLE.items():
+        given = getattr(o, kind)
+        left = math.ceil(whole * o.scale) if given is None else given
+        jobs += [(kind, min(each, left - k), o.seed * 1000 + k // each) for k in range(0, left, each)]
+    counts: dict[str, Counter[str]] = {}
+    most: dict[str, dict[str, float]] = {}
+    wrong: list[str] = []
+    begun = time.monotonic()
+    with ThreadPoolExecutor(o.n) as pool:
+        for done in as_completed([pool.submit(sent, *j) for j in jobs]):
+            kind, more, figures, said = done.result()
+            counts.setdefault(kind, Counter()).update(more)
+            for k, v in figures.items():
+                figure = most.setdefault(kind, {})
+                figure[k] = max(v, figure.get(k, 0.0))
+            for text in said[: max(0, 10 - sum(w.startswith(kind) for w in wrong))]:
+                print(text, flush=True)
+            wrong += said
+            if o.out:  # what is there is kept if this is cut
+                o.out.write_text(json.dumps({"jobs": len(jobs), "counts": counts, "most": most, "wrong": wrong}, indent=1))
+    print("".join(f"{title:>14}" for title in ("kind", "tried", *COLUMNS, "most s", "most MiB")))
+    for kind, n in counts.items():
+        ends = f"{most[kind]['seconds']:14.1f}{most[kind]['MiB']:14.0f}"
+        print(f"{kind:>14}{n['tried']:14,}{''.join(f'{n[c]:14}' for c in COLUMNS)}{ends}")
+    print(f"{len(jobs)} jobs, {len(wrong)} wrong answers, {time.monotonic() - begun:.0f} s, {torch.__version__}")
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":

@@ -5,15 +5,19 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
+import random
 import subprocess
 import sys
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+
+from parity.core.errors import UsageError
 
 BENCH = Path(__file__).parents[1] / "bench"
 
@@ -290,3 +294,15 @@ def test_generation_names_the_struck_step(capsys: pytest.CaptureFixture[str]) ->
     """The model that needs torch alone."""
     assert loaded("generation").main(["lstm", "--dtype", "float32"]) == 0
     assert " (100%), operator in " in capsys.readouterr().out
+
+
+def test_hostile_tells_what_breaks_from_what_is_refused() -> None:
+    bench = loaded("hostile")
+    told = [*bench.answers("tables", 4, random.Random(1)), *bench.answers("notations", 20, random.Random(1))]
+    assert ([column for _, column, _ in told], bench.RAN) == ([""] * 24, [])
+    for error, column in ((ZeroDivisionError(), "tracebacks"), (UsageError("\x1b[2J"), "other"), (UsageError("no"), "")):
+        assert bench.asked(partial(_raises, error))[0] == column
+
+
+def _raises(error: Exception) -> None:
+    raise error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -66,7 +67,7 @@ def load_module(place: str | Path) -> ModuleType:
     """The Python file of this name, else the importable module. Raises FaultError if there is neither, or it does not run."""
     place = str(place)
     try:
-        if not Path(place).is_file() and _is_module_name(place):
+        if not os.path.isfile(place) and _is_module_name(place):
             try:
                 return importlib.import_module(place)
             except ModuleNotFoundError as e:
@@ -82,7 +83,7 @@ def load_module(place: str | Path) -> ModuleType:
 
 
 def _from_file(path: Path) -> ModuleType:
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise FaultError(f"no such file; expected {EXPECTED}")
     add_folder_to_path(path)
     name = f"parity_faults_{path.stem}"

@@ -82,6 +82,10 @@ def test_mistakes_are_one_sentence(tmp_path: Path) -> None:
             functions(str(path), returns)["models.py:three"]()
     with pytest.raises(UsageError, match=r"raises IndexError: list index out of range \(.*models.py:6, in wrong\)$"):
         functions(str(path))["models.py:wrong"]()
+    (tmp_path / "models.txt").write_text("")
+    for name, why in (("models.txt", "is no Python file; name one"), ("a" * 300 + ".py", "there is no file")):
+        with pytest.raises(UsageError, match=why):
+            functions(str(tmp_path / name))
     for place, why in (("models", "give a Python file"), ("none.py", "there is no file none.py")):
         with pytest.raises(UsageError, match=why):
             own.names([place])

@@ -315,6 +315,8 @@ def test_a_list_of_bugs_stands_for_the_faults_in_them(tmp_path: Path) -> None:
 def test_a_missing_file_of_faults(tmp_path: Path) -> None:
     with pytest.raises(FaultError, match=r"no such file; expected a Python file with FAULTS"):
         load_faults(tmp_path / "none.py")
+    with pytest.raises(FaultError, match=r"no such file; expected a Python file with FAULTS"):
+        load_faults(tmp_path / f"{'a' * 300}.py")  # which the system takes for no name at all
 
 
 @pytest.mark.parametrize(

@@ -130,6 +130,7 @@ def test_a_name_that_is_no_file_is_that_of_a_module() -> None:
     assert plants_faults("parity.zoo")
     assert not plants_faults("missing.py")
     assert not plants_faults("folder/missing")
+    assert not plants_faults("a/" + "a" * 300)  # no name of a file
 
 
 @pytest.mark.parametrize("given", ["soon", "0", "nan", "-1"])

@@ -84,14 +84,13 @@ def test_workers_that_end_at_their_start_end_the_run_with_the_reason(
     """Soon where they end by themselves; what kills them from outside may pass."""
     monkeypatch.setattr(survival_, "_exit_code", lambda node: code)
     option = SimpleNamespace(parity_rundir=str(tmp_path), numprocesses=workers, parity_setup=setup)
-    config: Any = SimpleNamespace(option=option)
+    running = SimpleNamespace(shouldstop=False, _max_worker_restart=100)
+    config: Any = SimpleNamespace(option=option, pluginmanager=SimpleNamespace(getplugin=lambda name: running))
     survival = Survival(config)
-    session: Any = SimpleNamespace(shouldstop=False)
-    survival._session = session
     for k in range(after):
-        assert not session.shouldstop
+        assert not running.shouldstop
         survival.pytest_testnodedown(_Node(f"gw{k}"), "Not properly terminated")
-    assert session.shouldstop
+    assert (bool(running.shouldstop), running._max_worker_restart) == (True, 0)
     (unable,) = tmp_path.glob("unable-4")
     assert said in unable.read_text()
     assert ("(-n 1)" in unable.read_text()) == (workers > 1)
