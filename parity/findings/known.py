@@ -27,13 +27,15 @@ from parity.core.case import Case
 from parity.core.dtypes import FACTS
 from parity.core.errors import CaseError, KnownError, near
 from parity.core.layout import base_shape
-from parity.core.results import UNSEARCHED, Aspect, AspectWord, Cause, Fingerprint, Record, Status
+from parity.core.results import EXTREME_VALUES, NON_FINITE, UNSEARCHED, Aspect, AspectWord, Cause, Fingerprint, Record, Status
 from parity.store.code import Code
 from parity.store.rows import EXPIRED, GROWN, SEEN, ItemRow, Sighting
 
 NAME = "parity-known.toml"  # where no other is named
 LARGEST_OPERANDS = 16 << 30  # bytes of the operands of a case that is run again
 WORST = tuple(str(s) for s in Status if s.is_finding or s.is_absence)  # what an entry can stand for
+# The passes whose results a derivative reads.
+BEFORE = {Aspect.BACKWARD: {Aspect.FORWARD}, Aspect.TANGENT: {Aspect.FORWARD}, Aspect.DOUBLE: {Aspect.FORWARD, Aspect.BACKWARD}}
 DIES = "dies"  # the symptom of findings that end or hang the process
 
 
@@ -304,18 +306,27 @@ class Entry:
             state, why, fails = SEEN, self.why, False
         return Sighting(self.id, f.op, f.dtype, state, f.aspect, f.case, why, fails)
 
-    def same_cause(self, c: Cause) -> bool:
+    def same_cause(self, c: Cause, whatever_values: bool = True) -> bool:
         """Whether a cause that was looked for is this one. A cause that needs more than this one does is this one, too: where
-        every call is wrong, one of strided operands is. Of joined causes, one whose subject alone differs is another member."""
+        every call is wrong, one of strided operands is. Of joined causes, one whose subject alone differs is another member.
+        whatever_values: which rare values one needs is chance of what was drawn, and the extent says at which ones it was seen.
+        """
         if self.cause is None or UNSEARCHED in c.properties:
             return False
         for m in (self.cause, *self.members):
             like = (_bare(m.subject), m.symptom) == (_bare(c.subject), c.symptom)
-            if like and set(m.properties) <= set(c.properties):
+            chance = _rare(m) if whatever_values and self.extent and _rare(c) else set()
+            if like and set(m.properties) - chance <= set(c.properties):
                 return True
         joined = bool(self.members) and self.cause.subject not in {m.subject for m in self.members}
         says = bool(self.cause.properties) or self.cause.symptom.startswith("raises")
         return joined and says and (self.cause.symptom, self.cause.properties) == (c.symptom, c.properties)
+
+    def follows(self, c: Cause, aspect: str) -> bool:
+        """Whether a derivative is wrong because the operator is that this entry knows to be wrong in a pass before it. By how
+        much is then no measure of the operator, whose own results are compared in that pass."""
+        seen = {m.subject for m in (self.cause, *self.members) if m is not None}
+        return "::" in c.subject and c.subject in seen and not BEFORE.get(Aspect(aspect), set()).isdisjoint(self.aspects)
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,6 +359,11 @@ class Known:
                 f"make them anew with parity known add RUN ({', '.join(older[:3])}{' ...' if len(older) > 3 else ''})"
             )
         return tuple(said)
+
+
+def _rare(c: Cause) -> set[str]:
+    """The properties of a cause that are of its values."""
+    return set(c.properties) & {EXTREME_VALUES, NON_FINITE}
 
 
 def _bare(subject: str) -> str:

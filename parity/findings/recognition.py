@@ -159,7 +159,8 @@ class Recognition:
             return None
         x = replace(Found.of(r), case=r.shrunk, pinned=pinned and not r.by_chance)
         mine = outline(notation.parse(r.shrunk or r.case))
-        beyond = {e.id: self._excess(e, x, mine) for e in same}
+        followed = {e.id: replace(x, extent=()) if e.follows(one.cause, r.aspect) else x for e in same}
+        beyond = {e.id: self._excess(e, followed[e.id], mine) for e in same}
         # One that has not grown first.
         e = min(same, key=lambda e: (len(beyond[e.id].plainer), len(beyond[e.id].wider)))
         return self._add(e.sighting(x, self.today, beyond[e.id], self.strict))
