@@ -34,8 +34,7 @@ from parity.store.rows import EXPIRED, GROWN, SEEN, ItemRow, Sighting
 NAME = "parity-known.toml"  # where no other is named
 LARGEST_OPERANDS = 16 << 30  # bytes of the operands of a case that is run again
 WORST = tuple(str(s) for s in Status if s.is_finding or s.is_absence)  # what an entry can stand for
-# The passes whose results a derivative reads.
-BEFORE = {Aspect.BACKWARD: {Aspect.FORWARD}, Aspect.TANGENT: {Aspect.FORWARD}, Aspect.DOUBLE: {Aspect.FORWARD, Aspect.BACKWARD}}
+RARE = {EXTREME_VALUES, NON_FINITE}  # properties of values
 DIES = "dies"  # the symptom of findings that end or hang the process
 
 
@@ -60,9 +59,9 @@ def worst(statuses: Collection[str]) -> str:
 
 
 # ------------------------------------------------------------------------------------------------------------ its extent
-# An extent is the largest error in units of its budget for each region of values that the failing tensors met
-# (`parity.findings.regions` measures it). A number up to 1 says that the region was met often enough to see that it agrees; a
-# region that was not met is not in it. `class REGION` stands where NaN or Inf differs, which has no size.
+# An extent is the largest error in budgets for each region of values that failing tensors met (`parity.findings.regions`). A
+# number up to 1 says that the region was met often enough to see that it agrees; a region that was not met is not in it.
+# `class REGION` stands where NaN or Inf differs, which has no size.
 
 Extent: TypeAlias = tuple[tuple[str, float], ...]
 # From plain to rare: what lies in two of them, or is made of elements in two of them, lies in the rarer one.
@@ -307,26 +306,18 @@ class Entry:
         return Sighting(self.id, f.op, f.dtype, state, f.aspect, f.case, why, fails)
 
     def same_cause(self, c: Cause, whatever_values: bool = True) -> bool:
-        """Whether a cause that was looked for is this one. A cause that needs more than this one does is this one, too: where
-        every call is wrong, one of strided operands is. Of joined causes, one whose subject alone differs is another member.
-        whatever_values: which rare values one needs is chance of what was drawn, and the extent says at which ones it was seen.
-        """
+        """Whether a cause that was looked for is this one, or needs more. Of joined causes, one whose subject alone differs is
+        another member. whatever_values: which rare values are needed is chance; the extent says at which it was seen."""
         if self.cause is None or UNSEARCHED in c.properties:
             return False
         for m in (self.cause, *self.members):
             like = (_bare(m.subject), m.symptom) == (_bare(c.subject), c.symptom)
-            chance = _rare(m) if whatever_values and self.extent and _rare(c) else set()
+            chance = RARE if whatever_values and self.extent and not RARE.isdisjoint(c.properties) else set()
             if like and set(m.properties) - chance <= set(c.properties):
                 return True
         joined = bool(self.members) and self.cause.subject not in {m.subject for m in self.members}
         says = bool(self.cause.properties) or self.cause.symptom.startswith("raises")
         return joined and says and (self.cause.symptom, self.cause.properties) == (c.symptom, c.properties)
-
-    def follows(self, c: Cause, aspect: str) -> bool:
-        """Whether a derivative is wrong because the operator is that this entry knows to be wrong in a pass before it. By how
-        much is then no measure of the operator, whose own results are compared in that pass."""
-        seen = {m.subject for m in (self.cause, *self.members) if m is not None}
-        return "::" in c.subject and c.subject in seen and not BEFORE.get(Aspect(aspect), set()).isdisjoint(self.aspects)
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,11 +350,6 @@ class Known:
                 f"make them anew with parity known add RUN ({', '.join(older[:3])}{' ...' if len(older) > 3 else ''})"
             )
         return tuple(said)
-
-
-def _rare(c: Cause) -> set[str]:
-    """The properties of a cause that are of its values."""
-    return set(c.properties) & {EXTREME_VALUES, NON_FINITE}
 
 
 def _bare(subject: str) -> str:

@@ -105,11 +105,7 @@ def compare(before: Run, after: Run, partial: bool = False, ops: Sequence[str] =
     changes = _with_emptied(changes, compared[0] - compared[1], after)
     changes += _emptied_aspects(before, after, had - has, changes)
     changed = tuple(_changed(before.header, after.header))
-    doubts = (
-        *few_cells(before, after, had, has, changes),
-        *unlike(before.header, after.header, changed),
-        *_undrawn(before, changes),
-    )
+    doubts = *few_cells(before, after, had, has, changes), *unlike(before.header, after.header, changed)
     changes += _items_of_one(before, after, {c.cell[:2] for c in changes})
     # What changed its status says more than its error ratio.
     moved = drift(before, after, change.cells_of((*causes_before, *causes_after)), {c.cell for c in changes})
@@ -130,7 +126,7 @@ def compare(before: Run, after: Run, partial: bool = False, ops: Sequence[str] =
         warnings=warnings,
         options=_options(after.header),
         incomplete=(*(() if partial else missing), *narrow),
-        doubts=doubts,
+        doubts=(*doubts, *_undrawn(before, changes)),
     )
 
 
@@ -157,12 +153,10 @@ def _changes(
     appeared = _appeared(cells_before, cells_after, after, {(c.cell, c.after) for c in regressed})
     appeared += _multiplied(cells_before, cells_after, {c.cell for c in (*regressed, *appeared)})
     cleared = _cleared(alone_before, cells_after, {c.cell for c in fixed})
-    # Another profile draws other cases, so a cell without findings says nothing of the one that it does not draw. The calls of
-    # own functions are the same in all profiles, and an op that was not compared at all is new in both.
-    alike = before.header.profile == after.header.profile
-    undrawn = [c for c in appeared if not alike and not is_own(c.op) and _compares(cells_before.get(c.cell, {}))]
+    undrawn = _not_drawn(appeared, cells_before)
+    if before.header.profile == after.header.profile:
+        fixed, cleared, undrawn = [*fixed, *cleared], [], ()
     regressed += [c for c in appeared if c not in undrawn]
-    fixed += cleared if alike else ()
     lost += _vanished(cells_before, cells_after, after, {c.cell for c in lost}, forward=True)
     gained += _vanished(cells_after, cells_before, after, {c.cell for c in (*gained, *regressed)}, forward=False)
     silent += _silenced(cells_before, cells_after, after, {c.cell for c in (*silent, *eased, *lost)})
@@ -171,9 +165,15 @@ def _changes(
     named = [(Group.REGRESSED, c) for c in regressed] + [(Group.LOST, c) for c in lost] + [(Group.EASED, c) for c in eased]
     named += [(Group.SUPPORTED, c) for c in gained] + [(Group.FIXED, c) for c in fixed]
     named += [(Group.INCOMPARABLE, c) for c in silent if c not in set(eased)]
-    for word, some in (("first", undrawn), ("second", () if alike else cleared)):
+    for word, some in (("first", undrawn), ("second", cleared)):
         named += [(Group.INCOMPARABLE, replace(c, reason=OTHER_PROFILE.format(word))) for c in some]
     return [replace(c, group=_group(g, c)) for g, c in named]
+
+
+def _not_drawn(appeared: Iterable[Change], before: Mapping[Cell, Counter[str]]) -> tuple[Change, ...]:
+    """Those findings that the first run may not have drawn: another profile draws other cases. The calls of own functions are
+    the same in all, and what was not compared at all is new in each."""
+    return tuple(c for c in appeared if not is_own(c.op) and _compares(before.get(c.cell, {})))
 
 
 def _undrawn(before: Run, changes: Iterable[Change]) -> Iterator[str]:

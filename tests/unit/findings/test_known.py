@@ -14,6 +14,7 @@ from parity.core.results import Cause, Fingerprint, Record
 from parity.engine import known_cases, own
 from parity.findings import known_file
 from parity.findings.known import Entry, Environment, covers
+from parity.findings.recognition import follows
 from parity.store.rows import GROWN, SEEN, ItemRow
 
 PATH = Path("parity-known.toml")
@@ -205,13 +206,13 @@ def test_a_derivative_follows_from_its_operator_alone() -> None:
     """Which has to be the one that is known to be wrong in a pass before it."""
     e = replace(entry("extreme values"), aspects=("forward",))
     cause = Cause("aten::exp", "values", ("extreme values",))
-    assert e.follows(cause, "backward")
-    assert e.follows(cause, "double backward")
-    assert not e.follows(cause, "forward")
-    assert not e.follows(cause, "in-place")
-    assert not e.follows(replace(cause, subject="torch.exp"), "backward")
-    assert not e.follows(replace(cause, subject="aten::exp_backward"), "backward")
-    assert not replace(e, aspects=("backward",)).follows(cause, "backward")
+    assert follows(e, cause, "backward")
+    assert follows(e, cause, "double backward")
+    assert not follows(e, cause, "forward")
+    assert not follows(e, cause, "in-place")
+    assert not follows(e, replace(cause, subject="torch.exp"), "backward")
+    assert not follows(e, replace(cause, subject="aten::exp_backward"), "backward")
+    assert not follows(replace(e, aspects=("backward",)), cause, "backward")
 
 
 def test_joined_causes_take_a_further_subject_that_differs_in_nothing_else() -> None:
