@@ -281,8 +281,7 @@ class Entry:
         return self.until is not None and today > self.until
 
     def excess(self, f: Found) -> Excess:
-        """How a finding goes beyond this entry; nothing where it is contained in it. An error of a dtype that is not known is
-        compared with those of all dtypes."""
+        """How a finding goes beyond this entry, if it does. An error of a dtype that is not known is compared with all."""
         parts = [f"now in {f.op}"] if f.op not in self.ops else []
         parts += [f"now in {f.dtype}"] if self.dtypes and f.dtype not in self.dtypes else []
         parts += [f"now in the {f.aspect} pass"] if f.aspect and self.aspects and f.aspect not in self.aspects else []
