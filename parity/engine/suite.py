@@ -38,6 +38,22 @@ ORACLE_EVERY = 50  # one explored case in so many goes to the oracle even if the
 
 
 @dataclass(frozen=True, slots=True)
+class Score:
+    """How many planted faults a profile was seen to find, and `quick` of the same ones. commit, command: what was run; the
+    command names the other profile for `quick`."""
+
+    faults: str
+    found: int
+    quick: int
+    of: int
+    commit: str
+    command: str
+
+    def __str__(self) -> str:
+        return f"{self.found} of {self.of} {self.faults}, where quick found {self.quick}"
+
+
+@dataclass(frozen=True, slots=True)
 class RunProfile:
     """How much a run does. examples: cases per op by dtype (`""` for all others), for native rows and for
     those of torch's test data.
@@ -46,7 +62,7 @@ class RunProfile:
     factor for the number of cases, for families in which few ops can combine certain features; otherwise a row's own. poison:
     fill freed memory of the device before cases, and look for writes next to tensors. sweep: cases of a native item that meet
     border sizes. alike: so many explored cases of a native item in a row have the same shapes, scalars and flags. excludes:
-    what the agreement of a run therefore does not speak of.
+    what the agreement of a run therefore does not speak of; scores: what it was seen to find all the same.
     """
 
     name: str
@@ -60,6 +76,7 @@ class RunProfile:
     sweep: SweepPlan = field(default_factory=SweepPlan)
     alike: int = 1
     excludes: str = ""
+    scores: tuple[Score, ...] = ()
 
     def sweeps(self, row: Row, dtype: str) -> int:
         """Cases of one item that meet border sizes."""
@@ -86,6 +103,18 @@ PROFILES: dict[str, RunProfile] = {
             alike=64,
             excludes="most shapes, scalars and flags besides one set for each op in each dtype (--seed draws another), and "
             "border sizes in more than one case of each op in float32",
+            scores=(
+                Score("bugs of the zoo", 12, 11, 15, "ebebb70", "parity prove zoo --profile mac"),
+                Score(
+                    "mutants of ten ops",
+                    30,
+                    34,
+                    36,
+                    "ebebb70",
+                    "parity prove mutants softmax conv2d mm cumsum gelu sort layer_norm index_select avg_pool2d add --limit 40 "
+                    "--profile mac",
+                ),
+            ),
         ),
         RunProfile(
             "quick",

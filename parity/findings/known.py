@@ -27,13 +27,14 @@ from parity.core.case import Case
 from parity.core.dtypes import FACTS
 from parity.core.errors import CaseError, KnownError, near
 from parity.core.layout import base_shape
-from parity.core.results import UNSEARCHED, Aspect, AspectWord, Cause, Fingerprint, Record, Status
+from parity.core.results import EXTREME_VALUES, NON_FINITE, UNSEARCHED, Aspect, AspectWord, Cause, Fingerprint, Record, Status
 from parity.store.code import Code
 from parity.store.rows import EXPIRED, GROWN, SEEN, ItemRow, Sighting
 
 NAME = "parity-known.toml"  # where no other is named
 LARGEST_OPERANDS = 16 << 30  # bytes of the operands of a case that is run again
 WORST = tuple(str(s) for s in Status if s.is_finding or s.is_absence)  # what an entry can stand for
+RARE = {EXTREME_VALUES, NON_FINITE}  # properties of values
 DIES = "dies"  # the symptom of findings that end or hang the process
 
 
@@ -58,9 +59,9 @@ def worst(statuses: Collection[str]) -> str:
 
 
 # ------------------------------------------------------------------------------------------------------------ its extent
-# An extent is the largest error in units of its budget for each region of values that the failing tensors met
-# (`parity.findings.regions` measures it). A number up to 1 says that the region was met often enough to see that it agrees; a
-# region that was not met is not in it. `class REGION` stands where NaN or Inf differs, which has no size.
+# An extent is the largest error in budgets for each region of values that failing tensors met (`parity.findings.regions`). A
+# number up to 1 says that the region was met often enough to see that it agrees; a region that was not met is not in it.
+# `class REGION` stands where NaN or Inf differs, which has no size.
 
 Extent: TypeAlias = tuple[tuple[str, float], ...]
 # From plain to rare: what lies in two of them, or is made of elements in two of them, lies in the rarer one.
@@ -280,8 +281,7 @@ class Entry:
         return self.until is not None and today > self.until
 
     def excess(self, f: Found) -> Excess:
-        """How a finding goes beyond this entry; nothing where it is contained in it. An error of a dtype that is not known is
-        compared with those of all dtypes."""
+        """How a finding goes beyond this entry, if it does. An error of a dtype that is not known is compared with all."""
         parts = [f"now in {f.op}"] if f.op not in self.ops else []
         parts += [f"now in {f.dtype}"] if self.dtypes and f.dtype not in self.dtypes else []
         parts += [f"now in the {f.aspect} pass"] if f.aspect and self.aspects and f.aspect not in self.aspects else []
@@ -304,14 +304,15 @@ class Entry:
             state, why, fails = SEEN, self.why, False
         return Sighting(self.id, f.op, f.dtype, state, f.aspect, f.case, why, fails)
 
-    def same_cause(self, c: Cause) -> bool:
-        """Whether a cause that was looked for is this one. A cause that needs more than this one does is this one, too: where
-        every call is wrong, one of strided operands is. Of joined causes, one whose subject alone differs is another member."""
+    def same_cause(self, c: Cause, whatever_values: bool = True) -> bool:
+        """Whether a cause that was looked for is this one, or needs more. Of joined causes, one whose subject alone differs is
+        another member. whatever_values: which rare values are needed is chance; the extent says at which it was seen."""
         if self.cause is None or UNSEARCHED in c.properties:
             return False
         for m in (self.cause, *self.members):
             like = (_bare(m.subject), m.symptom) == (_bare(c.subject), c.symptom)
-            if like and set(m.properties) <= set(c.properties):
+            chance = RARE if whatever_values and self.extent and not RARE.isdisjoint(c.properties) else set()
+            if like and set(m.properties) - chance <= set(c.properties):
                 return True
         joined = bool(self.members) and self.cause.subject not in {m.subject for m in self.members}
         says = bool(self.cause.properties) or self.cause.symptom.startswith("raises")

@@ -141,7 +141,11 @@ def added(held: Mapping[str, Entry], new: Iterable[Entry]) -> dict[str, Entry]:
 
 def _alike(one: Entry, e: Entry, cause: Cause) -> bool:
     """Whether an entry of a cause belongs to another one."""
-    return one.same_cause(cause) and one.by_chance == e.by_chance and step(one.status)[0] == step(e.status)[0]
+    return (
+        one.same_cause(cause, whatever_values=False)
+        and one.by_chance == e.by_chance
+        and step(one.status)[0] == step(e.status)[0]
+    )
 
 
 def of_other(e: Entry, old: Entry | None) -> Entry:

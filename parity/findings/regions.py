@@ -19,7 +19,7 @@ from parity.core.results import Measure
 from parity.execution.inputs import build
 from parity.findings.known import CLASS, NEAR_NOT_FINITE, PLAIN, REGIONS, Extent
 
-NOT_FINITE = REGIONS.index("Inf")
+ORDINARY = REGIONS.index("large")  # and below it
 LARGE = 100.0
 OF_ALL = ("lean", "shared")  # problems of a Measure that all elements have together
 SIZED = ("", "value", "alone", "class", *OF_ALL)  # those that have a size, or none
@@ -38,7 +38,8 @@ def extent(seen: Iterable[tuple[Case | None, Measure | None]], sure: float = SUR
         errors, where, near = _elements(case, m)
         for code in np.unique(where):
             there, others, names = errors[where == code], errors[where != code], [REGIONS[code]]
-            names += [NEAR_NOT_FINITE] if near and code < NOT_FINITE else []
+            # What fails for its size alone does so next to NaN and Inf, too, and says nothing of them.
+            names += [NEAR_NOT_FINITE] if near and code < ORDINARY else []
             agrees = 1.0 - (np.count_nonzero(others > 1.0) + 0.5) / (others.size + 1.0)
             sized = there[np.isfinite(there)] if m.problem == "class" else there
             for name in names if m.problem or code >= len(PLAIN) else names[1:]:
@@ -72,7 +73,7 @@ def _regions(case: Case | None, shape: tuple[int, ...] | None) -> tuple[Codes, b
     """(the region of each element of a result of this shape, or one for all if its elements are made of several of an
     operand's, whether the operands hold NaN or Inf)."""
     codes = _operands(case)
-    near = any(bool((c >= NOT_FINITE).any()) for c in codes)
+    near = any(bool((c >= REGIONS.index("Inf")).any()) for c in codes)
     try:
         if shape is not None and codes:
             return np.maximum.reduce([np.broadcast_to(c, shape) for c in codes]), near

@@ -62,7 +62,7 @@ MEANING: dict[Group, str] = {
     Group.WORSE: "errors grew, inside the tolerance",
     Group.FALLBACK: "runs on the CPU now, or no longer",
     Group.UNMADE: "compared before, and its cases could not be made now; an own function fails the diff",
-    Group.INCOMPARABLE: "compared before, says nothing now; or a pinned case with other inputs",
+    Group.INCOMPARABLE: "says nothing now; a pinned case with other inputs; or not drawn by the other profile",
     Group.REMOVED: "in the first run only",
     Group.SLOWER: "the device takes longer for equal cases",
     Group.LARGER: "the device holds more memory for an own function",

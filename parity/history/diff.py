@@ -126,11 +126,11 @@ def compare(before: Run, after: Run, partial: bool = False, ops: Sequence[str] =
         warnings=warnings,
         options=_options(after.header),
         incomplete=(*(() if partial else missing), *narrow),
-        doubts=doubts,
+        doubts=(*doubts, *_undrawn(before, changes)),
     )
 
 
-OTHER_PROFILE = "the later run has another profile and did not draw this case"
+OTHER_PROFILE = "the {} run has another profile and did not draw this case"
 
 
 def _changes(
@@ -150,11 +150,13 @@ def _changes(
     silent = [c for a, b, c in paired if Status(a.status).is_comparison and b.status == Status.VOID]
     listed = {*regressed, *fixed, *lost}
     eased = [c for a, _, c in paired if Status(a.status).is_finding and c not in listed]
-    regressed += _appeared(cells_before, cells_after, after, {(c.cell, c.after) for c in regressed})
-    regressed += _multiplied(cells_before, cells_after, {c.cell for c in regressed})
+    appeared = _appeared(cells_before, cells_after, after, {(c.cell, c.after) for c in regressed})
+    appeared += _multiplied(cells_before, cells_after, {c.cell for c in (*regressed, *appeared)})
     cleared = _cleared(alone_before, cells_after, {c.cell for c in fixed})
-    alike = before.header.profile == after.header.profile
-    fixed += cleared if alike else ()
+    undrawn = _not_drawn(appeared, cells_before)
+    if before.header.profile == after.header.profile:
+        fixed, cleared, undrawn = [*fixed, *cleared], [], ()
+    regressed += [c for c in appeared if c not in undrawn]
     lost += _vanished(cells_before, cells_after, after, {c.cell for c in lost}, forward=True)
     gained += _vanished(cells_after, cells_before, after, {c.cell for c in (*gained, *regressed)}, forward=False)
     silent += _silenced(cells_before, cells_after, after, {c.cell for c in (*silent, *eased, *lost)})
@@ -163,9 +165,26 @@ def _changes(
     named = [(Group.REGRESSED, c) for c in regressed] + [(Group.LOST, c) for c in lost] + [(Group.EASED, c) for c in eased]
     named += [(Group.SUPPORTED, c) for c in gained] + [(Group.FIXED, c) for c in fixed]
     named += [(Group.INCOMPARABLE, c) for c in silent if c not in set(eased)]
-    # Another profile draws other cases, so that a cell without findings says nothing of the one that it does not draw.
-    named += [(Group.INCOMPARABLE, replace(c, reason=OTHER_PROFILE)) for c in (() if alike else cleared)]
+    for word, some in (("first", undrawn), ("second", cleared)):
+        named += [(Group.INCOMPARABLE, replace(c, reason=OTHER_PROFILE.format(word))) for c in some]
     return [replace(c, group=_group(g, c)) for g, c in named]
+
+
+def _not_drawn(appeared: Iterable[Change], before: Mapping[Cell, Counter[str]]) -> tuple[Change, ...]:
+    """Those findings that the first run may not have drawn: another profile draws other cases. The calls of own functions are
+    the same in all, and what was not compared at all is new in each."""
+    return tuple(c for c in appeared if not is_own(c.op) and _compares(before.get(c.cell, {})))
+
+
+def _undrawn(before: Run, changes: Iterable[Change]) -> Iterator[str]:
+    """Whether findings could be new, or be ones that the first run did not draw."""
+    if some := [c for c in changes if c.reason == OTHER_PROFILE.format("first")]:
+        ops = list(dict.fromkeys(f"{c.op} {c.dtype}" for c in some))
+        yield (
+            f"{len(some)} finding{'s' if len(some) > 1 else ''} may be new, or only not drawn by the profile "
+            f"'{before.header.profile}' of the first run ({', '.join(ops[:3])}{' ...' if len(ops) > 3 else ''}): "
+            "run both with one profile"
+        )
 
 
 def _group(group: Group, c: Change) -> Group:

@@ -45,10 +45,17 @@ class Part:
 
 
 def narrow(profile: str) -> list[Part]:
-    """What the profile of a run draws too little of."""
+    """What the profile of a run draws too little of, and what it found of planted faults."""
     known = suite.PROFILES.get(profile)
-    text = f"{profile} profile, without {known.excludes}" if known is not None and known.excludes else ""
-    return [Part("narrow", text, "narrow: what the profile does not draw", [f"  {text}"] if text else [])]
+    if known is None or not known.excludes:
+        return []
+    text = f"{profile} profile, without {known.excludes}"
+    made = [Part("narrow", text, "narrow: what the profile does not draw", [f"  {text}"])]
+    if known.scores:
+        seen = f"this profile found {'; '.join(map(str, known.scores))}"
+        runs = [f"  {s}: {s.command} (at {s.commit})" for s in known.scores]
+        made.append(Part("planted", seen, "planted: what the profile found of faults on a simulated device", runs))
+    return made
 
 
 def not_compared(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -63,10 +64,24 @@ def test_the_summary_of_a_job_says_what_its_agreement_excludes(tmp_path: Path) -
         ran = run_file.read(path)
         text = causes.as_markdown((), ran.header, Conclusion.PASS, excluded=gaps.excluded(ran))
         assert ("- narrow: mac profile, without most shapes, scalars and flags besides one set" in text) == (profile == "mac")
+        assert all((f"{score}" in text) == (profile == "mac") for score in suite.profile("mac").scores)
 
 
 def test_a_run_says_what_the_profile_leaves_out() -> None:
     """In a line of its own; no other profile has one, and neither has a profile that this version does not know."""
-    (narrow,) = gaps.narrow("mac")
+    narrow, planted = gaps.narrow("mac")
     assert narrow.short() == [f"narrow     mac profile, without {suite.profile('mac').excludes}"]
-    assert not any(part.lines for name in ("quick", "full", "deep", "tests", "") for part in gaps.narrow(name))
+    assert planted.brief.startswith("this profile found ")
+    assert not any(gaps.narrow(name) for name in ("quick", "full", "deep", "tests", ""))
+
+
+def test_scores_say_how_they_can_be_had_again() -> None:
+    """Each of the two kinds of planted faults, with a command that names the profile and a commit."""
+    for name, profile in suite.PROFILES.items():
+        assert bool(profile.scores) == bool(profile.excludes)
+        for score in profile.scores:
+            assert score.found <= score.of >= score.quick > 0
+            assert score.command.startswith("parity prove ")
+            assert f"--profile {name}" in score.command
+            assert re.fullmatch("[0-9a-f]{7,}", score.commit)
+    assert {s.command.split()[2] for s in suite.profile("mac").scores} == {"zoo", "mutants"}

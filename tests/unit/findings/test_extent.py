@@ -54,6 +54,16 @@ def test_what_has_no_size_is_a_class_of_its_own() -> None:
     assert found == {"NaN": 0.0, "0 to 1": 0.0, "above 1": 0.0, "beside NaN or Inf": 0.0, "class beside NaN or Inf": INF}
 
 
+def test_what_fails_for_its_size_says_nothing_of_a_nan_next_to_it() -> None:
+    """A plain number does."""
+    assert measured("exp(float32[2].of(nan, 1e30))", "ax", INF, "class", index=1) == {
+        "NaN": 0.0,
+        "huge": 0.0,
+        "class huge": INF,
+    }
+    assert "class beside NaN or Inf" in measured("exp(float32[2].of(nan, 0.5))", "ax", INF, "class", index=1)
+
+
 def test_a_region_agrees_where_chance_does_not_explain_it() -> None:
     """Where all others fail, few elements say it; where one in twenty does, more."""
     whole = "exp(float32[9].of(0.5, 0.5, 0.5, 0.5, 0.5, 0.5, nan, nan, nan))"

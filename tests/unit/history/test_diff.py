@@ -6,6 +6,7 @@ import pytest
 
 from parity.core.errors import NothingCompared, UsageError
 from parity.core.results import BOTH_REFUSE, MISSING, OTHER_SIGNATURE, Cause, Fingerprint, Record
+from parity.core.status import Conclusion
 from parity.history.change import Change, Group
 from parity.history.diff import Diff, compare
 from parity.store.code import Code
@@ -150,6 +151,24 @@ def test_a_finding_that_another_profile_did_not_draw_is_not_fixed() -> None:
     diff = compare(before, mac)
     assert of(diff, Group.FIXED) == ()
     assert "another profile" in of(diff, Group.INCOMPARABLE)[0].reason
+
+
+def test_a_finding_that_the_first_profile_did_not_draw_may_be_new() -> None:
+    """So the diff is inconclusive and red, and calls it no regression. With one profile, in a case that both have, in an own
+    function and where nothing was compared it is one."""
+    mac = replace(HEADER, profile="mac")
+    before, drawn = run(record("a"), items=(item(agree=200),), header=mac), record("b", "wrong", shrunk="least")
+    diff = compare(before, run(record("a"), drawn, items=(item(agree=199, wrong=1),)))
+    assert (of(diff, Group.REGRESSED), words(diff, Group.INCOMPARABLE)) == ((), [("least", "agree", "wrong", False)])
+    assert (diff.conclusion(), diff.exit_code()) == (Conclusion.INCONCLUSIVE, 1)
+    assert "may be new, or only not drawn by the profile 'mac' of the first run (add float32)" in diff.doubts[0]
+    paired = compare(before, run(record("a", "wrong"), items=(item(agree=199, wrong=1),)))
+    assert (words(paired, Group.REGRESSED), paired.doubts) == ([("a", "agree", "wrong", True)], ())
+    refused = run(record("a"), items=(item(agree=200), item("sort", unsupported=3)), header=mac)
+    found = run(record("a"), record("b", "wrong", op="sort"), items=(item(agree=200), item("sort", wrong=1)))
+    assert (words(compare(refused, found), Group.REGRESSED)) == [("b", "unsupported", "wrong", False)]
+    same = compare(before, run(record("a"), drawn, items=(item(agree=199, wrong=1),), header=mac))
+    assert (words(same, Group.REGRESSED), same.doubts) == ([("least", "agree", "wrong", False)], ())
 
 
 def test_a_new_finding_where_there_were_findings_before_has_not() -> None:
