@@ -81,7 +81,7 @@ class Inputs:
 
 
 def raw_bytes(t: Tensor) -> bytes:
-    """The bytes of a tensor's elements, row-major; where they lie so in the host's memory, read there, in a tenth of the time."""
+    """The bytes of a tensor's elements, row-major; read from the host's memory where they lie so in it."""
     if t.is_contiguous() and t.is_cpu and not (t.is_neg() or t.is_conj()):
         return ctypes.string_at(t.data_ptr(), t.nbytes)
     return _bytes_of(t).tobytes() if t.numel() else b""
