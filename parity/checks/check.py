@@ -143,7 +143,8 @@ def _unmet(t: Trial) -> list[Result]:
     reported."""
     if any(r.verdict.status is not Status.AGREE for r in t.results):
         return []
-    missing = t.due - {r.aspect for r in t.results}
+    if not (missing := t.due - {r.aspect for r in t.results}):
+        return []
     odd = state.unusual(state.RECORDING)
     text = f"it was to be compared, and was not{': ' * bool(odd)}{', '.join(odd)}"
     verdict = Verdict(Status.ERROR, text, Measure("", problem=UNCOMPARED))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-import itertools
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -39,13 +39,16 @@ def leaked(device: Device, call: Callable[[], object]) -> int:
 
 def _least_growth(device: Device, call: Callable[[], object]) -> int:
     """The least growth of any of some repeats. Cycles of Python objects, which may hold tensors for a while, are collected."""
-    figures = []
-    for _ in range(REPEATS + 1):
+    least, before = sys.maxsize, 0
+    for k in range(REPEATS + 1):
         call()
         device.synchronize()
         gc.collect(1)  # what a call made is young; to look at all objects takes half a second
-        figures.append(device.used() or 0)
-    return max(0, min(b - a for a, b in itertools.pairwise(figures)))
+        now = device.used() or 0
+        if k and (least := min(least, now - before)) <= 0:
+            return 0  # whatever the repeats after it leave
+        before = now
+    return least
 
 
 def leak_of(program: Program, case: Case, device: Device, differentiated: bool) -> int:

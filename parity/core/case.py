@@ -191,7 +191,12 @@ class Case:
     def operands(self) -> list[TensorSpec]:
         """All operands in the order of the text: those of the arguments, then those of the keyword arguments. Operand number k
         is element k of this list, everywhere."""
-        return operands_in((self.args, self.kwargs))
+        specs: list[TensorSpec] = []
+        for a in self.args:
+            _collect(a, specs)
+        for _, a in self.kwargs:
+            _collect(a, specs)
+        return specs
 
     def map_operands(self, change: Callable[[TensorSpec], TensorSpec]) -> Case:
         """The case with each operand replaced by `change(operand)`, in the order of `operands`."""

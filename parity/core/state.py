@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import importlib
 import os
 import signal
 import sys
@@ -23,6 +24,7 @@ from torch.nn.modules import module as modules
 from parity.core import processes
 
 _C: Any = torch._C
+_signal: Any = importlib.import_module("_signal")  # `signal.getsignal` takes ten times as long where Python handles the signal
 dual_numbers: Any = forward_ad
 SUBNORMAL = sys.float_info.min / 4
 _guards: list[Any] = []  # of inference mode: each ends what it began when nobody holds it
@@ -213,11 +215,15 @@ def _handler(name: str) -> Piece:
     """What a signal calls. Only the main thread may set it, and nothing sets one that is not Python's."""
     number = getattr(signal, name)
 
+    def read() -> Any:
+        handler = _signal.getsignal(number)
+        return signal.Handlers(handler) if type(handler) is int else handler
+
     def put(handler: Any) -> None:
         with contextlib.suppress(ValueError, TypeError):
             signal.signal(number, handler)
 
-    return Piece(f"the handler of {name}", partial(signal.getsignal, number), put)
+    return Piece(f"the handler of {name}", read, put)
 
 
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGALRM", "SIGCHLD", "SIGUSR1")  # that change what becomes of a run

@@ -6,6 +6,7 @@ Bases are uploaded and views are made on the device, because copying a view woul
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import hashlib
 from collections.abc import Callable, Sequence
@@ -67,12 +68,12 @@ class Inputs:
         first and the last bytes, and a sum of all words between them, which costs a tenth of a hash of them."""
         h = hashlib.blake2b(digest_size=6)
         for o in self.operands:
-            if not o.base.numel():
+            if not (size := o.base.nbytes):
+                continue
+            if size <= LARGE_BASE:
+                h.update(raw_bytes(o.base))
                 continue
             whole = _bytes_of(o.base)
-            if len(whole) <= LARGE_BASE:
-                h.update(whole)
-                continue
             h.update(whole[:HASHED])
             h.update(whole[-HASHED:])
             h.update(int(np.frombuffer(whole[: len(whole) // 8 * 8], np.int64).sum()).to_bytes(8, "little", signed=True))
@@ -80,7 +81,9 @@ class Inputs:
 
 
 def raw_bytes(t: Tensor) -> bytes:
-    """The bytes of a tensor's elements, row-major."""
+    """The bytes of a tensor's elements, row-major; read from the host's memory where they lie so in it."""
+    if t.is_contiguous() and t.is_cpu and not (t.is_neg() or t.is_conj()):
+        return ctypes.string_at(t.data_ptr(), t.nbytes)
     return _bytes_of(t).tobytes() if t.numel() else b""
 
 

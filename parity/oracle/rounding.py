@@ -16,7 +16,17 @@ from parity.core.observer import Operators
 from parity.oracle import fast_convolution as fast
 from parity.oracle.decompositions import stored
 from parity.oracle.kernels import ARITHMETIC, EXACT_KERNELS, MODE_DEPENDENT, PRODUCTS, TURNS, Kernel, kernel_of, picks, written
-from parity.oracle.roundoffs import DOUBLE, FEW, by_modulus, extremes, off_by, rounded, rounded_and_largest, rounded_at_least
+from parity.oracle.roundoffs import (
+    DOUBLE,
+    by_modulus,
+    extremes,
+    is_whole,
+    keep_whole,
+    off_by,
+    rounded,
+    rounded_and_largest,
+    rounded_at_least,
+)
 from parity.oracle.summation import CHAIN, CHAINS, FLOAT32_ROUNDOFF, LONG, OF_ONE, SIZES, chain_loss, float32_chain_loss, terms
 from parity.oracle.yardstick import FAST_CONVOLUTION, SUM_LOSS
 
@@ -223,17 +233,8 @@ class Rounding(Operators):
 
     def _counts(self, result: Any, args: Any) -> bool:
         """Whether a sum is one of integers that every dtype adds exactly: formulas use such sums as counts, and test for 1."""
-        for t in (result, *args):
-            if isinstance(t, Tensor) and t.dtype is torch.float64:
-                some = t[(0,) * (t.dim() - 1)] if t.numel() > FEW and t.dim() > 1 else t  # one row shows it, nearly always
-                if not (bool(self._whole(some).all()) and (some is t or bool(self._whole(t).all()))):
-                    return False
-        return True
-
-    def _whole(self, t: Tensor) -> Tensor:
-        """Where numbers are integers that every dtype adds exactly."""
-        whole = t == t.trunc()
-        return whole & (t.abs() <= 1.0 / self._inside) if bool(whole.any()) else whole
+        numbers = [t for t in (result, *args) if isinstance(t, Tensor) and t.dtype is torch.float64]
+        return all(is_whole(t, 1.0 / self._inside) for t in numbers)
 
     def _rounded(self, x: Any) -> Any:
         if not (isinstance(x, Tensor) and x.layout is torch.strided and not x._is_zerotensor() and x.dtype in DOUBLE):
@@ -254,9 +255,7 @@ class Rounding(Operators):
         before."""
         moved = self._rounded(x)
         if moved is not x and x.dtype is torch.float64:
-            whole = self._whole(x)
-            if whole.any():
-                moved.copy_(torch.where(whole, x, moved))
+            keep_whole(x, moved, 1.0 / self._inside)
         return moved
 
     def _rounded_in_place(self, name: str, x: Any) -> None:

@@ -17,6 +17,7 @@ Factors: TypeAlias = npt.NDArray[np.float64]
 DOUBLE = (torch.float64, torch.complex128)
 MANY = 1 << 17  # elements above which factors are taken by place: looking each number up costs as much as the kernel
 FEW = 1 << 10  # elements that are asked at once
+BLOCK = 1 << 14  # elements that go through several passes together: they stay in the cache
 _TILE = 65_521  # a prime, so that rows of usual lengths meet it at other places
 _TABLE = 12  # bits of a place in the table of factors
 _TURN = np.uint64(0x2545F4914F6CDD1D)
@@ -219,21 +220,45 @@ def extremes(t: Tensor) -> tuple[float, float]:
     return (float(size.min()), float(size.max())) if size.size else (float("inf"), 0.0)
 
 
-def _largest(numbers: Factors) -> float:
-    """The largest finite magnitude; 0 without any."""
-    if not numbers.size:
-        return 0.0
-    high = max(float(np.maximum.reduce(numbers)), -float(np.minimum.reduce(numbers)))
-    if high < np.inf:
-        return high
-    size = np.abs(numbers)
-    return float(np.where(size < np.inf, size, 0.0).max())
+def _largest_and_small(numbers: Factors, below: float) -> tuple[float, bool]:
+    """(the largest finite magnitude, 0 without any; whether some number that is not 0 has a magnitude below this)."""
+    largest, small = 0.0, False
+    size = np.empty(min(numbers.size, BLOCK))
+    for k in range(0, numbers.size, BLOCK):
+        block = numbers[k : k + BLOCK]
+        some = np.abs(block, out=size[: block.size])
+        high = float(np.maximum.reduce(some))
+        if not high < np.inf:
+            high = float(np.where(some < np.inf, some, 0.0).max())
+        largest = max(largest, high)
+        if below > 0.0 and not small and not float(np.minimum.reduce(some)) >= below:
+            small = bool(((some < below) & (some > 0.0)).any())
+    return largest, small
 
 
-def _has_small(numbers: Factors, below: float) -> bool:
-    """Whether some number that is not 0 has a magnitude below this."""
-    small = np.abs(numbers) < below
-    return bool(small.any()) and bool(np.count_nonzero(small) + np.count_nonzero(numbers) > numbers.size)
+def is_whole(t: Tensor, most: float) -> bool:
+    """Whether all numbers of a tensor of float64 are integers of at most this magnitude."""
+    if t._is_zerotensor():
+        return True
+    numbers: Factors = t.detach().resolve_neg().numpy()
+    first = float(numbers[(0,) * numbers.ndim]) if numbers.size else 0.0
+    if not (abs(first) <= most and first.is_integer()):  # which is so nearly always
+        return False
+    return bool((numbers == np.trunc(numbers)).all()) and bool((np.abs(numbers) <= most).all())
+
+
+def keep_whole(x: Tensor, moved: Tensor, most: float) -> None:
+    """Put the integers among the numbers of a tensor of float64, of at most this magnitude, back into those that were moved."""
+    if not (x.is_contiguous() and moved.is_contiguous()):
+        whole = (x == x.trunc()) & (x.abs() <= most)
+        moved.copy_(torch.where(whole, x, moved))
+        return
+    before, after = _numbers(x.detach().resolve_neg()), _numbers(moved.detach())
+    for k in range(0, before.size, BLOCK):
+        block = before[k : k + BLOCK]
+        whole = block == np.trunc(block)
+        if whole.any():
+            np.copyto(after[k : k + BLOCK], block, where=whole & (np.abs(block) <= most))
 
 
 def rounded_and_largest(x: Tensor, u: float, key: int, least: float) -> tuple[Tensor, float]:
@@ -244,7 +269,7 @@ def rounded_and_largest(x: Tensor, u: float, key: int, least: float) -> tuple[Te
         low, high = extremes(x)
         small = low * u < least
     else:
-        high, small = _largest(numbers), least > 0.0 and _has_small(numbers, least / u)
+        high, small = _largest_and_small(numbers, least / u if least > 0.0 else 0.0)
     if small:
         return rounded_at_least(x, u, key, least), high
     return rounded(x, u, key) if plain is None or numbers is None else _times(plain, numbers, u, key), high

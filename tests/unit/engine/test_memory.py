@@ -6,12 +6,13 @@ import mmap
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 
 from parity import catalog, tolerance
-from parity.checks.leaks import leak_of
+from parity.checks.leaks import leak_of, leaked
 from parity.core import machine
 from parity.core.notation import parse
 from parity.devices import Call, Fault, resolve
@@ -162,3 +163,11 @@ def test_a_leak_is_found_with_its_bytes() -> None:
 @pytest.mark.parametrize("text", ["exp(float32[200, 200])", "mm(float32[30, 40], float32[40, 50])", "sort(float32[9, 9])"])
 def test_a_healthy_call_leaves_nothing(text: str) -> None:
     assert left(text) == 0
+
+
+@pytest.mark.parametrize(("figures", "left", "asked"), [((0, 100, 200, 200, 300), 0, 4), ((0, 9, 20, 30, 40, 49, 60), 9, 7)])
+def test_the_first_repeat_that_leaves_nothing_is_the_last(figures: tuple[int, ...], left: int, asked: int) -> None:
+    """To count what is in use may take as long as many calls."""
+    used, calls = mock.Mock(side_effect=figures), mock.Mock()
+    assert leaked(mock.Mock(spec=Device, used=used), calls) == left
+    assert (used.call_count, calls.call_count) == (asked, asked + 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from unittest import mock
 
@@ -29,7 +30,7 @@ from parity.oracle.decompositions import windows
 from parity.oracle.kernels import kernel_of
 from parity.oracle.oracle import CaseOracle
 from parity.oracle.rounding import Rounding
-from parity.oracle.roundoffs import perturbed, rounded, rounded_at_least
+from parity.oracle.roundoffs import is_whole, keep_whole, perturbed, rounded, rounded_and_largest, rounded_at_least
 from parity.oracle.sensitivity import PERTURBATIONS, Sensitivity
 
 U, HALF = 2.0**-24, 2.0**-11
@@ -102,6 +103,34 @@ def test_counts_are_exact() -> None:
         moved = torch.zeros(2, dtype=torch.float64).scatter_add(0, index, source / 3)
     assert counted.tolist() == [1.0, 0.0]
     assert float(moved[1]) != 1.0
+
+
+@pytest.mark.parametrize("shape", [(6,), (300, 200)])
+@pytest.mark.parametrize("turned", [False, True])
+def test_what_a_formula_adds_as_whole_numbers_stays_exact(shape: tuple[int, ...], turned: bool) -> None:
+    """Also in a large result, which is walked in blocks, and strided; numbers past those that every dtype holds move."""
+    x = torch.arange(math.prod(shape), dtype=torch.float64)
+    x[1::2] += 0.3
+    x[-2] = 2.0**30
+    x = x.view(shape).t() if turned else x.view(shape)
+    moved, kept = rounded(x, U, 0), (x == x.trunc()) & (x < 2.0**24)
+    keep_whole(x, moved, 2.0**24)
+    assert torch.equal(moved == x, kept)
+    assert is_whole(x[kept], 2.0**24)
+    assert not is_whole(x, 2.0**24)
+    assert not is_whole(torch.cat((x[kept], x.max().view(1))), 2.0**24)
+
+
+@pytest.mark.parametrize("place", [0, -1])
+@pytest.mark.parametrize("n", [3, 100_000])
+def test_the_largest_and_the_least_number_of_a_result_are_met_wherever_they_lie(n: int, place: int) -> None:
+    x = torch.ones(n, dtype=torch.float64)
+    x[place], x[1] = -7.0, math.inf
+    assert rounded_and_largest(x, U, 0, 1e-9)[1] == 7.0
+    x[place] = 1e-8
+    moved, largest = rounded_and_largest(x, U, 0, 1e-9)
+    assert largest == 1.0
+    assert float((moved - x)[place].abs()) == pytest.approx(1e-9)
 
 
 @pytest.mark.parametrize("more", ({}, {"is_causal": True}, {"enable_gqa": True}))
