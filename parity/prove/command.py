@@ -183,9 +183,10 @@ def _zoo(o: argparse.Namespace) -> int:
     source = located(o.faults) if o.faults else ""
     workers = o.workers or memory.default_workers()
     made = scoreboard.run(o.patterns, scoreboard.Job(source, beyond, o.profile), o.generator, split([o.seed]), workers, hear)
-    print(board.render(made))
     if o.output:
         board.write(made, o.output)
+    print(board.render(made))
+    if o.output:
         print(f"\nstored in {o.output}")
     return running.INTERRUPTED if made.left else 0
 
@@ -203,9 +204,10 @@ def _mutants(o: argparse.Namespace) -> int:
         print(f"{job}: {done} of {total}", file=sys.stderr, flush=True)
 
     made = scored.score(o.patterns, o.profile, o.seed, o.limit, o.workers or memory.default_workers(), hear)
-    print(board.render(made))
     if o.output:
         outputs.write(o.output, json.dumps(asdict(made)), "name another file with --output")
+    print(board.render(made))
+    if o.output:
         print(f"\nstored in {o.output}")
     return 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 
@@ -33,7 +34,7 @@ def reason(d: Event) -> str:
         return "drawn, not compared"
     if "unjudged" in said:
         return "drawn, excused"
-    share = max([float(w.split()[0]) for w in said.split("share ")[1:]] or [0.0])
+    share = max(map(float, re.findall(r"share ([^\s;]+)", said)), default=0.0)
     return "drawn, inside the budget" if worst < JUDGED[0] or share > JUDGED[1] else "drawn, masked"
 
 

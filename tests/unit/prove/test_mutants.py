@@ -67,3 +67,17 @@ def test_the_board_says_why_survivors_survived() -> None:
     assert "2 count, 1 have no witness" in text
     assert "killed by their own row                      1 of 2 = 50.0 %" in text
     assert "never drawn: 0 of 3 cases" in text
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ("forward agree share 0.056; backward agree share 0", "drawn, inside the budget"),
+        ("forward agree share 0.001; backward agree share 0.002", "drawn, masked"),
+        ("forward agree share 0.3 unjudged 2", "drawn, excused"),
+    ],
+)
+def test_why_a_mutant_survived_that_a_case_met_in_several_aspects(said: str, why: str) -> None:
+    """The largest part of a budget counts, of whichever aspect it is."""
+    survivor = {"fired": 1, "changed": 1, "policy": "", "seen": [1.0, "", said]}
+    assert board.reason(survivor) == why
