@@ -86,7 +86,7 @@ MODULES = (
 NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")  # of a row: of an op in a case
 ROWS: dict[str, Row] = {r.name: r for module in MODULES for r in module.ROWS}
 FAMILIES: tuple[str, ...] = tuple(dict.fromkeys(r.family for r in ROWS.values()))
-ADDED: dict[str, tuple[str, str]] = {}  # names of rows that others added -> the module and the file that did
+ADDED: dict[str, tuple[str, str, int]] = {}  # names of rows that others added -> the module, file and line that did
 
 
 def add(*rows: Row) -> None:
@@ -96,9 +96,16 @@ def add(*rows: Row) -> None:
             why = "is taken" if r.name in ROWS else "is not a valid op name"
             raise UsageError(f"a row cannot be called '{r.name}': it {why}; call it like 'mine.{r.name.strip() or 'op'}'")
         ROWS[r.name] = r
-        caller = sys._getframe(1).f_globals
-        ADDED[r.name] = str(caller.get("__name__", "")), str(caller.get("__file__", ""))
+        frame = sys._getframe(1)
+        caller = frame.f_globals
+        ADDED[r.name] = str(caller.get("__name__", "")), str(caller.get("__file__", "")), frame.f_lineno
         extensions.note("row", r.name)
+
+
+def place(name: str) -> str:
+    """A row of others with the file and line that added it, for messages."""
+    _, file, line = ADDED[name]
+    return f"the row '{name}' ({file}:{line})"
 
 
 def registers(op: str) -> tuple[str, str]:
@@ -110,7 +117,7 @@ def registers(op: str) -> tuple[str, str]:
     call = ROWS[op].call if op in ADDED else ""
     if not call.startswith("torch.ops.") or call.startswith("torch.ops.aten."):
         return "", ""
-    module, file = ADDED[op]
+    module, file, _ = ADDED[op]
     return (module if "." in module else ""), file
 
 

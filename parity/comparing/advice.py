@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 
 import torch
@@ -24,6 +25,8 @@ CASTS = {"float64": "float32", "complex128": "complex64"}
 ON_THE_CPU = f"{mps.FALLBACK_VARIABLE}=1 in the environment runs it on the CPU (slower)"
 ABSENT = re.compile(r"not compiled with CUDA|NVIDIA driver|not linked with support for|not a .*supported device", re.IGNORECASE)
 MISSING = re.compile(r"missing \d+ required (positional|keyword-only) argument")  # Python's words
+UNEXPECTED = re.compile(r"unexpected keyword argument '(\w+)'")  # Python's words
+KEYWORDS = ("device", "backward", "atol", "fail_on", "keep_on_cpu", "detail", "effort", "compile")  # of `assert_parity`
 SPENT = "backward through the graph a second time"
 
 
@@ -115,6 +118,8 @@ def raised_on_the_cpu(message: str) -> str:
     """What to do about an exception on the CPU."""
     if MISSING.search(message):
         return "give the missing inputs as well"
+    if (other := UNEXPECTED.search(message)) and (close := difflib.get_close_matches(other[1], KEYWORDS, 1, 0.75)):
+        return f"parity's own argument is called '{close[0]}'"
     if SIDES.search(message) or ABSENT.search(message):
         return "let it compute where its inputs lie (x.device) instead of naming a device"
     return "give inputs that it takes there"

@@ -37,6 +37,7 @@ from parity.comparing.subject import SEED, subject
 from parity.core import processes, state
 from parity.core.child import BEGIN, Given, Job
 from parity.core.errors import ParityError, UsageError, mending
+from parity.core.project import naming
 from parity.core.results import Status
 from parity.devices import load_faults, resolve
 from parity.devices.setup import add_folder_to_path, refuse_modes, run_setup
@@ -57,6 +58,11 @@ def functions(place: str, returns: str = MODEL, given: Sequence[str] = ()) -> di
 
     Raises UsageError if the file does not run or holds no such function, and for a model that nobody knows.
     """
+    with naming("models", place):
+        return _functions(place, returns, given)
+
+
+def _functions(place: str, returns: str, given: Sequence[str]) -> dict[str, Maker]:
     file, _, only = place.partition(":")
     if is_named(place):
         makes = factory(place)

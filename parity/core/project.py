@@ -14,12 +14,13 @@ import os
 import re
 import tomllib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from parity.core import untrusted
-from parity.core.errors import UsageError, near
+from parity.core.errors import ParityError, UsageError, near
 
 FILE = "PARITY_PROJECT"  # in the environment of every process of a command: the file that counts; empty where there is none
 NAME, SECTION = "pyproject.toml", "[tool.parity]"
@@ -112,7 +113,18 @@ def search(start: Path | None = None) -> str:
 def origin(key: str, value: str) -> str:
     """Where a value comes from, for the end of a message about it; "" if the settings do not have it."""
     project = found()
-    return f" ({project.where(key)})" if value and getattr(project, key.replace("-", "_")) == value else ""
+    held = getattr(project, key.replace("-", "_"))
+    mine = (str(Path(value).absolute()), value)  # a path in the current folder was made short
+    return f" ({project.where(key)})" if value and set(mine) & {*(held if isinstance(held, tuple) else (held,))} else ""
+
+
+@contextmanager
+def naming(key: str, value: str) -> Iterator[None]:
+    """Let an error of parity's about a value say where it comes from, if the settings have it."""
+    try:
+        yield
+    except ParityError as e:
+        raise type(e)(f"{e}{origin(key, value)}") from e.__cause__
 
 
 @functools.cache

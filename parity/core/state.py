@@ -264,8 +264,10 @@ class _Functions:
 
     def __init__(self, owner: Any, names: Sequence[str]) -> None:
         self.owner = owner
-        self.names = [n for n in names if n in vars(owner)] if isinstance(owner, ModuleType) else [*vars(owner)]
-        self._read = itemgetter(*self.names, *self.names[:1])  # a tuple, even of one
+        # Asked for first: a namespace of torch.ops makes its operators when they are.
+        held = [n for n in names if hasattr(owner, n) and n in vars(owner)]
+        self.names = held if isinstance(owner, ModuleType) else [*vars(owner)]
+        self._read = itemgetter(*self.names, *self.names[:1]) if self.names else lambda _: ()  # a tuple, even of one
         self._known = self._read(vars(owner))
 
     def put_back(self) -> list[str]:
@@ -287,12 +289,15 @@ _watched: list[_Functions] = []
 
 
 def watch(paths: Iterable[str]) -> None:
-    """Let `Kept` see to these functions of torch as well, by their dotted paths. For processes of parity's own: elsewhere a
-    person may have replaced them."""
+    """Let `Kept` see to these functions of torch as well, by their dotted paths; one that is not there is left out. For
+    processes of parity's own: elsewhere a person may have replaced them."""
     by: dict[str, list[str]] = {}
     for owner, _, name in sorted({p.rpartition(".") for p in paths}):
         by.setdefault(owner, []).append(name)
-    _watched[:] = [_Functions(resolve_name(owner), names) for owner, names in by.items()]
+    _watched.clear()
+    for owner, names in by.items():
+        with contextlib.suppress(ImportError, AttributeError):  # whoever selects the row hears of it
+            _watched.append(_Functions(resolve_name(owner), names))
 
 
 # ----------------------------------------------------------------------------------------------------------------- keeping

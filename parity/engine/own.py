@@ -10,17 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import date
+from importlib.util import find_spec
 from pathlib import Path
 
-from parity.core import untrusted
+from parity.core import project, untrusted
 from parity.core.child import BEGIN
-from parity.core.errors import UsageError
+from parity.core.errors import UsageError, near
 from parity.core.results import Record, Status
 from parity.engine.child import Child, Watch
 from parity.engine.inquest import STARTING, How
 from parity.findings.known import Entry, Found
 from parity.store import run_file
-from parity.store.rows import AGREES, DEVICE, SEEN, Death, ItemRow, Row, Sighting, is_named, is_own
+from parity.store.rows import AGREES, DEVICE, LIBRARIES, SEEN, Death, ItemRow, Row, Sighting, is_named, is_own
 
 MODELS = "parity.comparing.models.job"
 PATIENCE = 600.0  # seconds that one function may take
@@ -68,17 +69,28 @@ def compared(
         done.append(name)
 
 
-def names(places: Sequence[str]) -> tuple[str, ...]:
-    """The places that name models. Raises UsageError for a file that is not there, and for what is no such name."""
+def names(places: Sequence[str], here: bool = True) -> tuple[str, ...]:
+    """The places that name models. here: whether they run on this machine. Raises UsageError for a file that is not there, for
+    a package that is not (the models come last, and may be waited for), and for what is no such name."""
     for place in places:
         file, _, function = place.partition(".py")
         if is_named(place):
+            package = place.partition(":")[0].partition(".")[0]
+            if here and package not in LIBRARIES and not _is_there(package):
+                hint = near(package, LIBRARIES)
+                said = f"{place}: there is no module {package}" + (f"; {hint}" if hint.startswith("did") else "")
+                raise UsageError(said + project.origin("models", place))
             continue
         if not place.partition(":")[0].endswith(".py") or (function and not function.startswith(":")):
             raise UsageError(f"{place}: give {HOW}")
         if not Path(f"{file}.py").is_file():
             raise UsageError(f"{place}: there is no file {file}.py")
     return tuple(places)
+
+
+def _is_there(package: str) -> bool:
+    """Whether a package can be imported, or lies in the current folder."""
+    return find_spec(package) is not None or Path(package).is_dir() or Path(f"{package}.py").is_file()
 
 
 def are_models(pattern: str) -> bool:

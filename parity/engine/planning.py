@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import math
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from parity import catalog, tolerance
 from parity.core import extensions, processes, state
 from parity.core.case import Case
 from parity.core.dtypes import FACTS
+from parity.core.errors import CaseError, UsageError
 from parity.devices import load_faults, resolve
 from parity.devices.base import Device
 from parity.devices.preflight import is_fast
@@ -22,10 +24,12 @@ from parity.engine import suite
 from parity.engine.options import RunOptions
 from parity.engine.rounds import TimeLimit
 from parity.engine.study import Study, study_of
-from parity.engine.suite import RunProfile
+from parity.engine.suite import Item, RunProfile
+from parity.execution.execute import attribute
 from parity.findings import known_file
 from parity.findings.known import Known
 from parity.generation import room
+from parity.judging.rules import RULES
 from parity.tolerance import Tables
 
 # Each call of a case may take this long: of 200,000 on an H100 that 27 processes shared, one that compiles its kernel took
@@ -79,6 +83,20 @@ def prepare(setup: str | None) -> None:
         run_setup(setup)
     with leaving_no_mode("importing what installed packages and [tool.parity] add"):
         extensions.load()
+
+
+def check(items: Iterable[Item]) -> None:
+    """Raise UsageError for a row of others whose class has no rule, or which calls a function that is not there."""
+    for row in {i.row.name: i.row for i in items if i.row.name in catalog.ADDED}.values():
+        if row.rule not in RULES:
+            remedy = f"add one: rules.add(OpClass('{row.rule}'), Composite()) of parity.judging.rules"
+            raise UsageError(f"{catalog.place(row.name)} is of the class '{row.rule}', which has no rule; {remedy}")
+        for path in filter(None, (row.call, row.forms.inplace)):
+            try:
+                attribute(path)
+            except CaseError:
+                remedy = "name what can be imported, such as torch.ops.mine.wave, or rows.wave of a file rows.py"
+                raise UsageError(f"{catalog.place(row.name)} calls {path}, which is not there; {remedy}") from None
 
 
 def run_plan(options: RunOptions, power: float, left: float | None, later: bool = False) -> RunPlan:

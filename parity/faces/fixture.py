@@ -19,6 +19,7 @@ from parity.faces.recording import recorded
 if TYPE_CHECKING:
     from parity.comparing.comparison import Comparison
     from parity.findings.known import Entry
+    from parity.locating.asserting import assert_parity as _as_asserted
 
 AGREEMENT = "parity_agreement"  # the report's property that holds what each agreement excludes
 NEVER = "the test takes the `parity` fixture and never called it, so nothing was compared; call it, or do without it"
@@ -88,7 +89,7 @@ class Fixture:
     def __init__(self, config: pytest.Config, entries: Sequence[Entry], **options: Any) -> None:
         self._config, self.entries, self._options = config, entries, options
 
-    def __call__(self, fn: Callable[..., Any], *inputs: Any, **kwargs: Any) -> Comparison:
+    def _call(self, fn: Callable[..., Any], *inputs: Any, **kwargs: Any) -> Comparison:
         """As `parity.assert_parity`; arguments given here override the options. Known findings do not raise."""
         __tracebackhide__ = True
         from parity.comparing.comparison import ParityFailure
@@ -111,6 +112,11 @@ class Fixture:
             calls.running.remove(token)
         calls.agreements += [str(comparison)] if options.get("detail") else []
         return comparison
+
+    if TYPE_CHECKING:  # the same words, written once: a wrong one is an error before anything runs
+        __call__ = staticmethod(_as_asserted)
+    else:
+        __call__ = _call
 
 
 _CALLER, _CALLS = pytest.StashKey[Fixture](), pytest.StashKey[Calls]()

@@ -14,7 +14,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -249,15 +249,21 @@ def _plan(options: RunOptions, power: float, left: float | None, later: bool) ->
         gc.enable()
 
 
+def _items(tests: Iterable[pytest.Item]) -> Iterator[tuple[Any, Any]]:
+    """What these tests examine, with the round of a part of it, None for the whole."""
+    for params in (t.callspec.params for t in tests if hasattr(t, "callspec")):
+        if (i := params.get("parity_item")) is not None:
+            yield getattr(i, "item", i), getattr(i, "round", None)
+
+
 def _sampled(tests: list[pytest.Item], options: RunOptions, whole: bool) -> float:
     """The fraction of the cases to judge once more with errors put in, so that the number of comparisons is as asked for.
     whole: whether these are all tests of the run."""
     from parity.engine import suite
-    from parity.engine.rounds import PINNED, Part
+    from parity.engine.rounds import PINNED
 
     profile = suite.profile(options.profile)
-    given = [t.callspec.params["parity_item"] for t in tests if hasattr(t, "callspec") and "parity_item" in t.callspec.params]
-    items = [i.item if isinstance(i, Part) else i for i in given if not isinstance(i, Part) or i.round == PINNED]
+    items = [i for i, in_round in _items(tests) if in_round in (None, PINNED)]
     if options.shard or not whole:  # so that the shards together judge the cases that the whole run does
         items = list(suite.select(options.op, options.family, options.dtype, options.source or profile.source))
     cases = sum(options.examples or profile.examples(i.row, i.dtype) for i in items) + profile.pinned * len(items)
@@ -269,9 +275,11 @@ def _sampled(tests: list[pytest.Item], options: RunOptions, whole: bool) -> floa
 def parity_plan(request: pytest.FixtureRequest) -> Any:
     """Device, tables and profile of this run."""
     from parity.core.errors import ParityError
+    from parity.engine import planning
 
     options = RunOptions.of_pytest(request.config.option)
     try:
+        planning.check(i for i, _ in _items(request.session.items))
         deadline = request.config.stash.get(DEADLINE, None)
         left = None if deadline is None else deadline - time.monotonic()
         power = _sampled(request.session.items, options, not _done(request.config))

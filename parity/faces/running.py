@@ -28,7 +28,7 @@ from parity.engine.inquest import How
 from parity.engine.options import AGAIN, ALSO, MIXED, RunOptions
 from parity.engine.run_state import RunState
 from parity.faces.commands import known as known_command
-from parity.faces.commands.groups import split
+from parity.faces.commands.groups import chosen, split
 from parity.faces.files import in_words, located
 from parity.faces.interruption import Interruptions
 from parity.findings import known_file
@@ -69,7 +69,7 @@ def _run_with(o: RunOptions, began: float) -> Ended:
     words = [*o.op, *own_words, *(f"family={f}" for f in o.family), *(f"dtype={d}" for d in o.dtype), f"source={source}"]
     o = replace(o, family=split(o.family), dtype=split(o.dtype))
     probe = _added(o)
-    items = () if only_own else suite.shard(suite.select(o.op, o.family, o.dtype, source), o.shard)
+    items = () if only_own else chosen(o, source)
     selected = len(items)
     items = tuple(i for i in items if kept is None or i.id not in kept.ids)
     # On other machines nothing can be tried again from here.
@@ -171,7 +171,7 @@ def _with_models(o: RunOptions) -> tuple[RunOptions, bool]:
     if o.input and not named:
         raise UsageError("--input is of a model, and none is named: parity run models.py:net --input 'float32[2, 8]'")
     alone, ops = bool(named) and len(named) == len(o.op), tuple(p for p in o.op if p not in named)
-    return replace(o, op=() if ops == (EVERY,) else ops, model=own.names((*o.model, *named))), alone
+    return replace(o, op=() if ops == (EVERY,) else ops, model=own.names((*o.model, *named), not o.tx)), alone
 
 
 def _asked_for(o: RunOptions, items: Sequence[suite.Item]) -> str:

@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from parity.core.errors import FaultError
+from parity.core.project import naming
 from parity.devices.setup import add_folder_to_path, leaving_no_mode
 from parity.devices.sim.faults import Fault
 
@@ -26,6 +27,11 @@ def load_faults(place: str | Path) -> tuple[Fault, ...]:
 
     Raises FaultError if there is no such file or module, it does not run, it declares nothing, or two faults have the same id.
     """
+    with naming("faults", str(place)):
+        return _declared(place)
+
+
+def _declared(place: str | Path) -> tuple[Fault, ...]:
     with leaving_no_mode(f"{place}"):
         module = load_module(place)
     if (declared := getattr(module, "FAULTS", None)) is not None:

@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from parity.core import project
 from parity.core.errors import UsageError, brief
@@ -26,6 +26,9 @@ from parity.engine.options import (
     read_text,
     read_words,
 )
+
+if TYPE_CHECKING:
+    from parity.engine.suite import Item
 
 PARTIAL_HELP = f"{PARTIAL}: what is there of a file that is truncated"
 EVERYWHERE = """\
@@ -149,6 +152,19 @@ def near_by(value: str) -> str:
     """A path as a person writes it in the current folder; any other text as it is."""
     path = Path(value)
     return str(path.relative_to(Path.cwd())) if path.is_absolute() and path.is_relative_to(Path.cwd()) else value
+
+
+def chosen(o: RunOptions, source: str) -> tuple[Item, ...]:
+    """The items of a run. Raises UsageError for rows of others that cannot run."""
+    from parity import catalog
+    from parity.engine import suite
+
+    items = suite.shard(suite.select(o.op, o.family, o.dtype, source), o.shard)
+    if catalog.ADDED:
+        from parity.engine.planning import check  # with torch, which whoever added a row has loaded
+
+        check(items)
+    return items
 
 
 def split(values: Sequence[str]) -> tuple[str, ...]:

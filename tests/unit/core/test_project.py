@@ -1,14 +1,17 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from parity.comparing.models import functions
 from parity.comparing.quick import EFFORTS
 from parity.core import extensions, project
-from parity.core.errors import UsageError
+from parity.core.errors import ParityError, UsageError
 from parity.core.project import KEYS, Project
+from parity.devices import load_faults
 from parity.engine import suite
 from parity.faces import commandline
 
@@ -137,6 +140,20 @@ def test_settings_that_a_run_cannot_use_name_their_file(line: str, message: str,
     with pytest.raises(UsageError) as e:
         commandline.asked(["run"])
     assert message.format(file=file, folder=here) in str(e.value)
+
+
+@pytest.mark.parametrize("loads", [load_faults, functions])
+def test_what_cannot_be_loaded_names_the_file_of_settings(loads: Callable[[str], object], here: Path) -> None:
+    """A module that is not there, and a file that was made short for the command; not what somebody typed."""
+    (here / "mine.py").write_text("")
+    file = said(here, 'faults = "no.such:mine"', 'models = ["no.such:mine", "mine.py"]')
+    for place in ("no.such:mine",) if loads is load_faults else ("no.such:mine", "mine.py"):
+        with pytest.raises(ParityError) as e:
+            loads(place)
+        assert str(e.value).endswith(f" ({'faults' if loads is load_faults else 'models'} of [tool.parity] in {file})")
+    with pytest.raises(ParityError) as e:
+        loads("no.other:mine")
+    assert "[tool.parity]" not in str(e.value)
 
 
 def test_rows_of_a_file_are_imported_once_under_its_name(here: Path) -> None:

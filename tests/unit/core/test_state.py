@@ -110,6 +110,20 @@ def test_what_is_left_is_named_and_put_back(what: str) -> None:
     assert kept.left == []
 
 
+def test_an_operator_of_a_library_is_watched_and_what_is_not_there_is_left_out() -> None:
+    """torch makes an operator of a library an attribute only when somebody asks for it."""
+    library: Any = torch.library.Library("parity_watched", "DEF")  # type: ignore[no-untyped-call]
+    library.define("twice(Tensor x) -> Tensor")
+    state.watch(("torch.ops.parity_watched.twice", "torch.sinn", "torch.no_such.sin", "no_such.sin"))
+    with state.Kept() as kept:
+        vars(torch.ops.parity_watched)["twice"] = torch.sin
+    assert kept.left == ["another torch.ops.parity_watched.twice"]
+    assert torch.ops.parity_watched.twice is not torch.sin
+    with state.Kept() as kept:
+        torch.sin(torch.ones(1))
+    assert kept.left == []
+
+
 def test_a_higher_recursion_limit_is_put_back_without_a_word() -> None:
     """torch's code generator raises it at each compilation."""
     before = sys.getrecursionlimit()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import linecache
+from typing import Any
+
 import pytest
 
 from parity import catalog
@@ -11,7 +14,7 @@ from parity.core import extensions
 from parity.core.case import OpClass
 from parity.core.dtypes import DEFAULT
 from parity.core.errors import UsageError
-from parity.engine import suite
+from parity.engine import planning, suite
 from parity.generation import generate
 
 
@@ -90,22 +93,30 @@ def shape_alone(draw: Draw) -> Arguments:
 
 
 @pytest.mark.parametrize(
-    ("made", "says"),
+    ("change", "says"),
     [
-        (Row("mine.s", arguments, family="mine", rule=OpClass("own-no"), call="torch.sin"), "class 'own-no', which has no"),
-        (Row("mine.s", arguments, family="mine", rule=OpClass.COMPOSITE, call="torch.sin", dtypes=("float23",)), "'float23'"),
-        (Row("mine.s", arguments, family="mine", rule=OpClass.COMPOSITE, call="torch.sin", grad=("flot32",)), "'flot32'"),
-        (Row("mine.s", arguments, family="mine", rule=OpClass.COMPOSITE, call="torch.sin"), ""),
+        ({"rule": OpClass("own-no")}, " is of the class 'own-no', which has no rule; add one"),
+        ({"dtypes": ("float23",)}, " names a dtype 'float23'"),
+        ({"grad": ("flot32",)}, " names a dtype 'flot32'"),
+        ({"call": "torch.sinn"}, " calls torch.sinn, which is not there"),
+        ({"call": "no_such.sin"}, " calls no_such.sin, which is not there"),
+        ({}, ""),
     ],
-)  # fmt: skip
-def test_a_mistake_in_a_row_of_others_is_said_before_anything_runs(made: Row, says: str, added: None) -> None:
-    catalog.add(made)
-    assert suite.select(["exp"])  # others run
-    if says:
-        with pytest.raises(UsageError, match=f"the row 'mine.s' .*{says}"):
-            suite.select(["mine.s"])
-    else:
-        assert {i.row.name for i in suite.select(["mine.s"])} == {"mine.s"}
+)
+def test_a_mistake_in_a_row_of_others_is_said_before_anything_runs(change: dict[str, Any], says: str, added: None) -> None:
+    """With the file and line that added it."""
+    catalog.add(Row("mine.s", arguments, **{"family": "mine", "rule": OpClass.COMPOSITE, "call": "torch.sin", **change}))
+    _, file, line = catalog.ADDED["mine.s"]
+    assert (file, "catalog.add(Row(" in linecache.getline(file, line)) == (__file__, True)
+    planning.check(suite.select(["exp"]))  # others run
+    said = ""
+    try:
+        planning.check(items := suite.select(["mine.s"]))
+        assert {i.row.name for i in items} == {"mine.s"}
+    except UsageError as e:
+        said = str(e)
+    assert said.startswith(f"the row 'mine.s' ({file}:{line}){says}" if says else "")
+    assert bool(said) is bool(says)
 
 
 def test_a_signature_that_returns_something_else_says_what_it_has_to(added: None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import resource
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import parity
+from parity.comparing.advice import KEYWORDS
 from parity.core.errors import NothingCompared, UsageError
 from parity.devices import Fault, resolve
 from parity.devices.mps_calls import Answer
@@ -256,15 +258,22 @@ def test_what_to_do_about_a_tensor_left_on_the_cpu(fn: Callable[..., Any], remed
     [
         (lambda x: x.cuda(), "let it compute where its inputs lie"),
         (lambda x, y: x, "give the missing inputs as well"),
+        (lambda x: torch.nn.Linear(3, 3)(x, efort="full"), "parity's own argument is called 'effort'"),
+        (lambda x: torch.nn.Linear(3, 3)(x, mask=x), "give inputs that it takes there"),
         (lambda x: x.view(7), "give inputs that it takes there"),
     ],
-    ids=["names a device", "lacks an input", "takes another"],
+    ids=["names a device", "lacks an input", "misspells a word of parity's", "gives too much", "takes another"],
 )
 def test_what_raises_on_the_cpu_gets_advice(fn: Callable[..., Any], advice: str) -> None:
     if torch.cuda.is_available() and "lie" in advice:
         pytest.skip("torch has a GPU here")
     with pytest.raises(UsageError, match=advice):
         parity.audit(fn, torch.randn(3))
+
+
+def test_words_of_parity_are_those_of_assert_parity() -> None:
+    signature = inspect.signature(parity.assert_parity)
+    assert [n for n, p in signature.parameters.items() if p.kind is p.KEYWORD_ONLY] == [*KEYWORDS]
 
 
 def test_always_on_the_cpu_is_no_lack() -> None:
