@@ -290,3 +290,64 @@ def test_generation_names_the_struck_step(capsys: pytest.CaptureFixture[str]) ->
     """The model that needs torch alone."""
     assert loaded("generation").main(["lstm", "--dtype", "float32"]) == 0
     assert " (100%), operator in " in capsys.readouterr().out
+
+
+# ---------------------------------------------------------------------------------------------------- mutation of the tests
+
+
+def test_mutated_makes_a_sign_a_limit_and_a_lost_branch() -> None:
+    bench = loaded("mutated")
+    source = "def f(a, b):\n    if TYPE_CHECKING:\n        pass\n    if (a + b) <= len('ü'):\n        return a - 1\n".encode()
+    made = [c.made(source).decode().splitlines() for c in bench.changes("parity/judging/judge.py", source)]
+    assert sorted((line[3], line[4]) for line in made) == sorted(
+        [
+            ("    if (a - b) <= len('ü'):", "        return a - 1"),
+            ("    if (a + b) < len('ü'):", "        return a - 1"),
+            ("    if (False and ((a + b) <= len('ü'))):", "        return a - 1"),
+            ("    if (a + b) <= len('ü'):", "        return a + 1"),
+        ]
+    )
+
+
+def test_mutated_draws_each_kind_alike_and_more_of_them_begin_alike(capsys: pytest.CaptureFixture[str]) -> None:
+    bench = loaded("mutated")
+    assert bench.main(["--list", "--count", "6"]) == 0
+    few = capsys.readouterr().out.splitlines()
+    assert [line.split()[1] for line in few] == ["sign", "limit", "branch"] * 2
+    assert bench.main(["--list", "--count", "12"]) == 0
+    assert capsys.readouterr().out.splitlines()[:6] == few
+    assert all((bench.REPO / test).exists() for c in bench.drawn(60, 1) for test in c.mirrored)
+
+
+def test_mutated_counts_as_seen_only_what_tests_see_that_pass_on_unchanged_code() -> None:
+    bench = loaded("mutated")
+
+    def row(index: int, stage: str, answer: str) -> dict[str, Any]:
+        return {"index": index, "stage": stage, "answer": answer}
+
+    rows = [
+        *(row(i, "control", "not seen") for i in (0, 1)),
+        *(row(i, "mirrored", "seen") for i in (0, 2)),  # of 2 there is no control
+        row(1, "mirrored", "not seen"),
+        row(1, "all", "not seen"),
+        row(3, "control", "seen"),
+        row(3, "mirrored", "seen"),
+        row(4, "all", "seen"),
+    ]
+    last = bench.summary(rows, 6).splitlines()[-1]
+    assert last == "seen 1 of 6; not seen [1]; open 4 (without a control that passes: [2, 3, 4])"
+    last = bench.summary([*rows, row(0, "control-all", "not seen"), row(2, "control", "not seen")], 6).splitlines()[-1]
+    assert last == "seen 3 of 6; not seen [1]; open 2 (without a control that passes: [3])"
+
+
+@pytest.mark.slow
+@pytest.mark.cold
+def test_mutated_asks_the_tests_of_the_changed_module_in_a_copy() -> None:
+    bench = loaded("mutated")
+    file = "parity/judging/budget.py"
+    source = (bench.REPO / file).read_bytes()
+    broken = next(c for c in bench.changes(file, source) if c.kind == "sign")
+    assert bench.asked(broken, "control", 1, 300)["answer"] == "not seen"
+    told = bench.asked(broken, "mirrored", 1, 300)
+    assert told["answer"] == "seen"
+    assert (bench.REPO / file).read_bytes() == source
