@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
+import re
 import subprocess
 import sys
+import tomllib
 from collections import Counter
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -351,3 +353,21 @@ def test_mutated_asks_the_tests_of_the_changed_module_in_a_copy() -> None:
     told = bench.asked(broken, "mirrored", 1, 300)
     assert told["answer"] == "seen"
     assert (bench.REPO / file).read_bytes() == source
+
+
+# --------------------------------------------------------------------------------------------------------------- the list
+
+
+def test_every_program_is_listed_with_its_question_and_figuresname_program_and_commit() -> None:
+    bench = loaded("__main__")
+    programs = bench.programs()
+    assert set(programs) == {p.stem for p in BENCH.glob("*.py")} - {"__main__"}
+    assert all(len(question) > 10 for question in programs.values())
+    assert programs["audit_models"] == "Are the answers of `parity audit --model` right?"
+    assert programs["minutes"] == "Which share of the zoo a run on one core has found after 1, 2 and 5 minutes"
+    figures = tomllib.loads((BENCH / "figures.toml").read_text())
+    assert set(figures) <= set(programs)
+    assert all(set(f) == {"figures", "commit"} and re.fullmatch(r"[0-9a-f]{7,40}", f["commit"]) for f in figures.values())
+    lines = bench.listed().splitlines()
+    assert len(lines) == len(programs) + len(figures)
+    assert all(any(f["figures"] in line and f["commit"] in line for line in lines) for f in figures.values())
