@@ -6,8 +6,10 @@ import importlib.util
 import json
 import math
 import random
+import re
 import subprocess
 import sys
+import tomllib
 from collections import Counter
 from functools import partial
 from pathlib import Path
@@ -306,3 +308,82 @@ def test_hostile_tells_what_breaks_from_what_is_refused() -> None:
 
 def _raises(error: Exception) -> None:
     raise error
+
+
+# ---------------------------------------------------------------------------------------------------- mutation of the tests
+
+
+def test_mutated_makes_a_sign_a_limit_and_a_lost_branch() -> None:
+    bench = loaded("mutated")
+    source = "def f(a, b):\n    if TYPE_CHECKING:\n        pass\n    if (a + b) <= len('ü'):\n        return a - 1\n".encode()
+    made = [c.made(source).decode().splitlines() for c in bench.changes("parity/judging/judge.py", source)]
+    assert sorted((line[3], line[4]) for line in made) == sorted(
+        [
+            ("    if (a - b) <= len('ü'):", "        return a - 1"),
+            ("    if (a + b) < len('ü'):", "        return a - 1"),
+            ("    if (False and ((a + b) <= len('ü'))):", "        return a - 1"),
+            ("    if (a + b) <= len('ü'):", "        return a + 1"),
+        ]
+    )
+
+
+def test_mutated_draws_each_kind_alike_and_more_of_them_begin_alike(capsys: pytest.CaptureFixture[str]) -> None:
+    bench = loaded("mutated")
+    assert bench.main(["--list", "--count", "6"]) == 0
+    few = capsys.readouterr().out.splitlines()
+    assert [line.split()[1] for line in few] == ["sign", "limit", "branch"] * 2
+    assert bench.main(["--list", "--count", "12"]) == 0
+    assert capsys.readouterr().out.splitlines()[:6] == few
+    assert all((bench.REPO / test).exists() for c in bench.drawn(60, 1) for test in c.mirrored)
+
+
+def test_mutated_counts_as_seen_only_what_tests_see_that_pass_on_unchanged_code() -> None:
+    bench = loaded("mutated")
+
+    def row(index: int, stage: str, answer: str) -> dict[str, Any]:
+        return {"index": index, "stage": stage, "answer": answer}
+
+    rows = [
+        *(row(i, "control", "not seen") for i in (0, 1)),
+        *(row(i, "mirrored", "seen") for i in (0, 2)),  # of 2 there is no control
+        row(1, "mirrored", "not seen"),
+        row(1, "all", "not seen"),
+        row(3, "control", "seen"),
+        row(3, "mirrored", "seen"),
+        row(4, "all", "seen"),
+    ]
+    last = bench.summary(rows, 6).splitlines()[-1]
+    assert last == "seen 1 of 6; not seen [1]; open 4 (without a control that passes: [2, 3, 4])"
+    last = bench.summary([*rows, row(0, "control-all", "not seen"), row(2, "control", "not seen")], 6).splitlines()[-1]
+    assert last == "seen 3 of 6; not seen [1]; open 2 (without a control that passes: [3])"
+
+
+@pytest.mark.slow
+@pytest.mark.cold
+def test_mutated_asks_the_tests_of_the_changed_module_in_a_copy() -> None:
+    bench = loaded("mutated")
+    file = "parity/judging/budget.py"
+    source = (bench.REPO / file).read_bytes()
+    broken = next(c for c in bench.changes(file, source) if c.kind == "sign")
+    assert bench.asked(broken, "control", 1, 300)["answer"] == "not seen"
+    told = bench.asked(broken, "mirrored", 1, 300)
+    assert told["answer"] == "seen"
+    assert (bench.REPO / file).read_bytes() == source
+
+
+# --------------------------------------------------------------------------------------------------------------- the list
+
+
+def test_every_program_is_listed_with_its_question_and_figuresname_program_and_commit() -> None:
+    bench = loaded("__main__")
+    programs = bench.programs()
+    assert set(programs) == {p.stem for p in BENCH.glob("*.py")} - {"__main__"}
+    assert all(len(question) > 10 for question in programs.values())
+    assert programs["audit_models"] == "Are the answers of `parity audit --model` right?"
+    assert programs["minutes"] == "Which share of the zoo a run on one core has found after 1, 2 and 5 minutes"
+    figures = tomllib.loads((BENCH / "figures.toml").read_text())
+    assert set(figures) <= set(programs)
+    assert all(set(f) == {"figures", "commit"} and re.fullmatch(r"[0-9a-f]{7,40}", f["commit"]) for f in figures.values())
+    lines = bench.listed().splitlines()
+    assert len(lines) == len(programs) + len(figures)
+    assert all(any(f["figures"] in line and f["commit"] in line for line in lines) for f in figures.values())

@@ -43,15 +43,6 @@ def test_the_table_of_statuses_is_the_vocabulary() -> None:
     assert [(s, m, y == "yes") for s, m, y in rows] == [(str(s), s.meaning, s.is_finding) for s in Status]
 
 
-def test_constraints_name_every_dependency() -> None:
-    """What pyproject declares has a tested version, and contributors read why it is needed."""
-    tested = {line.split("==")[0].lower() for line in (pages.REPO / "constraints.txt").read_text().splitlines() if "==" in line}
-    needed = {re.split(r"[<>=]", d)[0] for d in PROJECT["dependencies"]}
-    assert {n.lower() for n in needed} <= tested
-    reasons = re.findall(r"^- `([\w-]+)`: .+", pages.text_of(pages.REPO / ".github" / "CONTRIBUTING.md"), re.M)
-    assert needed <= set(reasons)
-
-
 def test_the_licence_is_said_everywhere() -> None:
     licence = (pages.REPO / "LICENSE").read_text()
     assert licence.startswith("BSD 3-Clause License\n")
