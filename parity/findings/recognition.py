@@ -21,7 +21,7 @@ from parity.checks.trial import Result
 from parity.core import notation
 from parity.core.case import Case, Word
 from parity.core.errors import CaseError
-from parity.core.results import EARLIER_CALLS, Aspect, Cause, Record, Status, Verdict
+from parity.core.results import EARLIER_CALLS, Aspect, Record, Status, Verdict
 from parity.findings import cause_search, causes, known
 from parity.findings.known import Entry, Excess, Found, accepting
 from parity.findings.regions import extent
@@ -159,8 +159,7 @@ class Recognition:
             return None
         x = replace(Found.of(r), case=r.shrunk, pinned=pinned and not r.by_chance)
         mine = outline(notation.parse(r.shrunk or r.case))
-        followed = {e.id: replace(x, extent=()) if follows(e, one.cause, r.aspect) else x for e in same}
-        beyond = {e.id: self._excess(e, followed[e.id], mine) for e in same}
+        beyond = {e.id: self._excess(e, x, mine) for e in same}
         # One that has not grown first.
         e = min(same, key=lambda e: (len(beyond[e.id].plainer), len(beyond[e.id].wider)))
         return self._add(e.sighting(x, self.today, beyond[e.id], self.strict))
@@ -225,17 +224,6 @@ class Recognition:
         if one not in self.sightings:
             self.sightings.append(one)
         return one
-
-
-# The passes whose results a derivative reads.
-BEFORE = {Aspect.BACKWARD: {Aspect.FORWARD}, Aspect.TANGENT: {Aspect.FORWARD}, Aspect.DOUBLE: {Aspect.FORWARD, Aspect.BACKWARD}}
-
-
-def follows(e: Entry, c: Cause, aspect: str) -> bool:
-    """Whether a derivative is wrong because the operator is that an entry knows to be wrong in a pass before it. By how much is
-    then no measure of the operator, whose own results are compared in that pass."""
-    seen = {m.subject for m in (e.cause, *e.members) if m is not None}
-    return "::" in c.subject and c.subject in seen and not BEFORE.get(Aspect(aspect), set()).isdisjoint(e.aspects)
 
 
 def known_death(entries: Sequence[Entry], d: Death, pinned: bool, today: date, strict: bool = False) -> Sighting | None:

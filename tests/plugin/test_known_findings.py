@@ -44,7 +44,8 @@ def parity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captur
         given = [*argv]
         if argv[0] == "run":
             given += ["exp", "sin"] if argv[1].startswith("-") else []
-            given += ["--device", "sim", "--dtype", "float32", "--examples", "6", "-n", "1", "--power", "0"]
+            given += ["--device", "sim", "--dtype", "float32", "-n", "1", "--power", "0"]
+            given += [] if "--examples" in argv else ["--examples", "6"]
             given += [] if "--setup" in argv else ["--setup", "faults.py"]
         return commands.told(capfd, *given)
 
@@ -249,3 +250,18 @@ def test_parts_of_items_and_reports_know_them(parity: Parity, tmp_path: Path, re
     code, said = parity("run", "exp", "--known", "parity-known.toml", "--time", "5m", "--output", "new.jsonl")
     assert code == 1, "what is in no entry is new in every part"
     assert "findings: 1 new" in said
+
+
+@pytest.mark.slow
+def test_a_derivative_that_is_wrong_by_itself_is_seen_next_to_a_known_forward(parity: Parity, tmp_path: Path) -> None:
+    """Although the forward that is known to be wrong is the first operator in it that differs."""
+    known = 'Fault("forward", ("gelu",), lambda c: c.run() * 1.02)'
+    further = 'Fault("backward", ("gelu_backward",), lambda c: c.run() * 3)'
+    (tmp_path / "one.py").write_text(f"from parity.devices import Fault\nFAULTS = [{known}]\n")
+    (tmp_path / "two.py").write_text(f"from parity.devices import Fault\nFAULTS = [{known}, {further}]\n")
+    run = ("run", "gelu", "--examples", "40", "--skip", "again")
+    assert parity(*run, "--setup", "one.py", "--output", "first.jsonl")[0] == 1
+    assert parity("known", "add", "first.jsonl", "--reason", "planted")[0] == 0
+    assert parity(*run, "--setup", "one.py", "--known", "parity-known.toml", "--output", "again.jsonl")[0] == 0
+    code, said = parity(*run, "--setup", "two.py", "--known", "parity-known.toml", "--output", "two.jsonl")
+    assert code == 1, said

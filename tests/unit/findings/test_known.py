@@ -14,7 +14,6 @@ from parity.core.results import Cause, Fingerprint, Record
 from parity.engine import known_cases, own
 from parity.findings import known_file
 from parity.findings.known import Entry, Environment, covers
-from parity.findings.recognition import follows
 from parity.store.rows import GROWN, SEEN, ItemRow
 
 PATH = Path("parity-known.toml")
@@ -200,19 +199,6 @@ def test_which_rare_values_a_cause_needs_is_left_to_the_extent() -> None:
     assert not e.same_cause(Cause("aten::exp", "values", ("offset operand",)))
     strided = replace(entry("extreme values", "offset operand"), extent=e.extent)
     assert not strided.same_cause(other)
-
-
-def test_a_derivative_follows_from_its_operator_alone() -> None:
-    """Which has to be the one that is known to be wrong in a pass before it."""
-    e = replace(entry("extreme values"), aspects=("forward",))
-    cause = Cause("aten::exp", "values", ("extreme values",))
-    assert follows(e, cause, "backward")
-    assert follows(e, cause, "double backward")
-    assert not follows(e, cause, "forward")
-    assert not follows(e, cause, "in-place")
-    assert not follows(e, replace(cause, subject="torch.exp"), "backward")
-    assert not follows(e, replace(cause, subject="aten::exp_backward"), "backward")
-    assert not follows(replace(e, aspects=("backward",)), cause, "backward")
 
 
 def test_joined_causes_take_a_further_subject_that_differs_in_nothing_else() -> None:
