@@ -104,13 +104,13 @@ PROFILES: dict[str, RunProfile] = {
             excludes="most shapes, scalars and flags besides one set for each op in each dtype (--seed draws another), and "
             "border sizes in more than one case of each op in float32",
             scores=(
-                Score("bugs of the zoo", 12, 11, 15, "ebebb70", "parity prove zoo --profile mac"),
+                Score("bugs of the zoo", 132, 154, 164, "eb6aa80", "parity prove zoo --profile mac"),
                 Score(
                     "mutants of ten ops",
-                    30,
+                    31,
                     34,
-                    36,
-                    "ebebb70",
+                    35,
+                    "eb6aa80",
                     "parity prove mutants softmax conv2d mm cumsum gelu sort layer_norm index_select avg_pool2d add --limit 40 "
                     "--profile mac",
                 ),
