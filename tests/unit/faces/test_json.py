@@ -72,6 +72,20 @@ def test_an_answer(argv: tuple[str, ...], code: int, verdict: str, kind: type[An
     assert err or argv[0] == "run"
 
 
+@pytest.mark.slow
+def test_a_run_and_a_training_are_answers(capfd: pytest.CaptureFixture[str]) -> None:
+    """With the report of the run, and what is to be said of each function."""
+    small = ("exp", "--dtype", "float32", "--examples", "1", "-n", "1", "--power", "0", "-o", "run.jsonl")
+    code, answer, err = asked_in_json(capfd, "run", *small, "--device", "sim")
+    assert (code, answer["verdict"], answer["data"].keys()) == (0, "PASS", set(run_answers.Ran.__dataclass_fields__))
+    assert Path(answer["data"]["file"]).name == "run.jsonl"
+    assert "PASS" in err
+    code, answer, err = asked_in_json(capfd, "train", "models.py", "--device", "sim", "--steps", "3")
+    assert (code, answer["verdict"], len(answer["data"]["functions"])) == (0, "PASS", 1)
+    code, answer, err = asked_in_json(capfd, "train", "models.py", "--device", "sim", "--setup", "faults.py", "--steps", "3")
+    assert (code, answer["verdict"]) == (1, "FAIL")
+
+
 def test_where_a_function_diverges_is_in_the_answer(capfd: pytest.CaptureFixture[str]) -> None:
     """Of a function that cannot be run, why."""
     Path("models.py").write_text(MODELS + "\n\ndef bad():\n    raise ValueError('no weights')\n")
