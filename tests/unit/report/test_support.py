@@ -103,7 +103,11 @@ def test_a_page_holds_what_a_file_holds_as_text(tmp_path: Path) -> None:
         run_file.write(Path(path), stored.run())
     for _ in range(2):  # the second one is written over the first, as a report of parity
         assert cli.main(["report", *paths, "-o", str(tmp_path / "page.html")]) == 0
-    assert 'data-is="wrong"' in (tmp_path / "page.html").read_text()
+    page = (tmp_path / "page.html").read_text()
+    assert 'data-is="wrong"' in page
+    # On a narrow screen each cell says which run it is of; two of one machine differ in the file alone.
+    assert len({line for line in page.splitlines() if '<span class="where">' in line}) >= 2
+    assert all(f", {name}, " in page.partition("<tbody>")[2] for name in ("a.jsonl", "b.jsonl"))
 
 
 @pytest.mark.parametrize(
