@@ -165,7 +165,9 @@ def test_a_healthy_call_leaves_nothing(text: str) -> None:
     assert left(text) == 0
 
 
-@pytest.mark.parametrize(("figures", "left", "asked"), [((0, 100, 200, 200, 300), 0, 4), ((0, 9, 20, 30, 40, 49, 60), 9, 7)])
+@pytest.mark.parametrize(
+    ("figures", "left", "asked"), [((0, 100, 200, 200, 300), 0, 4), ((0, 9, *range(20, 320, 10), 319), 9, 33)]
+)
 def test_the_first_repeat_that_leaves_nothing_is_the_last(figures: tuple[int, ...], left: int, asked: int) -> None:
     """To count what is in use may take as long as many calls."""
     used, calls = mock.Mock(side_effect=figures), mock.Mock()
