@@ -19,7 +19,7 @@ WIPE = "\r\033[K"
 
 class Meter:
     """Says how far a comparison has come, first where it takes more than `SILENT` seconds in all, then each time that they have
-    doubled. name: of what is compared."""
+    doubled. name: of what is compared; without one it says nothing."""
 
     def __init__(self, name: str) -> None:
         self._name, self._next, self._began = name, SILENT, time.monotonic()
@@ -33,7 +33,7 @@ class Meter:
         if len(sys.modules) - modules >= IMPORTED:
             return
         spent, more = now - self._began, left * (now - began)
-        if left and spent + more >= self._next:
+        if self._name and left and spent + more >= self._next:
             self._next = 2.0 * (spent + more)
             wipe()
             print(

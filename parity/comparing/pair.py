@@ -17,6 +17,7 @@ from parity.comparing.difference import EQUAL as SAME
 from parity.comparing.difference import differences
 from parity.comparing.function import tables_of
 from parity.comparing.kinks import in_words
+from parity.comparing.meter import Meter
 from parity.comparing.subject import Subject, forward, known, outputs_of, shown_dtype, subject, word
 from parity.comparing.truth import FunctionTruth
 from parity.comparing.verdicts import ROW, Verdicts, bare, described, judged, settled, verdicts
@@ -84,7 +85,7 @@ def compare(
         place = device.name if isinstance(device, Device) else str(device)
     here, there = ({n: t.detach().cpu().resolve_conj().resolve_neg() for n, t in side} for side in (ours, theirs))
     title = f"{s.name} {s.dtype} on {place}"
-    truth = FunctionTruth(s, False, (), here, most=detail)
+    truth = FunctionTruth(s, False, (), here, meter=Meter(""), most=detail)  # one of hundreds, of which a bar says how far
     limits: dict[str, Limits] | None = {} if detail else None
     bench = Bench(ROW, tables_of(place), truth, None, detail, limits, detail)
     judgements = verdicts(bench, there, here, notes)

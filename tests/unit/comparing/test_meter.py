@@ -37,6 +37,15 @@ def test_a_run_that_imports_says_nothing_about_the_next(
     assert world.stderr.getvalue() == (told if imported < IMPORTED else "")
 
 
+def test_one_of_hundreds_has_no_name_and_says_nothing(now: list[float], capsys: pytest.CaptureFixture[str]) -> None:
+    with Meter("").run("a run in float64", 20):
+        now[0] += 1.0
+    assert capsys.readouterr().err == ""
+    with Meter("net").run("a run in float64", 20):
+        now[0] += 1.0
+    assert capsys.readouterr().err
+
+
 class Terminal(io.StringIO):
     """A stream with a person before it."""
 
