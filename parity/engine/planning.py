@@ -29,7 +29,7 @@ from parity.execution.execute import attribute
 from parity.findings import known_file
 from parity.findings.known import Known
 from parity.generation import room
-from parity.judging.rules import RULES
+from parity.judging.rules import has_rule
 from parity.tolerance import Tables
 
 # Each call of a case may take this long: of 200,000 on an H100 that 27 processes shared, one that compiles its kernel took
@@ -88,7 +88,7 @@ def prepare(setup: str | None) -> None:
 def check(items: Iterable[Item]) -> None:
     """Raise UsageError for a row of others whose class has no rule, or which calls a function that is not there."""
     for row in {i.row.name: i.row for i in items if i.row.name in catalog.ADDED}.values():
-        if row.rule not in RULES:
+        if not has_rule(row):
             remedy = f"add one: rules.add(OpClass('{row.rule}'), Composite()) of parity.judging.rules"
             raise UsageError(f"{catalog.place(row.name)} is of the class '{row.rule}', which has no rule; {remedy}")
         for path in filter(None, (row.call, row.forms.inplace)):

@@ -225,6 +225,11 @@ def add(op_class: OpClass, rule: Rule) -> None:
     extensions.note("class", op_class)
 
 
+def has_rule(row: Row) -> bool:
+    """Whether the class of a row has a rule, which a row of another package may name wrongly."""
+    return row.rule in RULES
+
+
 def rule_of(row: Row) -> Rule:
     """The rule of the op's class."""
     return RULES[row.rule]
