@@ -142,13 +142,13 @@ def summary(rows: Sequence[dict[str, Any]], number: int) -> str:
     """The counts of a file: the last answer to each question holds. Tests that do not pass on unchanged code see nothing."""
     last = {(r["index"], r["stage"]): r["answer"] for r in rows}
     lines = [f"{stage}: {dict(Counter(a for (_, s), a in last.items() if s == stage))}" for stage in STAGES]
-    told = {i for (i, stage), answer in last.items() if stage in CONTROL and answer == "seen"}
+    noticed = {i for (i, stage), answer in last.items() if stage in CONTROL and answer == "seen"}
     seen = {
-        i for i in told for stage, control in CONTROL.items()
+        i for i in noticed for stage, control in CONTROL.items()
         if last.get((i, stage)) == "seen" and last.get((0 if stage == "all" else i, control)) == "not seen"
     }  # fmt: skip
-    unseen = sorted(i for (i, stage), answer in last.items() if stage == "all" and answer == "not seen" and i not in told)
-    left = sorted(told - seen)
+    unseen = sorted(i for (i, stage), answer in last.items() if stage == "all" and answer == "not seen" and i not in noticed)
+    left = sorted(noticed - seen)
     without = f" (without a control that passes: {left})" if left else ""
     still = number - len(seen) - len(unseen)
     return "\n".join([*lines, f"seen {len(seen)} of {number}; not seen {unseen}; open {still}{without}"])
