@@ -159,10 +159,12 @@ def problems(w: Way, run: Run, code: int, path: Path, healthy: dict[bool, list[s
             yield "the CPU was not convicted"
         return
     touched = w.name.partition(":")[0] in ("upload", "download", "allocation")
-    if healthy_rows(path, touched) != healthy[touched]:
+    strays = touched and w.name.endswith("after 50 ms")  # any transfer starts one, and it may end the healthy op's process
+    if not strays and healthy_rows(path, touched) != healthy[touched]:
         yield "the rest of the run is another one"
     survived = not w.status and not deaths  # a late death may come after the end, and closed streams harm nobody
-    if code != (0 if survived else 1):
+    accused = w.op in " ".join([r.op for r in run.records] + list(run.end.broken if run.end else ()))
+    if code != (0 if survived and not accused else 1):
         yield f"exit code {code}"
     if survived:
         return
@@ -212,12 +214,13 @@ def wrongly_told(w: Way, workers: int, healthy: dict[bool, list[str]]) -> bool:
 def main() -> int:
     """Run all; the exit code."""
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("names", nargs="*", help="parts of the names of the ways")
+    p.add_argument("names", nargs="*", help="names of the ways, or pieces of names")
     p.add_argument("-n", type=int, default=1)
     p.add_argument("--jobs", type=int, default=1, help="runs at the same time")
     p.add_argument("--list", action="store_true", help="name the ways")
     o = p.parse_args()
-    chosen = [w for w in ways() if not o.names or any(part in w.name for part in o.names)]
+    names = {w.name for w in ways()}
+    chosen = [w for w in ways() if not o.names or any(w.name == a or (a not in names and a in w.name) for a in o.names)]
     if o.list:
         print("\n".join([*(w.name for w in chosen), f"{len(chosen)} ways to die"]))
         return 0
@@ -232,7 +235,7 @@ def main() -> int:
 
 def ended(op: str, folder: Path, more: list[str], workers: int) -> subprocess.CompletedProcess[str]:
     """A run of an op and a healthy one."""
-    env = os.environ | {HANG_AFTER: "4"}
+    env = os.environ | {HANG_AFTER: "12"}  # a process's first gradient takes 8 s on a busy machine with torch for CUDA
     asked = [op, "neg", "--device", "sim", "--dtype", "float32,int64", "--examples", "8", "--power", "0", "-n", str(workers)]
     command = [sys.executable, "-P", "-m", "parity", "run", *asked, *more, "--output", "run.jsonl"]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=900, env=env)
