@@ -152,7 +152,18 @@ def as_call(parts: tuple[Any, ...]) -> Made:
     """What a function returned, as (function, inputs, inputs by name)."""
     if len(parts) == 3 and type(parts[1]) is tuple and type(parts[2]) is dict and all(isinstance(k, str) for k in parts[2]):
         return parts[0], parts[1], parts[2]
+    if len(parts) == 2 and type(parts[1]) is tuple and _required(parts[0]) == len(parts[1]):
+        return parts[0], parts[1], {}
     return parts[0], parts[1:], {}
+
+
+def _required(fn: Callable[..., Any]) -> int:
+    """How many inputs a model or function must be given; -1 where Python cannot say."""
+    try:
+        of = inspect.signature(fn.forward if isinstance(fn, nn.Module) else fn).parameters.values()
+    except (TypeError, ValueError):
+        return -1
+    return sum(p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in of)
 
 
 def _spelt(got: object) -> str:

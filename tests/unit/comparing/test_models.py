@@ -61,6 +61,15 @@ def test_inputs_may_come_as_torch_export_takes_them(tmp_path: Path) -> None:
     assert fn(*inputs, **kwargs).tolist() == [7.0, 7.0]
     assert as_call((torch.add, 1, {"alpha": 2})) == (torch.add, (1, {"alpha": 2}), {})
     assert as_call((torch.nn.Identity, (1, 2))) == (torch.nn.Identity, ((1, 2),), {})
+    net = torch.nn.Linear(2, 2)
+    assert as_call((net, (1,))) == (net, (1,), {})
+
+
+def test_a_tuple_that_is_one_input_stays_one() -> None:
+    def of_a_pair(pair: tuple[int, int], scale: int = 1) -> int:
+        return sum(pair) * scale
+
+    assert as_call((of_a_pair, (1, 2))) == (of_a_pair, ((1, 2),), {})
 
 
 def test_mistakes_are_one_sentence(tmp_path: Path) -> None:
