@@ -23,9 +23,9 @@ import torch
 
 from parity import tolerance
 from parity.core import untrusted
+from parity.core.backends.mps import KEY
 from parity.core.results import COMPARED
 from parity.devices import Call, Fault, resolve
-from parity.devices.mps import KEY
 from parity.devices.operator_table import functions, table_path
 from parity.engine import suite
 from parity.engine.examine import examine

@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from parity.core import outputs, untrusted
+from parity.core.devices import BACKENDS
 from parity.core.errors import ArchiveError, RunFileError
 from parity.core.results import Json
 from parity.core.untrusted import Archive
@@ -141,7 +142,7 @@ def _vocabulary() -> set[str]:
     """Words of the suite, which stay even where a person or a machine is called so."""
     names = {i.row.name for i in suite.select(source="all")} | {i.row.family for i in suite.select()}
     words = {w for n in names for w in n.replace(":", ".").replace("_", ".").split(".")}
-    return names | words | {"mps", "cpu", "cuda", "sim", "auto", "torch", "parity", "python", "darwin", "macos", "linux"}
+    return names | words | {*BACKENDS, "cpu", "sim", "auto", "torch", "parity", "python", "darwin", "macos", "linux"}
 
 
 # ------------------------------------------------------------------------------------------------------ what one holds

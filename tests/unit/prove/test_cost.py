@@ -10,8 +10,8 @@ import torch
 from commands import said as told
 
 from parity.core import project
+from parity.core.backends.mps import KEY
 from parity.devices import Call, Fault, resolve
-from parity.devices.mps import KEY
 from parity.devices.operator_table import with_kernel
 from parity.engine.options import RunOptions
 from parity.prove import cost
