@@ -31,8 +31,8 @@ KERNELS: tuple[Callable[[Tensor], object], ...] = (torch.exp, torch.sin, torch.s
 SHAPES = 30  # new ones for each operator with a graph
 BATCHES = 3  # in which they come, each with its growth of memory
 AGAIN = 3  # calls with a shape that is known, of which the shortest counts
-CALLS, ROUNDS, COPIES = 100, 9, 40
-LIMIT = 60.0  # seconds, after which no further shape is tried
+CALLS, ROUNDS, COPIES = 100, 5, 40
+LIMIT = 60.0  # seconds for all of it; after half of them no further shape is tried
 MOST = 1e12  # of a value, whatever its unit: another one is no measurement
 
 
@@ -88,16 +88,16 @@ class Costs:
         return f"{self.device}{chip}{simulated}, {self.os}, torch {self.torch}"
 
 
-def measured(device: Device) -> Costs:
+def measured(device: Device, limit: float = LIMIT) -> Costs:
     """What a device takes. Whatever it raises is raised."""
     with device.active():
-        pieces = {name: _spread(values) for name, values in _samples(device).items()}
+        pieces = {name: _spread(values) for name, values in _samples(device, limit).items()}
     f = fingerprint(device)
     cores, memory = os.cpu_count() or 1, machine.total_memory()
     return Costs(device.name, f.device_name, f.os, f.torch, device.simulated, cores, memory, **pieces)
 
 
-def _samples(device: Device) -> Mapping[str, Sequence[float]]:
+def _samples(device: Device, limit: float) -> Mapping[str, Sequence[float]]:
     """The values of each piece, in the order in which they came."""
     scalar = device.upload(torch.ones(1))
     copies = [*_timed(device, COPIES, lambda: device.upload(torch.ones(1)))]
@@ -105,7 +105,7 @@ def _samples(device: Device) -> Mapping[str, Sequence[float]]:
     first = device.upload(torch.rand(4, 4))
     for call in GRAPHS:  # what a library takes when it is first used is no graph's
         call(first)
-    graphs, memory, until = list[float](), list[float](), time.monotonic() + LIMIT
+    graphs, memory, until = list[float](), list[float](), time.monotonic() + limit / 2
     for batch in range(BATCHES):
         before, many = _occupied(device), len(graphs)
         for k in range(batch, SHAPES, BATCHES):

@@ -20,9 +20,10 @@ def job(given: Given) -> Job:
 
 
 def costs(given: Given) -> Job:
-    """What the device takes for the pieces of a run, or that it compiles no graphs. given: device, faults, setup."""
-    name, faults, setup = given.asked
+    """What the device takes for the pieces of a run, or that it compiles no graphs. given: device, faults, setup,
+    seconds."""
+    name, faults, setup, seconds = given.asked
     if setup:
         run_setup(setup)
     device = resolve(name, load_faults(faults) if faults else ())
-    yield {"costs": asdict(measured(device)) if device.keeps_graphs else None}
+    yield {"costs": asdict(measured(device, seconds)) if device.keeps_graphs else None}

@@ -129,9 +129,9 @@ def _here(said: str, folder: Path) -> str:
 def _costs(given: tuple[str, str, str], folder: Path, seconds: float) -> Step:
     """What the device takes for the pieces of a run."""
     heard: list[Event] = []
-    step = _ran("costs", (COSTS, given), folder / "costs.txt", seconds, heard)
+    step = _ran("costs", (COSTS, (*given, seconds)), folder / "costs.txt", seconds, heard)
     if not heard:
-        return step
+        return replace(step, said="the time was too short for it") if step.late else step
     tree = heard[0]["costs"]
     if tree is None:
         return replace(step, said="it compiles no graphs, so none were timed")

@@ -92,10 +92,9 @@ def test_what_is_timed_is_what_it_is_taken_for(calls: tuple[Callable[..., object
     assert (len(made.keys), len(made.kernels)) == ((len(calls), 0) if graphs else (0, len(calls)))
 
 
-def test_it_takes_no_longer_than_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_takes_no_longer_than_its_limit() -> None:
     """A slow device is measured at fewer shapes."""
-    monkeypatch.setattr(costs, "LIMIT", 0.0)
-    assert measured(compiling(GRAPH)).pieces["graph"].samples == len(costs.GRAPHS)
+    assert measured(compiling(GRAPH), limit=0.0).pieces["graph"].samples == len(costs.GRAPHS)
 
 
 SPREAD = Spread(0.001, 0.002, 0.003, 9)

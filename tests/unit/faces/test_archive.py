@@ -145,6 +145,8 @@ def test_a_device_that_compiles_graphs_is_measured(tmp_path: Path) -> None:
     """Another one is not, which is no failure."""
     assert archive._costs(("sim", "", ""), tmp_path, 60.0).said == "it compiles no graphs, so none were timed"
     assert not (tmp_path / "costs.json").exists()
+    late = archive._costs(("sim:mps", "", ""), tmp_path, 0.0)
+    assert (late.late, late.said) == (True, "the time was too short for it")
     step = archive._costs(("sim:mps", "", ""), tmp_path, 60.0)
     assert (step.code, step.said[:14], step.said[-3:]) == (0, "a graph takes ", " ms")
     held = stored.convert(json.loads((tmp_path / "costs.json").read_text()), Costs)
