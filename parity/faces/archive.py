@@ -30,6 +30,7 @@ MINUTES = 10.0
 PER_FAMILY = 3  # ops of each family that the run takes
 COSTS_SHARE, REPORTED_SHARE, RUN_SHARE = 0.2, 0.3, 0.9  # of what is left of the time when the step begins
 AUDIT_SECONDS = 60.0  # at least: it needs few, and is worth them after a run that took all the time
+COSTS_SECONDS = 30.0  # at least, of which a process takes some until it measures
 GRACE = 30.0  # seconds in which a step that was asked to stop stores what it has
 HUNG = 60.0  # seconds after which a reported case is ended
 INTERRUPTED, ABSENT = 130, 4
@@ -108,7 +109,7 @@ def _steps(asked: Asked, folder: Path, until: float) -> Iterator[Step]:
         return
     device, verdict = answer["device"], answer["verdict"]
     yield replace(step, code={"healthy": 0, "suspect": 1}.get(verdict, ABSENT), said=f"{device}: {verdict}")
-    yield _costs((device, asked.faults, setup), folder, left(COSTS_SHARE))
+    yield _costs((device, asked.faults, setup), folder, max(COSTS_SECONDS, left(COSTS_SHARE)))
     yield _reported((device, asked.faults, setup), folder, left(REPORTED_SHARE))
     run, ops = folder / "run.jsonl", asked.patterns or spread()
     options = ["--device", device, "--study", "reach", "-n", str(asked.workers), "--output", str(run)]
