@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from parity.checks.operators import ATEN_NOT_UNIQUE, LARGEST, CallResult, OperatorCall, Reader, compared
+from parity.core.devices import backend_of
 from parity.core.observer import Functions, Operators, has_number, in_backward, lies_on, name_of, no_results
 from parity.devices.base import Device
 from parity.execution.execute import with_memory
@@ -32,7 +33,6 @@ OTHERS = frozenset(
         *("debugprims", "export", "inductor", "inductor_prims", "prims", "profiler", "rngprims", "static_runtime", "symm_mem"),
     )
 )
-BACKENDS = {"cuda": "CUDA", "mps": "MPS", "xpu": "XPU"}
 
 
 @dataclass(slots=True)
@@ -196,7 +196,7 @@ def _composed(func: Any, kind: str) -> Any | None:
     """The key of the kernel that makes an operator of others, if devices of this type have none of their own."""
     has = functools.partial(torch._C._dispatch_has_kernel_for_dispatch_key, func.name())
     keys = ("CompositeExplicitAutograd", "CompositeImplicitAutograd")
-    made = None if has(BACKENDS.get(kind, "PrivateUse1")) else next(filter(has, keys), None)
+    made = None if has(backend_of(kind).key) else next(filter(has, keys), None)
     return made and getattr(torch._C.DispatchKey, made)
 
 

@@ -12,17 +12,15 @@ from torch.optim import Optimizer
 from parity.comparing.captured import captured
 from parity.comparing.leaves import loose
 from parity.comparing.subject import Subject, copied
+from parity.core.devices import all_backends
 from parity.core.results import Raised
-from parity.devices import mps
 from parity.execution import execute as ex
 
 # torch's words for a tensor that numpy is to read on a device, for tensors on two devices, and for a device that is not there.
 NUMPY = re.compile(r"can't convert \S+ device type tensor to numpy", re.IGNORECASE)
 SIDES = re.compile(r"same device|two devices|Placeholder storage|is on cpu\b|on cpu,? but|device type", re.IGNORECASE)
 LENGTHS = re.compile(r"should be a 1D CPU int64 tensor")  # of packed sequences
-REFUSED_DTYPE = re.compile(r"(?:doesn't|does not) support (float64|complex128)")
 CASTS = {"float64": "float32", "complex128": "complex64"}
-ON_THE_CPU = f"{mps.FALLBACK_VARIABLE}=1 in the environment runs it on the CPU (slower)"
 ABSENT = re.compile(r"not compiled with CUDA|NVIDIA driver|not linked with support for|not a .*supported device", re.IGNORECASE)
 MISSING = re.compile(r"missing \d+ required (positional|keyword-only) argument")  # Python's words
 UNEXPECTED = re.compile(r"unexpected keyword argument '(\w+)'")  # Python's words
@@ -39,8 +37,9 @@ def advice(s: Subject, message: str, made: str, where: str) -> str:
             "pack_padded_sequence takes lengths on the CPU alone, whatever the device: pass lengths.cpu() to it; or let what "
             f"calls the model keep them there (keep_on_cpu={names[0] if names else '...'} in assert_parity and parity.locate)"
         )
-    if refused := REFUSED_DTYPE.search(message):
-        return cast(refused[1])
+    for backend in all_backends():
+        if backend.no_float64 and (refused := backend.no_float64.search(message)):
+            return cast(refused[1] if refused.re.groups else "float64")
     if NUMPY.search(message):
         return "numpy reads the memory of the CPU alone: call .cpu() before .numpy(), or compute with torch instead"
     if SIDES.search(message) and made and made.partition(" at ")[2] in where:
@@ -106,6 +105,13 @@ def _unregistered(kind: str, module: nn.Module, name: str) -> str:
         f"'{name}' of {kind} is a tensor that is neither a parameter nor a buffer, so it stays on the CPU: register it "
         "(self.register_buffer) or pass it in"
     )
+
+
+def on_the_cpu(message: str) -> str:
+    """What lets an operator that is not there run on the CPU, if the message names it."""
+    variables = (b.fallback_variable for b in all_backends() if b.fallback_variable)
+    found = next((v for v in variables if v in message), "")
+    return f"{found}=1 in the environment runs it on the CPU (slower)" if found else ""
 
 
 def cast(dtype: str) -> str:

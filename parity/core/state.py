@@ -21,7 +21,7 @@ import torch
 from torch.autograd import forward_ad
 from torch.nn.modules import module as modules
 
-from parity.core import processes
+from parity.core import devices, processes
 
 _C: Any = torch._C
 _signal: Any = importlib.import_module("_signal")  # `signal.getsignal` takes ten times as long where Python handles the signal
@@ -54,7 +54,7 @@ def _put_inference(on: bool) -> None:
 _inference, _grad, _any_autocast = torch.is_inference_mode_enabled, torch.is_grad_enabled, _C._is_any_autocast_enabled
 _threads, _dtype = _C._is_multithreading_enabled, torch.get_default_dtype
 _forward, _anomalies = _C._is_fwd_grad_enabled, _C.is_anomaly_enabled
-AUTOCAST = [t for t in ("cpu", "cuda", "mps", "xpu", "privateuseone") if torch.amp.is_autocast_available(t)]
+AUTOCAST = [t for t in ("cpu", *devices.BACKENDS, "privateuseone") if torch.amp.is_autocast_available(t)]
 
 
 def _autocast() -> tuple[str, ...]:
@@ -167,6 +167,9 @@ def _pair(name: str) -> Piece:
     return Piece(name, get, lambda v: put(*v) if isinstance(v, tuple) else put(v))
 
 
+PRECISION = "float32_matmul_precision"
+
+
 def _precision() -> str:
     """torch refuses to give it where its backends differ."""
     try:
@@ -227,15 +230,15 @@ def _handler(name: str) -> Piece:
 
 
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGALRM", "SIGCHLD", "SIGUSR1")  # that change what becomes of a run
-BACKENDS = """cublas_allow_tf32 cublas_allow_fp16_reduced_precision_reduction cublas_allow_bf16_reduced_precision_reduction
-    cublas_allow_fp16_accumulation cudnn_allow_tf32 cudnn_benchmark cudnn_deterministic cudnn_enabled mkldnn_enabled
+PAIRS = """cublas_allow_tf32 cublas_allow_fp16_accumulation cudnn_deterministic cudnn_enabled mkldnn_enabled
     mkldnn_deterministic nnpack_enabled qengine math_sdp_allow_fp16_bf16_reduction
     cpu_allow_fp16_reduced_precision_reduction deterministic_fill_uninitialized_memory"""
+OF_BACKENDS = [f.pair for b in devices.all_backends() for f in b.flags if f.pair != PRECISION]
 _DEVICE: Any = torch._GLOBAL_DEVICE_CONTEXT
 FLAGS = (
     Piece("the default device", lambda: getattr(_DEVICE, "device_context", None), partial(setattr, _DEVICE, "device_context")),
-    Piece("float32_matmul_precision", _precision, _put_precision),  # first, because it sets others
-    *(_pair(name) for name in BACKENDS.split() if hasattr(_C, f"_get_{name}")),
+    Piece(PRECISION, _precision, _put_precision),  # first, because it sets others
+    *(_pair(name) for name in (*PAIRS.split(), *OF_BACKENDS) if hasattr(_C, f"_get_{name}")),
     *(_attention(name) for name in ("flash", "mem_efficient", "math", "cudnn")),
     Piece("the number of threads", torch.get_num_threads, torch.set_num_threads),
     Piece(

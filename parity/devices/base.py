@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from parity.core import state
+from parity.core.devices import Backend, backend_of
 from parity.core.processes import asked_to_stop, deadly
 
 
@@ -27,6 +28,11 @@ class Device(ABC):
     simulated: bool = False
     shares_memory: bool = False
     keeps_graphs: bool = False
+
+    @property
+    def backend(self) -> Backend:
+        """What parity knows of its backend."""
+        return backend_of(self.name)
 
     def upload(self, t: Tensor) -> Tensor:
         """A copy on the device of a dense CPU tensor (a base storage; views are made on the device)."""

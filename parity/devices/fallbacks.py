@@ -9,8 +9,21 @@ from typing import Any
 
 import torch
 
-FALLBACK_TEXT = "fall back to run on the CPU"
+from parity.core.devices import all_backends
+
+FALLBACK_TEXT = "fall back to run on the CPU"  # of MPS, and of every backend that has taken over its words
+UNNAMED = "an operator that torch does not name"
 MOST = 1000  # warnings that are kept of a case: a call may warn without end
+
+
+def fell_back(message: str) -> str:
+    """The operator that a warning says to have run on the CPU, in words where it names none; "" where it says no such thing."""
+    if FALLBACK_TEXT in message:
+        return message.split(" is not currently", 1)[0].removeprefix("The operator ").strip("'")
+    for backend in all_backends():
+        if backend.fallback and (match := backend.fallback.search(message)):
+            return match[1] or UNNAMED
+    return ""
 
 
 @contextmanager
@@ -19,9 +32,8 @@ def listening(notes: list[str]) -> Iterator[None]:
     first operator of a process."""
 
     def hear(message: Warning | str, *_: Any, **__: Any) -> None:
-        text = str(message)
-        if FALLBACK_TEXT in text and len(notes) < MOST:
-            notes.append(text.split(" is not currently", 1)[0].removeprefix("The operator ").strip("'"))
+        if len(notes) < MOST and (name := fell_back(str(message))):
+            notes.append(name)
 
     before = torch.is_warn_always_enabled()
     with warnings.catch_warnings():

@@ -9,23 +9,19 @@ from collections.abc import Mapping
 import torch
 
 from parity.core import extensions
+from parity.core.devices import all_backends
 from parity.core.health import Health
 from parity.core.machine import IMAGE, asked
 from parity.core.results import Fingerprint
 from parity.core.version import __version__
-from parity.devices import mps
 from parity.devices.base import Device
 
-# Variables of torch, including those of its MPS library, are recognized by these prefixes.
+# Variables of torch, including those of its backends, are recognized by these prefixes.
 PREFIXES = ("PYTORCH_", "TORCH_ALLOW_TF32", "MTL_")
 # Variable -> what it does to results.
 VARIABLES = {
-    **mps.VARIABLES,
-    **mps.MORE_VARIABLES,
+    **{name: effect for b in all_backends() for name, effect in b.variables.items()},
     "ATEN_CPU_CAPABILITY": "kernels of the reference for other vector instructions",
-    "CUBLAS_WORKSPACE_CONFIG": "which algorithms cuBLAS may take; :4096:8 and :16:8 make it deterministic",
-    "CUDA_LAUNCH_BLOCKING": "1 waits after every kernel, which hides races",
-    "CUDNN_LOGDEST_DBG": "cuDNN writes what it runs",
     **dict.fromkeys(IMAGE, "the image of GitHub's runner, whose macOS and drivers change with it"),
     "DNNL_DEFAULT_FPMATH_MODE": "oneDNN may compute float32 in a narrower dtype",
     "ONEDNN_DEFAULT_FPMATH_MODE": "oneDNN may compute float32 in a narrower dtype",
@@ -33,9 +29,7 @@ VARIABLES = {
     "ONEDNN_MAX_CPU_ISA": "kernels of the reference for other vector instructions",
     "MKL_CBWR": "in which order MKL sums",
     "MKL_NUM_THREADS": "in how many parts the reference sums",
-    "NVIDIA_TF32_OVERRIDE": "0 forbids TF32 in NVIDIA's libraries, whatever torch asks for",
     "OMP_NUM_THREADS": "in how many parts the reference sums",
-    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1 lets cuBLAS compute float32 products in TF32",
 }
 
 

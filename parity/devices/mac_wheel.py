@@ -1,4 +1,5 @@
-"""A macOS wheel of torch, read as data: its operator table, and whether all that `parity.devices.mps` assumes stands in it.
+"""A macOS wheel of torch, read as data: its operator table, and whether all stands in it that `parity.core.backends.mps`
+assumes.
 
 Nothing of it is installed, imported or run, so that any machine can look at any version.
 """
@@ -10,9 +11,10 @@ from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 
+from parity.core.backends import mps
+from parity.core.devices import Text
 from parity.core.errors import WheelError
 from parity.core.untrusted import Archive, printable
-from parity.devices import mps
 from parity.devices.operator_table import Table, parsed
 
 TABLE = "torchgen/packaged/ATen/native/native_functions.yaml"
@@ -75,7 +77,7 @@ class MacWheel:
         return literal.encode() in self.library
 
     def missing(self) -> tuple[str, ...]:
-        """What of `parity.devices.mps` does not hold in this torch, a sentence each; none where all does."""
+        """What of `parity.core.backends.mps` does not hold in this torch, a sentence each; none where all does."""
         return (*self._texts(), *self._names(), *self._kernels())
 
     def _texts(self) -> Iterator[str]:
@@ -135,5 +137,5 @@ def _symbols(operator: str) -> Iterator[str]:
         yield f"wrapper_{mps.KEY}_{name}_{overload}" if overload else f"wrapper_{mps.KEY}_{name}"
 
 
-def _span(text: mps.Text) -> str:
+def _span(text: Text) -> str:
     return " ".join(f"{word} {v}" for word, v in (("from", text.since), ("until", text.until)) if v)

@@ -2,7 +2,7 @@
 the dtype.
 
 Which operators have a kernel stands in torch's operator table, of the installed torch or of another one. What a kernel refuses
-stands in its own words (`parity.devices.mps`), each with the versions of torch that have them; here stands at which calls.
+stands in its own words (`parity.core.backends.mps`), each with the versions of torch that have them; at which calls, here.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from parity.devices import mps
+from parity.core.backends import mps
 from parity.devices.operator_table import TORCHVISION_ON_MPS, Table
 
 # Registered for MPS outside of the table: on the CPU, unless a later torch has a kernel for what they are made of ...

@@ -1,7 +1,8 @@
-"""Native devices, by torch's own names: the CPU, MPS, CUDA (and ROCm), XPU, and any other backend that torch knows."""
+"""Native devices, by torch's own names: the CPU, and any other backend that torch knows (`parity.core.devices.Backend`)."""
 
 from __future__ import annotations
 
+import contextlib
 import platform
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from parity.devices import mps
+from parity.core.devices import torch_at
 from parity.devices.base import Device
 
 
@@ -33,95 +34,61 @@ class CpuDevice(Device):
 
 
 class NativeDevice(Device):
-    """A backend with a module `torch.<type>`, of which only what is there is used."""
+    """A backend with a module `torch.<type>`, of which only what is there is used, as its table says."""
 
     def __init__(self, torch_device: torch.device, module: Any, name: str | None = None) -> None:
         """module: `torch.cuda` and the like. name: how a person names it; the torch device's own otherwise."""
         self.torch_device, self.module = torch_device, module
         self.name = name or str(torch_device)
+        self.shares_memory, self.keeps_graphs = self.backend.shares_memory, self.backend.keeps_graphs
+        self._which = () if self.backend.alone else (torch_device,)  # what its functions take
 
     def upload(self, t: Tensor) -> Tensor:
-        """A copy on the device of a dense CPU tensor. CUDA need not be waited for: it has read pageable memory when its copy
-        returns (CUDA's documentation, "API synchronization behavior"), and every wait costs as much as a small kernel, or ten
-        times as much where other processes use the device too. Pinned memory it reads later."""
-        early = self.torch_device.type == "cuda" and not t.is_pinned()
+        """A copy on the device of a dense CPU tensor. Pinned memory is read later than the copy returns, on every backend."""
+        early = self.backend.reads_at_once and not t.is_pinned()
         return t.detach().to(self.torch_device, copy=True, non_blocking=early)
 
-    def synchronize(self) -> None:
-        """Wait for this device; asynchronous errors are raised here."""
-        self.module.synchronize(self.torch_device)
-
-    def seed(self, n: int) -> None:
-        """Seed this device's own generator."""
-        with self.module.device(self.torch_device):
-            self.module.manual_seed(n)
-
-    def memory(self) -> dict[str, int]:
-        """Bytes allocated by tensors, reserved by the allocator, and on the device in all."""
-        figures = {
-            "allocated": _call(self.module, "memory_allocated", self.torch_device),
-            "reserved": _call(self.module, "memory_reserved", self.torch_device),
-        }
-        properties = _call(self.module, "get_device_properties", self.torch_device)
-        figures["total"] = getattr(properties, "total_memory", None)
-        return {k: int(v) for k, v in figures.items() if v is not None}
-
-    def release(self) -> None:
-        """Give back what torch's allocator keeps."""
-        _call(self.module, "empty_cache")
-
-    def facts(self) -> dict[str, str]:
-        """Name, compute capability and driver, as far as the backend says."""
-        index = self.torch_device
-        facts = {
-            "chip": _call(self.module, "get_device_name", index),
-            "capability": _call(self.module, "get_device_capability", index),
-            "driver": _driver(index.type),
-        }
-        return {k: _text(v) for k, v in facts.items() if v not in (None, "")}
-
-
-class MpsDevice(NativeDevice):
-    """Apple's GPU. `torch.mps` knows one device, and its functions take none as an argument."""
-
-    shares_memory = True
-    keeps_graphs = True
-
-    def __init__(self, torch_device: torch.device, module: Any, backend: Any) -> None:
-        """module: `torch.mps`. backend: `torch.backends.mps`, which names the chip."""
-        super().__init__(torch_device, module, "mps")
-        self.backend = backend
-
     def download(self, t: Tensor) -> Tensor:
-        """A detached copy on the CPU; waits first, so that an error of an earlier kernel is not blamed on the copy."""
-        self.synchronize()
+        """A detached copy on the CPU. Where errors of earlier kernels would come with it, it waits first, so that they are not
+        blamed on the copy."""
+        if self.backend.waits:
+            self.synchronize()
         return super().download(t)
 
     def synchronize(self) -> None:
-        """Wait for every command buffer; errors such as an index out of bounds are raised here."""
-        self.module.synchronize()
+        """Wait for this device; asynchronous errors are raised here."""
+        self.module.synchronize(*self._which)
 
     def seed(self, n: int) -> None:
-        """Seed the MPS generator; its stream is another than the CPU's."""
-        self.module.manual_seed(n)
+        """Seed this device's own generator."""
+        with contextlib.nullcontext() if self.backend.alone else self.module.device(self.torch_device):
+            self.module.manual_seed(n)
 
     def memory(self) -> dict[str, int]:
-        """Bytes in tensors, bytes that Metal has given out, and the size that the system recommends to stay under."""
-        figures = {key: _call(self.module, name) for key, name in mps.MEMORY_FUNCTIONS.items()}
+        """Bytes allocated by tensors, reserved by the allocator, and on the device in all, or recommended at most."""
+        figures = {figure: _call(self.module, name, *self._which) for figure, name in self.backend.memory.items()}
+        figures["total"] = getattr(self._properties(), "total_memory", None)
         return {k: int(v) for k, v in figures.items() if v is not None}
 
     def release(self) -> None:
-        """Give back what the allocator keeps, and the compiled graphs where this torch can: 2.13 cannot."""
-        super().release()
-        _call(self.module, mps.CLEAR_GRAPHS)
+        """Give back what torch's allocator keeps, and the compiled graphs where this torch can."""
+        for name in self.backend.releases:
+            _call(self.module, name)
 
     def facts(self) -> dict[str, str]:
-        """Chip, number of GPU cores, and the macOS version and build: its MPSGraph is the driver."""
-        facts = {
-            **{key: _call(self.backend, name) for key, name in mps.FACTS.items()},
-            "driver": f"macOS {platform.mac_ver()[0]}" if platform.mac_ver()[0] else None,
-        }
+        """Name, capability, driver and what else the backend says of itself."""
+        facts = {fact: self._asked(path) for fact, path in self.backend.facts.items()}
+        properties = self._properties()
+        facts |= {fact: getattr(properties, name, None) for fact, name in self.backend.properties.items()}
+        facts.setdefault("driver", self.backend.driver())
         return {k: _text(v) for k, v in facts.items() if v not in (None, "")}
+
+    def _asked(self, path: str) -> Any:
+        owner, _, name = path.rpartition(".")
+        return _call(torch_at(owner) if owner else self.module, name, *self._which)
+
+    def _properties(self) -> Any:
+        return None if self.backend.alone else _call(self.module, "get_device_properties", *self._which)
 
 
 def _call(module: Any, name: str, *args: Any) -> Any:
@@ -133,18 +100,6 @@ def _call(module: Any, name: str, *args: Any) -> Any:
         return function(*args)
     except (RuntimeError, AssertionError, NotImplementedError):
         return None
-
-
-def _driver(device_type: str) -> str:
-    if device_type != "cuda":
-        return ""
-    versions = {"CUDA": torch.version.cuda, "HIP": torch.version.hip}
-    parts = [f"{k} {v}" for k, v in versions.items() if v]
-    if (driver := _call(torch._C, "_cuda_getDriverVersion")) is not None:
-        parts.append(f"driver {driver}")
-    if (cudnn := _call(torch.backends.cudnn, "version")) is not None:
-        parts.append(f"cuDNN {cudnn}")
-    return ", ".join(parts)
 
 
 def _text(value: Any) -> str:

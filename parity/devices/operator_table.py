@@ -15,8 +15,8 @@ from pathlib import Path
 import torch
 
 from parity.core import untrusted
+from parity.core.backends.mps import KEY
 from parity.core.errors import DeviceError
-from parity.devices.mps import KEY
 
 LARGEST = 8 << 20  # bytes of a table; torch's has 0.7 MB
 OPERATOR = re.compile(r"\w+(\.\w+)?")

@@ -112,7 +112,7 @@ def _subnormal(device: Device, facts: known.DtypeFacts) -> str:
 
 def is_fast(device: Device) -> bool:
     """Whether the tables of fast functions judge it (`tolerances/mps-fast.toml`): Metal's fast math, by what it computes."""
-    return device.name.partition(":")[0] == "mps" and math_mode(device) == "fast"
+    return device.backend.has_fast_math and math_mode(device) == "fast"
 
 
 def math_mode(device: Device) -> str:

@@ -9,8 +9,8 @@ import re
 
 import torch
 
+from parity.core.devices import all_backends
 from parity.core.processes import asked_to_stop
-from parity.devices import mps
 
 REFUSED, OOM, ERROR = "refused", "oom", "error"
 MOST_WORDS = 6000  # characters of a message that are read
@@ -24,20 +24,7 @@ def _rules(types: tuple[type[BaseException], ...], *patterns: str) -> tuple[_Rul
     return tuple((types, re.compile(p, re.DOTALL)) for p in patterns)
 
 
-_MPS_REFUSALS: tuple[_Rule, ...] = tuple((w.types, w.pattern) for w in mps.REFUSALS)
-# CUDA's libraries in their own words: limits that their documentation names.
-_CUDA_REFUSALS: tuple[_Rule, ...] = (
-    *_rules(
-        (RuntimeError,),
-        r"is not supported on CUDA",
-        r"are not supported on CUDA",
-        r"HalfTensor is not supported",
-        r"cudnn RNN backward can only be called in training mode",
-        r"CUBLAS_STATUS_NOT_SUPPORTED when calling",
-        r"rnn: hx is not contiguous",
-    ),
-)
-# Words that every other backend of torch has for the same.
+# Words that every backend of torch has for the same.
 _GENERIC_REFUSALS: tuple[_Rule, ...] = (
     *_rules(
         (NotImplementedError, RuntimeError),
@@ -59,13 +46,7 @@ _GENERIC_REFUSALS: tuple[_Rule, ...] = (
 )
 _OUT_OF_MEMORY = re.compile(
     "|".join(
-        (
-            *(w.pattern.pattern for w in mps.OUT_OF_MEMORY),
-            r"DefaultCPUAllocator: (can't|not enough)",
-            "CUDNN_STATUS_ALLOC_FAILED",
-            "CUBLAS_STATUS_ALLOC_FAILED",
-            "OUT_OF_(DEVICE|HOST)_MEMORY",
-        )
+        (*(w.pattern.pattern for b in all_backends() for w in b.out_of_memory), r"DefaultCPUAllocator: (can't|not enough)")
     ),
     re.IGNORECASE,
 )
@@ -110,4 +91,4 @@ def classify(exc: BaseException, stage: str = "run") -> str:
     return ERROR
 
 
-_RULES = _MPS_REFUSALS + _CUDA_REFUSALS + _GENERIC_REFUSALS
+_RULES = (*((w.types, w.pattern) for b in all_backends() for w in b.refusals), *_GENERIC_REFUSALS)

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from parity.core import extensions, project
-from parity.core.devices import SIMULATED, USUAL
+from parity.core.devices import SIMULATED, USUAL, backend_of
 from parity.core.errors import DeviceError, UsageError, near
 from parity.devices.base import Device
-from parity.devices.native import CpuDevice, MpsDevice, NativeDevice
+from parity.devices.native import CpuDevice, NativeDevice
 from parity.devices.sim import Fault, simulated
 
 # Types that torch parses but that cannot compute numbers here.
@@ -51,9 +51,7 @@ def resolve(name: str, faults: Sequence[Fault] = ()) -> Device:
     if kind == "cpu":
         return CpuDevice()
     module = _available(name, kind, index)
-    if kind == "mps":
-        return MpsDevice(torch.device("mps"), module, torch.backends.mps)
-    return NativeDevice(torch.device(kind, index or 0), module)
+    return NativeDevice(torch.device(kind) if backend_of(kind).alone else torch.device(kind, index or 0), module)
 
 
 def _first_accelerator() -> str:
@@ -90,19 +88,9 @@ def _available(name: str, kind: str, index: int | None) -> Any:
     module = getattr(torch, kind, None)
     way_out = "name a device that is here (--device auto finds one), or test without hardware: --device sim:mps"
     if module is None or not module.is_available():
-        reason = _why_absent(kind)
+        reason = backend_of(kind).absent() or f"torch {torch.__version__} sees no {kind} device"
         raise DeviceError(f"device '{name}' is not available: {reason}; {way_out}")
     count = int(module.device_count())
     if (index or 0) >= count:
         raise DeviceError(f"device '{name}' is not available: torch sees {count} device(s) of type {kind}; {way_out}")
     return module
-
-
-def _why_absent(kind: str) -> str:
-    if kind == "mps":
-        if not torch.backends.mps.is_built():
-            return f"torch {torch.__version__} is built without MPS (it needs macOS on Apple silicon)"
-        return "no Metal device is visible, or macOS is older than 14.0"
-    if kind == "cuda" and torch.version.cuda is None and torch.version.hip is None:
-        return f"torch {torch.__version__} is built without CUDA"
-    return f"torch {torch.__version__} sees no {kind} device"

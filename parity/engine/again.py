@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 
 from parity.core import notation
 from parity.core.child import BEGIN
+from parity.core.devices import backend_of
 from parity.core.results import Record
 from parity.engine.child import Child, Limit, Watch, surroundings
 from parity.engine.inquest import How
@@ -38,8 +39,6 @@ AFTER_OTHERS = 90.0  # of these, for those that are tried after the cases before
 PER_PROCESS = 24  # findings for which another process is worth its start
 MOST_EARLY = 64  # processes at once before the end of a run
 DEATHS = 4  # of processes of one share of the findings, after which the rest is left
-# Flags that a process reads from its environment at its start: (name, value that turns it off), by the type of the device.
-ENVIRONMENT: dict[str, tuple[tuple[str, str], ...]] = {"mps": (("PYTORCH_MPS_FAST_MATH", "0"),)}
 
 
 class Early:
@@ -132,7 +131,7 @@ def again(
 
 def set_variables(kind: str) -> tuple[tuple[str, str], ...]:
     """The flags of the environment that are set to another value than off, with that value. kind: the type of the device."""
-    return tuple((name, off) for name, off in ENVIRONMENT.get(kind, ()) if os.environ.get(name, off) != off)
+    return tuple((name, off) for name, off in backend_of(kind).retried if os.environ.get(name, off) != off)
 
 
 # ------------------------------------------------------------------------------------------------------- the processes

@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import Any, Self
 
 from parity.core import untrusted
+from parity.core.devices import BACKENDS
 from parity.core.errors import UsageError
 from parity.store.code import LARGEST_CODE
 
-DEVICE_HELP = "mps, cuda, xpu, sim, sim:mps, cpu, or auto: the first accelerator that torch reports, else sim:mps"
+DEVICES = f"{', '.join(BACKENDS)}, sim, sim:mps, cpu, or auto: the first accelerator"
+DEVICE_HELP = f"{DEVICES} that torch reports, else sim:mps"
 FAULTS_HELP = "faults for a simulated device: a Python file, or an installed module by its name"
 SETUP_HELP = (
     "Python that every process runs first: backend flags, a backend's import; or faults for a simulated device: a file with "
@@ -258,9 +260,7 @@ class RunOptions:
         metavar="PATTERN",
         flags=("op",),
     )
-    device: str = _option(
-        "auto", DEVICE_HELP + " (auto by default)", "mps, cuda, xpu, sim, sim:mps, cpu, or auto: the first accelerator"
-    )
+    device: str = _option("auto", DEVICE_HELP + " (auto by default)", DEVICES)
     dtype: tuple[str, ...] = _option((), "only this dtype (repeatable, or separated by commas)", "only this dtype (repeatable)")
     family: tuple[str, ...] = _option(
         (), "only this family (repeatable, or separated by commas)", "only this family (repeatable)"

@@ -1,7 +1,7 @@
 """`parity doctor --archive`: the most revealing checks on a device that nobody has tried yet, within minutes, in one archive.
 
-Each step (the examination, the reported cases, a run, its reach) is a process of its own; whatever becomes of one, the next
-begins, and the archive is written in the end, after Ctrl-C too.
+Each step (the examination, what graphs and calls take, the reported cases, a run, its reach) is a process of its own;
+whatever becomes of one, the next begins, and the archive is written in the end, after Ctrl-C too.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ from parity.report.archive import DIED, DIFFERS, Step
 
 MINUTES = 10.0
 PER_FAMILY = 3  # ops of each family that the run takes
-REPORTED_SHARE, RUN_SHARE = 0.3, 0.9  # of what is left of the time when the step begins
+COSTS_SHARE, REPORTED_SHARE, RUN_SHARE = 0.2, 0.3, 0.9  # of what is left of the time when the step begins
 AUDIT_SECONDS = 60.0  # at least: it needs few, and is worth them after a run that took all the time
+COSTS_SECONDS = 30.0  # at least, of which a process takes some until it measures
 GRACE = 30.0  # seconds in which a step that was asked to stop stores what it has
 HUNG = 60.0  # seconds after which a reported case is ended
 INTERRUPTED, ABSENT = 130, 4
-REPORTED = "parity.zoo.reported.job"
+REPORTED, COSTS = "parity.zoo.reported.job", "parity.engine.examining.costs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ def written(asked: Asked, hear: Callable[[str], None]) -> int:
 
 
 def _steps(asked: Asked, folder: Path, until: float) -> Iterator[Step]:
-    """The examination, the reported cases, the run and its reach, each as soon as the one before is through."""
+    """The examination, the costs, the reported cases, the run and its reach, each as soon as the one before is through."""
     setup = str(Path(asked.setup).absolute()) if asked.setup else ""
     code = [word for given in (asked.faults, setup) if given for word in ("--setup", given)]  # as a person names both
 
@@ -108,6 +109,7 @@ def _steps(asked: Asked, folder: Path, until: float) -> Iterator[Step]:
         return
     device, verdict = answer["device"], answer["verdict"]
     yield replace(step, code={"healthy": 0, "suspect": 1}.get(verdict, ABSENT), said=f"{device}: {verdict}")
+    yield _costs((device, asked.faults, setup), folder, max(COSTS_SECONDS, left(COSTS_SHARE)))
     yield _reported((device, asked.faults, setup), folder, left(REPORTED_SHARE))
     run, ops = folder / "run.jsonl", asked.patterns or spread()
     options = ["--device", device, "--study", "reach", "-n", str(asked.workers), "--output", str(run)]
@@ -123,6 +125,19 @@ def _here(said: str, folder: Path) -> str:
     """What a run said last, without what to do with files of a folder that is gone afterwards."""
     before, named, _ = said.partition(str(folder))
     return before.rpartition("; ")[0] if named else said
+
+
+def _costs(given: tuple[str, str, str], folder: Path, seconds: float) -> Step:
+    """What the device takes for the pieces of a run."""
+    heard: list[Event] = []
+    step = _ran("costs", (COSTS, (*given, seconds)), folder / "costs.txt", seconds, heard)
+    if not heard:
+        return replace(step, said="the time was too short for it") if step.late else step
+    tree = heard[0]["costs"]
+    if tree is None:
+        return replace(step, said="it compiles no graphs, so none were timed")
+    (folder / archive.COSTS).write_text(json.dumps(tree, indent=1) + "\n", encoding="utf-8")
+    return replace(step, said=f"a graph takes {1000 * tree['graph']['middle']:.1f} ms")
 
 
 def _reported(given: tuple[str, str, str], folder: Path, seconds: float) -> Step:

@@ -35,7 +35,6 @@ from parity.core.results import (
     Cause,
     Status,
 )
-from parity.devices import flags
 from parity.devices.base import Device
 from parity.findings.causes import A_COPY, skeleton
 from parity.judging.rules import rule_of
@@ -105,11 +104,11 @@ def _of_opinfo(row: Row) -> str:
 
 def _explaining_flag(case: Case, aspect: Aspect, device: Device, again: Again) -> str:
     """The name of the flag in force without which the case agrees, or ""."""
-    candidates = flags.in_force(device.torch_device.type)
+    candidates = [f for f in device.backend.flags if f.in_force()]
     if not candidates or not again(case, aspect):
         return ""
     for flag in candidates:
-        with flag.off():
+        with flag.without():
             if not again(case, aspect):
                 return flag.name
     return ""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from parity.comparing.advice import LENGTHS, ON_THE_CPU, cast
+from parity.comparing.advice import LENGTHS, cast, on_the_cpu
 from parity.comparing.places import Place
-from parity.devices import mps
+from parity.core.backends import mps
 from parity.devices.mps_calls import NOT_ON_MPS, Answer
 from parity.locating.located import PASSES, plural
 
@@ -149,7 +149,7 @@ def where(place: Place, pass_: str) -> str:
 def remedy(n: Need) -> str:
     """What the user may do about something that is missing."""
     if n.answer is Answer.MISSING:
-        return f"{ON_THE_CPU}; or move this part there, x.cpu() before and .to(device) behind"
+        return f"{on_the_cpu(mps.FALLBACK_VARIABLE)}; or move this part there, x.cpu() before and .to(device) behind"
     if "autocast" in n.why:
         wide = "float32, or the dtype of autocast, for all of its operands"
         return f"give it {wide}; or leave autocast here: with torch.autocast(..., enabled=False)"

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from parity.comparing import meter
-from parity.comparing.advice import ON_THE_CPU, raised_on_the_cpu
+from parity.comparing.advice import on_the_cpu, raised_on_the_cpu
 from parity.comparing.comparison import Comparison, ParityWarning
 from parity.comparing.difference import EQUAL, Difference, farthest, nearest
 from parity.comparing.function import attempted, compared, gives_numbers, plain_results, raised_at, target
@@ -39,7 +39,6 @@ from parity.core.errors import NothingCompared, ParityError, UsageError
 from parity.core.results import Raised, Status, Verdict
 from parity.devices import Device
 from parity.devices.fallbacks import listening
-from parity.devices.mps import FALLBACK_VARIABLE
 from parity.execution import execute as ex
 from parity.locating.calls import Search, SearchMode
 from parity.locating.located import SHOWN, Divergence, Located, called
@@ -78,7 +77,7 @@ def located(q: Request, seconds: float = math.inf, whole: bool = True, modules: 
     differs, agreement = "", tuple[str, ...]()
     if whole and search.broken:
         notes += _advice(q)
-        notes += (ON_THE_CPU,) if FALLBACK_VARIABLE in search.broken else ()
+        notes += (there,) if (there := on_the_cpu(search.broken)) else ()
     elif whole and not search.divergences:
         agreement = () if q.effort == FULL else tuple(_by_rounding(s, place, cotangents))
         if not agreement:

@@ -53,7 +53,8 @@ COST = """\
 What a run would cost on a Mac, where each new shape of an operator compiles a graph (MPSGraph) that stays in memory: graphs,
 minutes and memory on 3, 8 and 12 cores. Takes ops and options as parity run does, and examines at most 400 items of that run on
 sim:mps, evenly spaced. The costs of a graph, a kernel, a call and a copy are from public reports, low, middle and high, and are
-printed with their sources; nothing was measured on a Mac."""
+printed with their sources; nothing was measured on a Mac. An archive of parity doctor --archive among the arguments
+(parity-archive-DATE.zip) has those of one machine, which take their place, and the run is modelled there."""
 MUTANTS = """\
 Plant generic mutants, one at a time, in the kernels that rows of the catalog call on a simulated device, and report which of
 them the suite's ordinary cases find: by class, family and direction, with 95 % limits, and the survivors with the reason. A
@@ -232,8 +233,14 @@ def _cost(o: argparse.Namespace) -> int:
     asked = _of_run(o, ("profile",))
     if asked.time:
         raise UsageError("a limit of time is not modelled, only the cases of a profile; leave --time out")
-    from parity.prove import cost  # it loads torch
+    from parity.prove import cost  # they load torch
+    from parity.report.archive import costs_in
 
+    files = [name for name in asked.op if name.endswith(cost.OF_AN_ARCHIVE)]
+    if len(files) > 1:
+        raise UsageError(f"{' and '.join(files)} are two machines; name one archive")
+    there = costs_in(Path(files[0])) if files else None
+    asked = replace(asked, op=tuple(name for name in asked.op if name not in files))
     step = [0]
 
     def hear(done: int, total: int) -> None:
@@ -241,8 +248,8 @@ def _cost(o: argparse.Namespace) -> int:
             step[0] = done * 10 // total
             print(f"{done} of {plural(total, 'item')} counted", file=sys.stderr, flush=True)
 
-    dtypes = split(asked.dtype)
-    print(cost.render(cost.count(replace(asked, dtype=dtypes, family=split(asked.family)), hear), asked.profile))
+    made = cost.count(replace(asked, dtype=split(asked.dtype), family=split(asked.family)), hear)
+    print(cost.render(made, asked.profile, there))
     return 0
 
 

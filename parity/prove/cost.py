@@ -7,6 +7,7 @@ compiles a graph for each new key: operator, shapes, dtypes and scalars, without
 kernels, too, and no table says which, so the graphs are the most that a run can need.
 
 The costs of a graph, a kernel, a call and a copy are data (cost.toml), from public reports: a low, a middle and a high value.
+Those of an archive of `parity doctor` were measured, and replace them for its machine.
 Whether the processes of a run share one compiler is not known: low compiles in all of them at once, high one graph at a time.
 """
 
@@ -23,9 +24,10 @@ import torch
 
 from parity import tolerance
 from parity.core import untrusted
+from parity.core.backends.mps import KEY
 from parity.core.results import COMPARED
 from parity.devices import Call, Fault, resolve
-from parity.devices.mps import KEY
+from parity.devices.costs import Costs
 from parity.devices.operator_table import functions, table_path
 from parity.engine import suite
 from parity.engine.examine import examine
@@ -71,6 +73,7 @@ class Machine:
 
 
 MACHINES = (Machine(3, 7), Machine(8, 16), Machine(12, 32))  # a hosted runner, an M2, an M4 Pro
+OF_AN_ARCHIVE = ".zip"  # how the name of a file ends that `parity doctor --archive` wrote
 
 
 @dataclass(slots=True)
@@ -160,6 +163,14 @@ def costs() -> Mapping[str, Cost]:
     return {name: Cost(**entry) for name, entry in _table().items() if name != "metal"}
 
 
+def measured(there: Costs) -> Mapping[str, Cost]:
+    """The table with what was measured on a machine in place of the reports. What nothing measures stays."""
+    table = dict(costs())
+    for name, s in there.pieces.items():
+        table[name] = Cost(table[name].unit, f"measured there, {plural(s.samples, 'time')}", s.low, s.middle, s.high)
+    return table
+
+
 def _table() -> dict[str, Any]:
     return untrusted.toml(TABLE.read_text(encoding="utf-8"))
 
@@ -220,10 +231,13 @@ def _three(values: Sequence[float]) -> tuple[float, float, float]:
     return low, middle, high
 
 
-def render(counted: Counted, profile: str) -> str:
-    """The count, minutes and memory by machine, and where the costs are from."""
-    table, whole = costs(), counted.scale
-    first = modelled(counted, MACHINES[0], table)
+def render(counted: Counted, profile: str, there: Costs | None = None) -> str:
+    """The count, minutes and memory by machine, and where the costs are from. there: those of one machine, for which the run is
+    modelled then."""
+    table, whole = costs() if there is None else measured(there), counted.scale
+    machines = MACHINES if there is None else (Machine(there.cores, round(there.memory / 1e9)),)
+    first = modelled(counted, machines[0], table)
+    said = "Costs, from public reports and not from a Mac" if there is None else f"Costs, measured on {there.where}"
     lines = [
         f"{profile} profile: {counted.items:,} of {plural(counted.of, 'op x dtype pair')} on {DEVICE}, "
         f"{plural(counted.checks, 'check')}",
@@ -234,13 +248,13 @@ def render(counted: Counted, profile: str) -> str:
         "most graphs: " + (", ".join(f"{op} {n}" for op, n in counted.graphs.most_common(8) if n) or "none"),
         "",
         f"{'time':<28}{'low':>9}{'middle':>20}{'high':>10}   memory: low, middle, high",
-        *(_row(modelled(counted, machine, table)) for machine in MACHINES),
+        *(_row(modelled(counted, machine, table)) for machine in machines),
         "middle: each process compiles for itself, and all wait for one compiler",
         "",
-        "Costs, from public reports and not from a Mac: low, middle, high",
+        f"{said}: low, middle, high",
         *(f"  {c.low:g}, {c.middle:g}, {c.high:g} {c.unit}: {c.source}" for c in table.values()),
         "",
-        f"MODELLED  {counted.rate:.0f} graphs for 1,000 checks at most; {MACHINES[0].cores} cores, {MACHINES[0].memory} GB: "
+        f"MODELLED  {counted.rate:.0f} graphs for 1,000 checks at most; {machines[0].cores} cores, {machines[0].memory} GB: "
         f"{clock(first.seconds[1])} to {clock(first.queued[1])} at the middle cost",
     ]
     return "\n".join(lines)

@@ -20,10 +20,10 @@ import torch
 
 from parity import catalog
 from parity.core import outputs
+from parity.core.backends.mps import KEY
 from parity.core.errors import DeviceError, OutputError, RunFileError
 from parity.core.results import COMPARED
 from parity.core.version import __version__
-from parity.devices.mps import KEY
 from parity.devices.operator_table import Table, installed, table_path
 from parity.engine.child import Child, End, Watch, surroundings
 from parity.engine.options import HANG_AFTER, SHRINK

@@ -13,16 +13,18 @@ import sys
 import tempfile
 import zipfile
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from parity.core import outputs, untrusted
+from parity.core import outputs, stored, untrusted
+from parity.core.devices import BACKENDS
 from parity.core.errors import ArchiveError, RunFileError
 from parity.core.results import Json
 from parity.core.untrusted import Archive
 from parity.core.version import __version__
+from parity.devices.costs import Costs
 from parity.engine import suite
 from parity.findings import causes
 from parity.findings.verdict import of_causes
@@ -32,7 +34,7 @@ from parity.report.words import plural
 from parity.store import run_file
 from parity.store.rows import counted, totals
 
-ABOUT = "first.json"
+ABOUT, COSTS = "first.json", "costs.json"
 PACKED, MEMBERS = 128 << 20, 5000  # bytes and files of an archive that is read
 LARGEST = 64 << 20  # bytes of one file; the rest of a longer one is left out
 NAME = re.compile(r"(findings/)?[\w~$-][\w.~$-]*")  # of a file in it: letters, digits, and what stands for names
@@ -141,7 +143,7 @@ def _vocabulary() -> set[str]:
     """Words of the suite, which stay even where a person or a machine is called so."""
     names = {i.row.name for i in suite.select(source="all")} | {i.row.family for i in suite.select()}
     words = {w for n in names for w in n.replace(":", ".").replace("_", ".").split(".")}
-    return names | words | {"mps", "cpu", "cuda", "sim", "auto", "torch", "parity", "python", "darwin", "macos", "linux"}
+    return names | words | {*BACKENDS, "cpu", "sim", "auto", "torch", "parity", "python", "darwin", "macos", "linux"}
 
 
 # ------------------------------------------------------------------------------------------------------ what one holds
@@ -163,9 +165,18 @@ def render(path: Path) -> str:
     for s in steps:
         ended = "its time was over" if s.get("late") else f"exit code {s.get('code')}"
         lines.append(f"  {s.get('name')}: {ended}; {s.get('said')}")
-    for name, render in (("doctor.json", _doctor), ("reported.jsonl", _reported), ("run.jsonl", _run), ("audit.json", _audit)):
+    for name, render in FILES.items():
         lines += ["", *(render(held, name) if name in held.names else [f"it holds no {name}"])]
     return "\n".join(lines)
+
+
+def costs_in(path: Path) -> Costs:
+    """What an archive says that the pieces of a run take on its machine. Raises ArchiveError, also for one that has no such
+    figures."""
+    held = _Held(path)
+    if COSTS not in held.names:
+        raise held.error(f"it holds no {COSTS}, as is measured on a device that compiles graphs")
+    return _costs_of(held, COSTS)
 
 
 class _Held:
@@ -228,6 +239,22 @@ def _doctor(held: _Held, name: str) -> list[str]:
         raise held.error(f"its {name} is damaged (no examination)") from None
 
 
+def _costs_of(held: _Held, name: str) -> Costs:
+    try:
+        return stored.convert(held.json(name), Costs)
+    except ValueError as e:
+        raise held.error(f"its {name} is damaged ({e})") from None
+
+
+def _costs(held: _Held, name: str) -> list[str]:
+    costs = _costs_of(held, name)
+    figures = [
+        f"  {piece:<14}{' '.join(f'{v:>11.3g}' for v in (s.low, s.middle, s.high))}, of {s.samples}"
+        for piece, s in costs.pieces.items()
+    ]
+    return [f"costs on {costs.where}: low, middle, high in seconds and bytes", *figures]
+
+
 def _reported(held: _Held, name: str) -> list[str]:
     ended = [r for r in held.lines(name) if "state" in r]
     counts = Counter(str(r["state"]) for r in ended)
@@ -256,3 +283,12 @@ def _audit(held: _Held, name: str) -> list[str]:
     operators = tree.get("operators")
     many = len(operators) if isinstance(operators, dict) else 0
     return [f"reached {tree.get('reached')} of {many} operators with an MPS kernel in torch {tree.get('torch')}"]
+
+
+FILES: dict[str, Callable[[_Held, str], list[str]]] = {  # in the order in which they are shown
+    "doctor.json": _doctor,
+    COSTS: _costs,
+    "reported.jsonl": _reported,
+    "run.jsonl": _run,
+    "audit.json": _audit,
+}

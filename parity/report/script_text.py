@@ -168,11 +168,7 @@ def default_device():
 REAL = """\
 def default_device():
     # Found on a simulated device, which only parity has: name a real one.
-    if torch.backends.mps.is_available():
-        return "mps"
-    if torch.cuda.is_available():
-        return "cuda"
-    return None
+    return torch.accelerator.current_accelerator().type if torch.accelerator.is_available() else None
 """
 
 
@@ -187,7 +183,7 @@ def judging(
     head = HEAD.format(
         title=quoted(title),
         case=quoted(case),
-        default="default: mps or cuda, it was found on a simulated device" if simulated else f"default: {device}",
+        default="default: the one that torch finds; it was found on a simulated one" if simulated else f"default: {device}",
         imports="\n".join([*sorted(["import base64", "import sys", "import zlib"]), "", "import torch", *imports]),
     )
     run = ["def run(device, wide):", '    """The call on a device, its results by name; wide: in float64."""']

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from parity import tolerance
+from parity.core.devices import backend_of
 from parity.core.dtypes import DEFAULT, HALF
 from parity.core.errors import NothingCompared
 from parity.core.results import COMPARED, FINDINGS, Fingerprint, Record, Status
@@ -61,7 +62,7 @@ def by_dtype(items: Sequence[ItemRow], extra: Counter[tuple[str, str]]) -> list[
 def tables_line(header: Header, items: Sequence[ItemRow]) -> str:
     """How many exceptions the tables make for this device, and for how many ops they declare that half types are rounded
     inside."""
-    fast = header.fingerprint.device.startswith("mps") and dict(header.fingerprint.facts).get("math") == "fast"
+    fast = backend_of(header.fingerprint.device).has_fast_math and dict(header.fingerprint.facts).get("math") == "fast"
     tables = tolerance.load(header.fingerprint.device, fast=fast)
     names = {i.op for i in items if i.dtype in HALF and not is_own(i.op)}
     rows = [suite.row(op) for op in names]

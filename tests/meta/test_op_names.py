@@ -16,23 +16,24 @@ from pathlib import Path
 import pytest
 
 from parity.catalog import ROWS, opinfo
+from parity.core.devices import all_backends
 from parity.judging.laws import LAWS
 from parity.judging.relations import RELATIONS
 
 PACKAGE = Path(__file__).parents[2] / "parity"
 FREE = ("catalog", "zoo", "prove", "devices/sim", "devices/preflight.py", "devices/canaries.py")
 # Names of flags, which look like paths of functions.
-FLAGS = frozenset({"torch.backends.cudnn.allow_tf32", "torch.backends.cudnn.benchmark", "torch.set_float32_matmul_precision"})
+FLAGS = frozenset(f.name for b in all_backends() for f in b.flags)
 MODULE = frozenset({"torch._subclasses"})  # of torch, with classes of tensors
 VOCABULARY = {
     "judging/relations": frozenset(RELATIONS),
     "judging/laws": frozenset(LAWS),
     "checks/gauge.py": frozenset(RELATIONS),
-    "devices/flags.py": FLAGS,
+    "core/backends": FLAGS,
     "report/schema.py": frozenset({"minimum"}),  # of JSON Schema
     "comparing/tensors.py": MODULE,
     "core/observer.py": MODULE,
-    "devices/mps.py": frozenset({"aten::op.out"}),  # no operator: what stands in a message's place for one, in examples
+    "core/devices.py": frozenset({"aten::op.out"}),  # no operator: what stands in a message's place for one, in examples
 }
 # Constants of operators, and of words that calls take as arguments.
 CONSTANTS = ("ATEN", "ARGUMENT")

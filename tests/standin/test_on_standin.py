@@ -13,7 +13,10 @@ from standin_runs import HERE, ROOT, SECONDS, environment, needs_standin, parity
 from workflow import machine
 
 from parity import catalog
+from parity.core import stored
 from parity.core.results import COMPARED, FINDINGS, Status
+from parity.devices.costs import Costs
+from parity.faces import archive
 from parity.store import run_file
 from parity.store.rows import Run
 
@@ -142,6 +145,16 @@ def run_of(folder: Path, *ops: str, code: int = 0, dtype: str = "float32", setup
     done = parity("run", *BRIEF, *ops, "--dtype", dtype, "-n", "1", *files, cwd=folder, setup=setup, **env)
     assert done.returncode == code, done.stdout + done.stderr
     return run_file.read(folder / "run.jsonl")
+
+
+def test_what_graphs_and_calls_take_is_measured(tmp_path: Path) -> None:
+    """By `torch.mps` alone, and with nothing to compile."""
+    step = archive._costs(("mps", "", str(HERE / "standin.py")), tmp_path, SECONDS)
+    held = stored.convert(json.loads((tmp_path / "costs.json").read_text()), Costs)
+    assert (step.code, held.device, held.simulated) == (0, "mps", False)
+    assert 0 < held.graph_call.middle < 0.01
+    assert held.graph.middle < 0.01
+    assert held.graph_memory.middle < 1 << 18
 
 
 def test_a_missing_operator_falls_back_or_is_refused(tmp_path: Path) -> None:

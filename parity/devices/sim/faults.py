@@ -111,8 +111,8 @@ from typing import Any, NoReturn, TypeAlias
 import torch
 from torch import Tensor
 
+from parity.core.backends import mps
 from parity.core.errors import FaultError, near
-from parity.devices import mps
 from parity.devices.sim.call import Call, CallOutline
 from parity.devices.sim.profile import FALLBACK_TEXT, MISSING_TEXT
 

@@ -12,8 +12,8 @@ from functools import cache
 
 import torch
 
+from parity.core.backends import mps
 from parity.core.observer import in_backward
-from parity.devices import mps
 from parity.devices.operator_table import TORCHVISION_ON_MPS, with_kernel
 
 MISSING_TEXT, FALLBACK_TEXT = mps.MISSING.text, mps.FALLBACK.text
@@ -180,4 +180,4 @@ def mps_profile() -> Profile:
 @cache
 def mps_operators() -> frozenset[str]:
     """The aten overloads with an MPS kernel of their own, from torch's operator table ("add.out", "linear")."""
-    return with_kernel("MPS") | MPS_FROM_PYTHON
+    return with_kernel(mps.KEY) | MPS_FROM_PYTHON

@@ -21,10 +21,11 @@ Examine a device and say whether to trust it: known answers, memory, dtypes, sub
 machine, driver, variables that change numbers. Ends with 0 where it is healthy, with 1 where it is suspect (a run goes on under
 a banner), with 4 where it is unusable or absent. Every run begins with it.
 
---archive, for a device that nobody has tried: examines it, runs the cases of the bugs that were reported for MPS, compares some
-ops of every family, and counts the operators that were reached. It takes patterns, --time (10m by default, for all of it) and
--n as parity run does. It goes on after whatever dies, and writes what it has after Ctrl-C, too. The archive holds plain texts,
-without your names, folders and variables (but for PYTORCH_...); parity report ARCHIVE prints what one holds."""
+--archive, for a device that nobody has tried: examines it, measures what graphs and calls take, runs the cases of the bugs that
+were reported for MPS, compares some ops of every family, and counts the operators that were reached. It takes patterns, --time
+(10m by default, for all of it) and -n as parity run does. It goes on after whatever dies, and writes what it has after Ctrl-C,
+too. The archive holds plain texts, without your names, folders and variables (but for PYTORCH_...); parity report ARCHIVE
+prints what one holds, and parity prove cost ARCHIVE models a run on that machine by what was measured there."""
 SETTINGS = ("device", "setup", "faults")
 OF_RUNS = ("op", "time", "workers")  # what an archive takes of the options of a run
 
@@ -43,6 +44,8 @@ def run(o: argparse.Namespace) -> int:
     o.device = o.device or "auto"
     if o.archive:
         return _archive(o)
+    if archive := next((word for word in o.asked if word.endswith(".zip")), ""):
+        raise UsageError(f"parity report {archive} prints an archive, and parity prove cost {archive} takes its costs")
     if given := (*o.asked, *(["--output"] if o.output else [])):
         raise UsageError(f"'{given[0]}' goes with --archive: parity doctor --archive; a device is named by --device")
     from parity.report import doctor as doctor_report

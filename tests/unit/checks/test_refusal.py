@@ -116,7 +116,7 @@ def test_what_the_cpu_computes_after_all_says_nothing() -> None:
 
 def test_an_index_past_the_end_is_not_tried_where_it_ends_the_device() -> None:
     class Asserting(Device):
-        name = "asserting"
+        name = "cuda:0"
         torch_device = torch.device("cuda", 0)
 
         def upload(self, t: torch.Tensor) -> torch.Tensor:

@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from parity.core import untrusted
+from parity.core.backends import mps
 from parity.core.errors import WheelError
-from parity.devices import mac_wheel, mps
+from parity.devices import mac_wheel
 from parity.devices.mac_wheel import MacWheel
 
 PINNED = ("2.12.1", "2.13.0", "2.14.1")

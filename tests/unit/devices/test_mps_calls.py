@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from parity.devices import mps
+from parity.core.backends import mps
 from parity.devices.mps_calls import Answer, answer, refusal
 from parity.devices.operator_table import Table, installed
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from parity.devices import classify, resolve
-from parity.devices.native import CpuDevice, MpsDevice, NativeDevice
+from parity.devices.native import CpuDevice, NativeDevice
 
 
 class FakeMps:
@@ -36,13 +36,14 @@ class FakeMps:
         return 1 << 33
 
 
-def mps() -> MpsDevice:
+def mps(module: object = None) -> NativeDevice:
     """Tensors go to `sim:mps`, which refuses what MPS refuses."""
-    backend = SimpleNamespace(get_name=lambda: "Apple M4 Pro", get_core_count=lambda: 20)
-    return MpsDevice(resolve("sim:mps").torch_device, FakeMps(), backend)
+    return NativeDevice(resolve("sim:mps").torch_device, module or FakeMps(), "mps")
 
 
-def test_mps_is_asked_without_a_device() -> None:
+def test_mps_is_asked_without_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.mps, "get_name", lambda: "Apple M4 Pro")
+    monkeypatch.setattr(torch.backends.mps, "get_core_count", lambda: 20)
     device = mps()
     device.synchronize()
     device.seed(7)
@@ -53,9 +54,12 @@ def test_mps_is_asked_without_a_device() -> None:
     assert {"chip": "Apple M4 Pro", "cores": "20"}.items() <= device.facts().items()
 
 
-def test_mps_without_the_newer_questions_still_has_facts() -> None:
-    bare = MpsDevice(torch.device("cpu"), SimpleNamespace(synchronize=lambda: None), SimpleNamespace())
+def test_mps_without_the_newer_questions_still_has_facts(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("get_name", "get_core_count"):
+        monkeypatch.delattr(torch.backends.mps, name)
+    bare = mps(SimpleNamespace(synchronize=lambda: None))
     assert bare.memory() == {}
+    assert (bare.shares_memory, bare.keeps_graphs) == (True, True)
     assert "chip" not in bare.facts()
 
 
@@ -95,12 +99,12 @@ def test_another_backend_is_asked_with_its_device() -> None:
         get_device_name=lambda d: "Some GPU",
         get_device_capability=lambda d: (9, 0),
     )
-    place = torch.device("xpu", 1)
+    place = torch.device("hpu", 1)
     native = NativeDevice(place, module)
     native.synchronize()
     native.seed(5)
     assert asked == [("synchronize", place), ("device", place), ("seed", 5)]
-    assert native.name == "xpu:1"
+    assert native.name == "hpu:1"
     assert native.memory() == {"allocated": 3, "total": 9}
     assert native.facts() == {"chip": "Some GPU", "capability": "9.0"}
 
@@ -124,7 +128,7 @@ def test_mps_gives_back_what_this_torch_can(functions: tuple[str, ...]) -> None:
     """The allocator's pools, and the compiled graphs in versions of torch that have a function for it."""
     called: list[str] = []
     module = SimpleNamespace(**{name: functools.partial(called.append, name) for name in functions})
-    MpsDevice(torch.device("mps"), module, None).release()
+    NativeDevice(torch.device("mps"), module).release()
     assert tuple(called) == functions
 
 

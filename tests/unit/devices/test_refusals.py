@@ -8,12 +8,14 @@ import warnings
 import pytest
 import torch
 
-from parity.devices import classify, mps
+from parity.core.backends import mps
+from parity.core.devices import Wording, all_backends
+from parity.devices import classify
 from parity.devices.fallbacks import FALLBACK_TEXT, listening
 from parity.devices.sim.profile import FLOAT64_TEXT
 
 REFUSALS = [
-    *(kind(t.example) for w in mps.REFUSALS for kind in w.types for t in w.texts),
+    *(kind(t.example) for b in all_backends() for w in b.refusals for kind in w.types for t in w.texts),
     RuntimeError(
         'false INTERNAL ASSERT FAILED at ".../aten/src/ATen/native/DispatchStub.cpp":226, please report a bug to PyTorch. '
         "DispatchStub: missing kernel for mps"
@@ -27,7 +29,7 @@ REFUSALS = [
     NotImplementedError("Could not run 'aten::x' with arguments from the 'CUDA' backend. This could be because ..."),
 ]
 OUT_OF_MEMORY = [
-    *(kind(t.example) for w in mps.OUT_OF_MEMORY for kind in w.types for t in w.texts),
+    *(kind(t.example) for b in all_backends() for w in b.out_of_memory for kind in w.types for t in w.texts),
     # of 2.13, on a hosted machine with nothing in use
     RuntimeError(
         "MPS backend out of memory (MPS allocated: 0 bytes, other allocations: 0 bytes, max allowed: 7.93 GiB). Tried to "
@@ -40,7 +42,7 @@ OUT_OF_MEMORY = [
     MemoryError(),
 ]
 ERRORS = [
-    *(kind(t.example) for w in mps.ERRORS for kind in w.types for t in w.texts),
+    *(kind(t.example) for b in all_backends() for w in b.errors for kind in w.types for t in w.texts),
     # a kernel that no device may lack
     RuntimeError("DispatchStub: missing kernel for cpu"),
     RuntimeError("shape '[2]' is invalid for input of size 3"),
@@ -53,13 +55,16 @@ ERRORS = [
 ]
 
 
+WORDINGS = [w for b in all_backends() for w in (*b.refusals, *b.out_of_memory, *b.errors)]
+
+
 @pytest.mark.parametrize("exc", REFUSALS, ids=lambda e: str(e)[:50])
 def test_a_refusal_is_told_by_its_text(exc: Exception) -> None:
     assert classify(exc, "run") == "refused"
 
 
-@pytest.mark.parametrize("wording", (*mps.REFUSALS, *mps.OUT_OF_MEMORY, *mps.ERRORS), ids=lambda w: str(w.pattern.pattern)[:50])
-def test_every_rule_has_a_text_of_the_library(wording: mps.Wording) -> None:
+@pytest.mark.parametrize("wording", WORDINGS, ids=lambda w: str(w.pattern.pattern)[:50])
+def test_every_rule_has_a_text_of_the_library(wording: Wording) -> None:
     """Each pattern finds each text that it was written for, so that a rule that matches nothing is seen."""
     assert wording.texts
     assert all(wording.pattern.search(t.example) for t in wording.texts)

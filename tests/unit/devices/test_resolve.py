@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from parity import devices
-from parity.core import project
+from parity.core import extensions, project
 from parity.core.errors import DeviceError, UsageError
 from parity.devices import Fault, resolve
 
@@ -91,6 +91,7 @@ def test_devices_with_faults_live_beside_healthy_ones_and_give_their_index_back(
 def test_a_type_of_devices_can_be_added(monkeypatch: pytest.MonkeyPatch) -> None:
     """It gets the name that was typed; a type that is there cannot be taken."""
     monkeypatch.setattr(importlib.import_module("parity.devices.resolve"), "ADDED", {})
+    monkeypatch.setattr(extensions, "added", [])
     cpu = resolve("cpu")
     named: list[str] = []
     devices.add("mine", lambda name: named.append(name) or cpu)  # type: ignore[func-returns-value]

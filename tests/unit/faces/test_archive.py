@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from parity.core import processes
+from parity.core import processes, stored
 from parity.core.errors import OutputError
 from parity.devices import Fault, resolve
+from parity.devices.costs import Costs
 from parity.engine import suite
 from parity.faces import archive, cli
 from parity.faces.archive import Asked
@@ -140,6 +141,18 @@ def test_a_case_that_ends_its_process_is_followed_by_the_next(tmp_path: Path, mo
     assert (step.code, step.said) == (1, "2 died, 2 same")
 
 
+def test_a_device_that_compiles_graphs_is_measured(tmp_path: Path) -> None:
+    """Another one is not, which is no failure."""
+    assert archive._costs(("sim", "", ""), tmp_path, 60.0).said == "it compiles no graphs, so none were timed"
+    assert not (tmp_path / "costs.json").exists()
+    late = archive._costs(("sim:mps", "", ""), tmp_path, 0.0)
+    assert (late.late, late.said) == (True, "the time was too short for it")
+    step = archive._costs(("sim:mps", "", ""), tmp_path, 60.0)
+    assert (step.code, step.said[:14], step.said[-3:]) == (0, "a graph takes ", " ms")
+    held = stored.convert(json.loads((tmp_path / "costs.json").read_text()), Costs)
+    assert (held.device, held.simulated) == ("sim:mps", True)
+
+
 @pytest.mark.usefixtures("jobs")
 def test_a_case_that_differs_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A refusal does not: an operator without a kernel is no bug."""
@@ -255,7 +268,7 @@ def test_a_whole_run_in_seconds_names_nobody_and_can_be_read_back(
     said = capsys.readouterr().out
     assert "0.3 minutes on sim:mps" in said
     assert f"verdict  {json.loads(texts['doctor.json'])['verdict']}: " in said
-    for name in ("reported.jsonl", "run.jsonl", "audit.json"):  # a busy machine does not come to all of them
+    for name in ("costs.json", "reported.jsonl", "run.jsonl", "audit.json"):  # a busy machine does not come to all of them
         assert (f"it holds no {name}" in said) is (name not in texts)
 
 
@@ -263,6 +276,7 @@ def test_a_whole_run_in_seconds_names_nobody_and_can_be_read_back(
     ("argv", "words"),
     [
         (["softmax"], "'softmax' goes with --archive: parity doctor --archive; a device is named by --device"),
+        (["a.zip"], "parity report a.zip prints an archive, and parity prove cost a.zip takes its costs"),
         (["--time", "3m"], "'--time' goes with --archive"),
         (["--output", "x.zip"], "'--output' goes with --archive"),
         (["--archive", "--json"], "--archive writes an archive; leave --json out"),

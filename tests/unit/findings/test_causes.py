@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,9 +15,9 @@ from parity import tolerance
 from parity.checks import deciding
 from parity.checks.following import _runs_on_the_cpu
 from parity.checks.operators import OperatorCall, StridedOperand, compared
+from parity.core.devices import Backend
 from parity.core.results import UNSEARCHED, Cause, Record, Status
 from parity.devices import Call, Fault, load_faults, resolve
-from parity.devices.flags import FLAGS, Flag
 from parity.engine import suite
 from parity.engine.examine import examine
 from parity.engine.journal import LOCATING, SHRINKING, NoJournal
@@ -126,10 +127,10 @@ def test_a_flag_that_explains_a_finding_is_its_cause(monkeypatch: pytest.MonkeyP
         yield
         switch[0] = True
 
-    kind = resolve("sim").torch_device.type
-    monkeypatch.setitem(
-        FLAGS, kind, (Flag("the.flag", lambda: True, off), Flag("another", lambda: True, contextlib.nullcontext))
-    )
+    flags = (SimpleNamespace(name="the.flag", without=off), SimpleNamespace(name="another", without=contextlib.nullcontext))
+    for flag in flags:
+        flag.in_force = lambda: True
+    monkeypatch.setattr("parity.devices.base.backend_of", lambda _: Backend(name="sim", flags=flags))  # type: ignore[arg-type]
     made = causes(*tf32, Fault("exp", ("exp",), larger), ops=("mm", "linear", "bmm", "addmm", "exp"))
     assert {c.cause.subject for c in made} == {"the.flag", "aten::exp"}
     flagged = next(c for c in made if c.cause.subject == "the.flag")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+import zipfile
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -10,11 +12,13 @@ import torch
 from commands import said as told
 
 from parity.core import project
+from parity.core.backends.mps import KEY
 from parity.devices import Call, Fault, resolve
-from parity.devices.mps import KEY
+from parity.devices.costs import Costs, Spread
 from parity.devices.operator_table import with_kernel
 from parity.engine.options import RunOptions
 from parity.prove import cost
+from parity.report.archive import costs_in
 
 FLAT = {
     name: cost.Cost("seconds", "made up", value, value, value)
@@ -128,3 +132,58 @@ def test_the_profile_of_the_settings_is_modelled_and_no_limit_of_time(
     assert (code, out.partition(" ")[0]) == (0, "mac")
     code, _, err = told(capfd, "prove", "cost", "exp", "--time", "5m")
     assert (code, "a limit of time is not modelled" in err) == (2, True)
+
+
+def archived(folder: Path, **more: object) -> str:
+    """An archive of a Mac whose graphs take ten seconds each."""
+    pieces = Spread(9.0, 10.0, 11.0, 120), *[Spread(1e-6, 1e-6, 1e-6, 9)] * 5
+    costs = Costs("mps", "Apple M4", "macOS 15.5 (24F74)", "2.13.0", False, 4, 16_000_000_000, *pieces)
+    path = folder / "parity-archive-20270101-120000.zip"
+    with zipfile.ZipFile(path, "w") as made:
+        for name, tree in {"first.json": {}, "costs.json": asdict(costs), **more}.items():
+            if tree is not None:
+                made.writestr(name.replace("_", "."), json.dumps(tree))
+    return str(path)
+
+
+ASKED = ("softmax", "--dtype", "float32", "--examples", "3", "--profile", "mac")
+
+
+def test_what_was_measured_on_a_mac_takes_the_place_of_the_table(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """And the run is modelled on that machine; without the archive all is as before."""
+    code, out, _ = told(capfd, "prove", "cost", archived(tmp_path), *ASKED)
+    lines = out.splitlines()
+    assert code == 0
+    assert "Costs, measured on mps (Apple M4), macOS 15.5 (24F74), torch 2.13.0: low, middle, high" in lines
+    assert "  9, 10, 11 seconds to compile a graph (MPSGraph) of a small call: measured there, 120 times" in lines
+    assert [x.split(" cores")[0] for x in lines if " cores, " in x] == ["4", lines[-1].split(" cores")[0]]
+    assert "; 4 cores, 16 GB: " in lines[-1]
+    made = counted(op=("softmax",), dtype=("float32",), examples=3, profile="mac")
+    costs = cost.measured(costs_in(Path(archived(tmp_path))))
+    assert {n for n, c in costs.items() if c == cost.costs()[n]} == {"check", "start", "process"}  # nothing measures these
+    here, there = (cost.modelled(made, cost.MACHINES[0], t).queued[1] for t in (cost.costs(), costs))
+    assert there > here + 9 * len(made.keys)
+    assert "measured on" not in told(capfd, "prove", "cost", *ASKED)[1]
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({"costs.json": None}, "it holds no costs.json, as is measured on a device that compiles graphs"),
+        ({"costs.json": {"device": "mps"}}, "its costs.json is damaged (object missing required field"),
+        ({"costs.json": []}, "its costs.json is damaged (no object)"),
+        ({"first.json": None}, "it holds no first.json"),
+    ],
+)
+def test_an_archive_without_costs_is_one_sentence(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path, more: dict[str, object], why: str
+) -> None:
+    code, _, err = told(capfd, "prove", "cost", archived(tmp_path, **more), *ASKED)
+    assert (code, err.count("\n")) == (2, 1)
+    assert why in err
+
+
+def test_one_archive_that_is_there(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code, _, err = told(capfd, "prove", "cost", "gone.zip", *ASKED)
+    assert (code, "cannot read gone.zip: No such file or directory" in err) == (2, True)
+    assert "name one archive" in told(capfd, "prove", "cost", "a.zip", "b.zip", *ASKED)[2]

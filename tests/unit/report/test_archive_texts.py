@@ -13,6 +13,7 @@ import pytest
 
 from parity.core import untrusted
 from parity.core.results import Fingerprint, Record
+from parity.devices.costs import Costs, Spread
 from parity.faces import cli
 from parity.report import archive
 from parity.store import run_file
@@ -106,6 +107,8 @@ def zipped(folder: Path, **files: str | bytes) -> Path:
 def test_an_archive_tells_device_verdict_counts_and_causes(tmp_path: Path) -> None:
     reported = '{"begins":"pt-1"}\n{"id":"pt-1","state":"differs","how":"result 0: 2"}\n{"id":"pt-2","state":"same"}\n{"id":"pt'
     files = {"doctor_json": json.dumps(EXAMINED), "reported_jsonl": reported, "run_jsonl": run_text(tmp_path)}
+    costs = Costs("mps", "Apple M4", "macOS 15", "2.13.0", False, 10, 1 << 34, *[Spread(0.001, 0.0242, 0.1, 120)] * 6)
+    files["costs_json"] = json.dumps(asdict(costs))
     audit = json.dumps({"reached": 1, "operators": {"exp": {}, "log": {}}, "torch": "2.13.0"})
     text = archive.render(zipped(tmp_path, first_json=json.dumps(ABOUT), audit_json=audit, **files))
     for line in (
@@ -113,6 +116,8 @@ def test_an_archive_tells_device_verdict_counts_and_causes(tmp_path: Path) -> No
         "  run: exit code 1; 1 cause",
         "device   mps (Apple M4)",
         "         exp of 1 is 3",
+        "costs on mps (Apple M4), macOS 15, torch 2.13.0: low, middle, high in seconds and bytes",
+        "  graph               0.001      0.0242         0.1, of 120",
         "reported cases: 1 differs, 1 same",
         "  pt-1 differs: result 0: 2",
         "run: 1 op x dtype pair; checks: agree 2, wrong 1",
@@ -177,6 +182,7 @@ def of(**files: str | bytes) -> Callable[[Path], Path]:
         (of(first_json="{}"), "its first.json does not say what was done"),
         (of(doctor_json='{"device": "mps"}'), "its doctor.json is damaged"),
         (of(doctor_json=b"\xff"), "can't decode byte 0xff"),
+        (of(costs_json='{"device": "mps"}'), "its costs.json is damaged"),
         (of(reported_jsonl="x\n"), "its reported.jsonl is damaged"),
         (of(run_jsonl="{}\n"), "its run.jsonl is damaged"),
         (of(run_jsonl=bytes(archive.LARGEST + 1)), "its run.jsonl is larger than 64 MiB"),

@@ -15,6 +15,7 @@ import torch
 from parity.catalog import opinfo
 from parity.catalog.draw import Sizes
 from parity.core import notation
+from parity.core.devices import BACKENDS
 from parity.devices import Fault, resolve
 from parity.execution.inputs import build, raw_bytes
 from parity.generation.generate import nth
@@ -220,13 +221,12 @@ def test_the_device_of_the_finding_is_the_default_and_a_simulated_one_asks_for_a
 ) -> None:
     assert space(script("exp(float32[3])", device="mps"))["default_device"]() == "mps"
     names = space(script("exp(float32[3])", device="sim:mps"))
-    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
     assert names["default_device"]() is None
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert names["default_device"]() == "cuda"
-    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
-    assert names["default_device"]() == "mps"
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    for name in BACKENDS:
+        monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda name=name: torch.device(name))
+        assert names["default_device"]() == name
 
 
 def test_few_elements_are_written_out_and_many_are_packed() -> None:

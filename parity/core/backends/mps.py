@@ -1,4 +1,4 @@
-"""The assumptions about MPS: the words of its library, the names of `torch.mps`, the variables that it reads.
+"""MPS: the words of its library, the names of `torch.mps`, the variables that it reads.
 
 Nothing here was learnt by running MPS. Each text was read in the macOS wheels of torch 2.12.1, 2.13.0 and 2.14.1, and
 `parity.devices.mac_wheel` looks all of them up again in any wheel. This module is the only place that quotes MPS; whoever
@@ -7,94 +7,19 @@ needs to understand its errors, or to imitate them, imports them from here.
 
 from __future__ import annotations
 
+import platform
 import re
-from dataclasses import dataclass
+
+from parity.core.devices import Backend, Text, Wording, says, text, torch_at
 
 LIBRARY = "torch/lib/libtorch_cpu.dylib"
 FIRST, LAST = "2.12", "2.14"  # the oldest and the newest torch that were read
-
-
-@dataclass(frozen=True, slots=True)
-class Text:
-    """One message. pieces: the literals of the library in order, and "{name}" for what torch puts in between them.
-
-    since, until: the first and the last minor version of torch that has it; empty where FIRST or LAST has it.
-    """
-
-    pieces: tuple[str, ...]
-    since: str = ""
-    until: str = ""
-
-    @property
-    def text(self) -> str:
-        """The whole message, to be filled by `str.format`."""
-        return "".join(self.pieces)
-
-    @property
-    def literals(self) -> tuple[str, ...]:
-        """What must stand in the library."""
-        return tuple(p for p in self.pieces if not p.startswith("{"))
-
-    @property
-    def example(self) -> str:
-        """The message as a person may see it."""
-        return "".join(HOLES.get(p, "x") if p.startswith("{") else p for p in self.pieces)
-
-    def is_in(self, torch: str) -> bool:
-        """Whether that torch ("2.13.0") has it, by what is declared here."""
-        return minor(self.since or "0.0") <= minor(torch) <= minor(self.until or "9999.0")
-
-
-# What stands in a hole, for examples.
-HOLES = {
-    "{op}": "aten::op.out",
-    "{sha}": "cf30153c4c13",
-    "{dtype}": "ComplexDouble",
-    "{rank}": "17",
-    "{device}": "mps",
-    "{size}": "24.00 GiB",
-    "{allocated}": "9.06 GiB",
-    "{other}": "384.00 KiB",
-    "{most}": "9.07 GiB",
-    "{asked}": "256 bytes",
-    "{pool}": "shared",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Wording:
-    """A message by type and text. pattern: a regular expression that finds it in an exception's text, and kernels to come
-    that say it alike; texts: all messages that it was written for. source: torch's own file, below aten/src/ATen, where it is
-    known; the macOS library holds the texts either way."""
-
-    types: tuple[type[BaseException], ...]
-    pattern: re.Pattern[str]
-    texts: tuple[Text, ...]
-    source: str = ""
-
-
-def minor(version: str) -> tuple[int, int]:
-    """The first two numbers of a version: (2, 13) of "2.13.0+cpu". Raises ValueError for a text without them."""
-    match = re.match(r"(\d+)\.(\d+)", version)
-    if match is None:
-        raise ValueError(f"'{version}' is no version")
-    return int(match[1]), int(match[2])
-
-
-def _text(*pieces: str, since: str = "", until: str = "") -> Text:
-    return Text(pieces, since, until)
-
-
-def _says(kind: type[BaseException], pattern: str, *texts: str | Text, source: str = "") -> Wording:
-    entries = tuple(t if isinstance(t, Text) else Text((t,)) for t in texts)
-    return Wording((kind,), re.compile(pattern, re.DOTALL), entries, source)
-
 
 # ------------------------------------------------------------------------------------------------------ texts with holes
 
 FALLBACK_FILE = "mps/MPSFallback.mm"
 # Of an operator without a kernel. Structured operators are named by their out= overload.
-MISSING = _text(
+MISSING = text(
     "The operator '",
     "{op}",
     "' is not currently implemented ",
@@ -107,19 +32,19 @@ MISSING = _text(
     "on MPS.",
 )
 # A UserWarning with one flag for all operators: of the first one of a process alone, unless torch is to warn always.
-FALLBACK = _text(
+FALLBACK = text(
     "The operator '",
     "{op}",
     "' is not currently supported ",
     "on the MPS backend and will fall back to run on the CPU.",
     " This may have performance implications.",
 )
-FLOAT64 = _text(
+FLOAT64 = text(
     "Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64. Please use float32 instead."
 )
-DTYPE = _text("Trying to convert ", "{dtype}", " to the MPS backend but it does not have support for that dtype.")
-RANK = _text("MPS supports tensors with dimensions <= ", "16", ", but got ", "{rank}", ".")
-MEMORY = _text(
+DTYPE = text("Trying to convert ", "{dtype}", " to the MPS backend but it does not have support for that dtype.")
+RANK = text("MPS supports tensors with dimensions <= ", "16", ", but got ", "{rank}", ".")
+MEMORY = text(
     "MPS backend out of memory (MPS allocated: ",
     "{allocated}",
     ", other allocations: ",
@@ -137,11 +62,11 @@ UNITS = (" bytes", " KiB", " MiB", " GiB")  # of sizes in the texts of the alloc
 # ---------------------------------------------------------------------------- it refuses the operator, the dtype, the shape
 
 REFUSALS: tuple[Wording, ...] = (
-    _says(
+    says(
         NotImplementedError,
         r"The operator '.+' is not currently implemented for the MPS device",
         MISSING,
-        _text(
+        text(
             "The operator '",
             "{op}",
             "' is not currently implemented for the MPS device. If you want this op to be added in priority during the "
@@ -150,10 +75,10 @@ REFUSALS: tuple[Wording, ...] = (
         ),
         source=FALLBACK_FILE,
     ),
-    _says(
+    says(
         NotImplementedError,
         r"The distributed operator '.+' is not currently implemented",
-        _text(
+        text(
             "The distributed operator '",
             "{op}",
             "' is not currently implemented ",
@@ -163,49 +88,49 @@ REFUSALS: tuple[Wording, ...] = (
         ),
         source=FALLBACK_FILE,
     ),
-    _says(
+    says(
         NotImplementedError,
         r"Could not run 'new_compressed_tensor' from the 'mps",
-        _text("Could not run 'new_compressed_tensor' from the '", "{device}", "' device.)"),
+        text("Could not run 'new_compressed_tensor' from the '", "{device}", "' device.)"),
         source="native/sparse/SparseCsrTensor.cpp",
     ),
-    _says(
+    says(
         TypeError,
         r"the MPS framework doesn't support float64",
         FLOAT64,
         "Cannot convert a float64 Tensor to MPS as the MPS framework doesn't support float64. Please use float32 instead.",
         source="mps/EmptyTensor.cpp",
     ),
-    _says(
+    says(
         TypeError,
         r"Trying to convert .+ to the MPS backend but it does not have support for that dtype",
         DTYPE,
         source="native/mps/OperationUtils.mm",
     ),
-    _says(
+    says(
         TypeError,
         r"MPS bfloat16 type is supported on MacOS",
-        _text("MPS bfloat16 type is supported on MacOS 14.0 or newer.", until="2.8"),
+        text("MPS bfloat16 type is supported on MacOS 14.0 or newer.", until="2.8"),
         source="native/mps/OperationUtils.mm",
     ),
-    _says(RuntimeError, r"float64 is not supported on MPS", "float64 is not supported on MPS"),
-    _says(RuntimeError, r"^Undefined type ", _text("Undefined type ", "{dtype}"), source="native/mps/OperationUtils.mm"),
+    says(RuntimeError, r"float64 is not supported on MPS", "float64 is not supported on MPS"),
+    says(RuntimeError, r"^Undefined type ", text("Undefined type ", "{dtype}"), source="native/mps/OperationUtils.mm"),
     # A kernel of the CPU and CUDA that asks a table with no entry for MPS.
-    _says(
+    says(
         RuntimeError,
         r"DispatchStub: missing kernel for (mps|sim)",
-        _text("DispatchStub: missing kernel for ", "{device}"),
+        text("DispatchStub: missing kernel for ", "{device}"),
         source="native/DispatchStub.cpp",
     ),
     # dtypes that a kernel does not take: no common form
-    _says(RuntimeError, r"supported only for Floating types", "Convolution is supported only for Floating types"),
-    _says(
+    says(RuntimeError, r"supported only for Floating types", "Convolution is supported only for Floating types"),
+    says(
         RuntimeError,
         r"only (supported|implemented) for floating types",
         "softmax only supported for floating types",
         "frac_out_mps is only implemented for floating types",
     ),
-    _says(
+    says(
         RuntimeError,
         r"MPS device does not support ",
         "MPS device does not support addr for non-float input",
@@ -215,171 +140,167 @@ REFUSALS: tuple[Wording, ...] = (
         "MPS device does not support linear backward for non-float inputs",
         "MPS device does not support addbmm or baddbmm for this input type",
     ),
-    _says(
+    says(
         RuntimeError,
         r"^Not implemented for \w+",
         "Not implemented for long",
         "Not implemented for long on MPS",
         "Not implemented for complex",
     ),
-    _says(
+    says(
         RuntimeError,
         r"\w+_mps not implemented for ",
-        _text("gcd_mps not implemented for ", "{dtype}"),
-        _text("normal_kernel_mps not implemented for '", "{dtype}", "'", since="2.13"),
+        text("gcd_mps not implemented for ", "{dtype}"),
+        text("normal_kernel_mps not implemented for '", "{dtype}", "'", since="2.13"),
         "nextafter_mps not implemented for non-floating types",
         "chebyshev_polynomial_t_mps not implemented for non-floating types",
-        _text("kthvalue_mps not implemented for ", "{dtype}", since="2.14"),
+        text("kthvalue_mps not implemented for ", "{dtype}", since="2.14"),
     ),
-    _says(
+    says(
         RuntimeError,
         r"^bitwise_(left|right)_shift not implemented for ",
-        _text("bitwise_left_shift not implemented for ", "{dtype}", since="2.13"),
-        _text("bitwise_right_shift not implemented for ", "{dtype}", since="2.13"),
+        text("bitwise_left_shift not implemented for ", "{dtype}", since="2.13"),
+        text("bitwise_right_shift not implemented for ", "{dtype}", since="2.13"),
     ),
-    _says(
+    says(
         RuntimeError,
         r"for MPS does not support ",
         "index_reduce for MPS does not support torch.long dtype",
         "upsample for MPS does not support complex inputs",
-        _text("scaled_dot_product_attention for MPS does not support dropout.", since="2.13"),
+        text("scaled_dot_product_attention for MPS does not support dropout.", since="2.13"),
     ),
-    _says(
+    says(
         RuntimeError,
         r"for (complex|bool) is not supported for MPS",
         "log_softmax for complex is not supported for MPS",
         "log_softmax for bool is not supported for MPS",
         "huber_loss for complex is not supported for MPS",
-        _text("Batch norm for complex is not supported for MPS", until="2.13"),
+        text("Batch norm for complex is not supported for MPS", until="2.13"),
     ),
-    _says(
+    says(
         RuntimeError,
         r"is not supported for complex (types|on MPS)",
         "relu is not supported for complex types",
         "clamp is not supported for complex types",
         "grid_sampler_2d is not supported for complex on MPS",
-        _text("grid_sampler_2d_backward is not supported for complex on MPS", since="2.13"),
+        text("grid_sampler_2d_backward is not supported for complex on MPS", since="2.13"),
     ),
-    _says(RuntimeError, r"not supported for complex types yet", "linalg_inv: not supported for complex types yet!"),
-    _says(RuntimeError, r"MPS doesn't support complex types", "linalg.lu_factor(): MPS doesn't support complex types."),
-    _says(
+    says(RuntimeError, r"not supported for complex types yet", "linalg_inv: not supported for complex types yet!"),
+    says(RuntimeError, r"MPS doesn't support complex types", "linalg.lu_factor(): MPS doesn't support complex types."),
+    says(
         RuntimeError,
         r"MPS only supports float",
-        _text("linalg.lu_solve(): MPS only supports float32.", since="2.14"),
+        text("linalg.lu_solve(): MPS only supports float32.", since="2.14"),
         "cholesky_inverse: MPS only supports float type!",
-        _text("linalg.lu_factor(): MPS only supports floats.", until="2.13"),
+        text("linalg.lu_factor(): MPS only supports floats.", until="2.13"),
     ),
-    _says(RuntimeError, r"MPS doesn't know how to do \w+_i64", "MPS doesn't know how to do square_i64"),
-    _says(RuntimeError, r"Only float is supported!", "linalg.solve.triangular(); Only float is supported!"),
-    _says(
+    says(RuntimeError, r"MPS doesn't know how to do \w+_i64", "MPS doesn't know how to do square_i64"),
+    says(RuntimeError, r"Only float is supported!", "linalg.solve.triangular(); Only float is supported!"),
+    says(
         RuntimeError,
         r"Only float(, bfloat)? and half (dtypes )?are supported",
         "Only float and half dtypes are supported",
         "Only float, bfloat and half are supported",
     ),
-    _says(
+    says(
         RuntimeError,
         r"only supports floating-point dtypes",
         "_upsample_bicubic2d_aa_out_mps only supports floating-point dtypes",
     ),
-    _says(
-        RuntimeError, r"_mps: only defined for floating types", _text("mse_loss_out_mps", ": only defined for floating types")
-    ),
-    _says(RuntimeError, r"histogram is only supported for float32", "histogram is only supported for float32"),
-    _says(RuntimeError, r"bincount is not supported for Bool", "bincount is not supported for Bool"),
-    _says(
+    says(RuntimeError, r"_mps: only defined for floating types", text("mse_loss_out_mps", ": only defined for floating types")),
+    says(RuntimeError, r"histogram is only supported for float32", "histogram is only supported for float32"),
+    says(RuntimeError, r"bincount is not supported for Bool", "bincount is not supported for Bool"),
+    says(
         RuntimeError,
         r"Long batch norm is not supported with MPS",
-        _text("Long batch norm is not supported with MPS", until="2.13"),
+        text("Long batch norm is not supported with MPS", until="2.13"),
     ),
-    _says(
+    says(
         RuntimeError,
         r"with BF16 or FP16 types is not supported on MPS",
         "ConvTranspose 3D with BF16 or FP16 types is not supported on MPS",
     ),
-    _says(
+    says(
         RuntimeError,
         r"with half to float conversion is not supported on MPS",
         "softmax with half to float conversion is not supported on MPS",
     ),
-    _says(
+    says(
         RuntimeError,
         r"MPS currently supports float32 only",
-        _text("linalg_qr: MPS currently supports float32 only", until="2.13"),
-        _text("geqrf: MPS currently supports float32 only", since="2.14"),
+        text("linalg_qr: MPS currently supports float32 only", until="2.13"),
+        text("geqrf: MPS currently supports float32 only", since="2.14"),
     ),
-    _says(
+    says(
         RuntimeError,
         r"on int64 requires macOS 15 or newer",
-        _text("scatter_reduce(amin/amax) on int64 requires macOS 15 or newer", since="2.13"),
+        text("scatter_reduce(amin/amax) on int64 requires macOS 15 or newer", since="2.13"),
     ),
-    _says(
+    says(
         RuntimeError,
         r"^mps_linear_backward: unsupported weights data type",
-        _text("mps_linear_backward: unsupported weights data type: ", "{dtype}"),
+        text("mps_linear_backward: unsupported weights data type: ", "{dtype}"),
         source="native/mps/operations/Linear.mm",
     ),
-    _says(RuntimeError, r"^sdpa prefill:unsupported dtype", _text("sdpa prefill:unsupported dtype ", "{dtype}", since="2.13")),
-    _says(
+    says(RuntimeError, r"^sdpa prefill:unsupported dtype", text("sdpa prefill:unsupported dtype ", "{dtype}", since="2.13")),
+    says(
         RuntimeError,
         r"^Unsupported scalar type '.+' on MPS backend",
-        _text("Unsupported scalar type '", "{dtype}", "' on MPS backend."),
+        text("Unsupported scalar type '", "{dtype}", "' on MPS backend."),
     ),
-    _says(
+    says(
         RuntimeError,
         r"^random_mps handles only ",
-        _text("random_mps handles only integral, floating-point and boolean types", since="2.13"),
+        text("random_mps handles only integral, floating-point and boolean types", since="2.13"),
     ),
-    _says(
+    says(
         RuntimeError,
         r"MPS (backend )?supports (only )?float32 and complex64",
-        _text("linalg.cholesky: MPS supports float32 and complex64, but got ", "{dtype}", since="2.14"),
-        _text("linalg.svd: the MPS backend supports only float32 and complex64. Got ", "{dtype}", since="2.14"),
+        text("linalg.cholesky: MPS supports float32 and complex64, but got ", "{dtype}", since="2.14"),
+        text("linalg.svd: the MPS backend supports only float32 and complex64. Got ", "{dtype}", since="2.14"),
     ),
-    _says(
+    says(
         RuntimeError,
         r"is not supported on MPS for dtype",
-        _text("unique is not supported on MPS for dtype ", "{dtype}", since="2.14"),
+        text("unique is not supported on MPS for dtype ", "{dtype}", since="2.14"),
     ),
-    _says(
+    says(
         RuntimeError,
         r"on MPS does not support complex inputs",
-        _text("nansum on MPS does not support complex inputs", until="2.12"),
+        text("nansum on MPS does not support complex inputs", until="2.12"),
     ),
     # options that it does not take
-    _says(
+    says(
         RuntimeError,
         r"not (yet )?supported in MPS",
-        _text("Scatter reduce mean mode not yet supported in MPS", until="2.12"),
-        _text("sparse_grad not supported in MPS yet", until="2.12"),
+        text("Scatter reduce mean mode not yet supported in MPS", until="2.12"),
+        text("sparse_grad not supported in MPS yet", until="2.12"),
     ),
-    _says(
-        RuntimeError, r"driver= is not supported on MPS", _text("linalg.svd: driver= is not supported on MPS.", since="2.14")
-    ),
-    _says(RuntimeError, r"MPS doesn't allow pivot == False", "linalg.lu_factor(): MPS doesn't allow pivot == False."),
-    _says(
+    says(RuntimeError, r"driver= is not supported on MPS", text("linalg.svd: driver= is not supported on MPS.", since="2.14")),
+    says(RuntimeError, r"MPS doesn't allow pivot == False", "linalg.lu_factor(): MPS doesn't allow pivot == False."),
+    says(
         RuntimeError,
         r"LSTM with projections is not currently supported with MPS",
         "LSTM with projections is not currently supported with MPS.",
     ),
-    _says(
+    says(
         RuntimeError,
         r"backward on MPS only supports bilinear and nearest interpolation",
-        _text("grid_sampler_3d backward on MPS only supports bilinear and nearest interpolation", since="2.13"),
+        text("grid_sampler_3d backward on MPS only supports bilinear and nearest interpolation", since="2.13"),
     ),
-    _says(
+    says(
         RuntimeError,
         r"^Unsupported head_dim for prefill attention",
-        _text("Unsupported head_dim for prefill attention: ", "{rank}", since="2.13"),
+        text("Unsupported head_dim for prefill attention: ", "{rank}", since="2.13"),
     ),
-    _says(
+    says(
         RuntimeError,
         r"scatter_reduce\(amin/amax\) on int64 (currently )?requires contiguous self",
-        _text("scatter_reduce(amin/amax) on int64 requires contiguous self", since="2.13"),
-        _text("scatter_reduce(amin/amax) on int64 currently requires contiguous self", since="2.13"),
+        text("scatter_reduce(amin/amax) on int64 requires contiguous self", since="2.13"),
+        text("scatter_reduce(amin/amax) on int64 currently requires contiguous self", since="2.13"),
     ),
     # shapes that it does not take
-    _says(
+    says(
         RuntimeError,
         r"Adaptive pool MPS: (input|output) sizes must be divisible by (input|output) sizes",
         "Adaptive pool MPS: input sizes must be divisible by output sizes. "
@@ -388,62 +309,62 @@ REFUSALS: tuple[Wording, ...] = (
         "Non-divisible input sizes are not implemented on MPS device yet.",
         source="native/mps/operations/AdaptivePooling.mm",
     ),
-    _says(RuntimeError, r"MPS supports tensors with dimensions <= 16", RANK, source="mps/EmptyTensor.cpp"),
-    _says(
+    says(RuntimeError, r"MPS supports tensors with dimensions <= 16", RANK, source="mps/EmptyTensor.cpp"),
+    says(
         RuntimeError,
         r"unfold_backward_mps :Only up to 16-dim tensors supported",
         "unfold_backward_mps :Only up to 16-dim tensors supported",
     ),
-    _says(
+    says(
         RuntimeError,
         r"Current limit allows up to 16 indices to be used in MPS indexing kernels",
         "Current limit allows up to 16 indices to be used in MPS indexing kernels",
     ),
-    _says(
+    says(
         RuntimeError,
         r"MPSGr?aph does not support tensor dims larger than INT_MAX",
-        _text("MPSGaph does not support tensor dims larger than INT_MAX", until="2.12"),
-        _text("MPSGraph does not support tensor dims larger than INT_MAX", since="2.13"),
+        text("MPSGaph does not support tensor dims larger than INT_MAX", until="2.12"),
+        text("MPSGraph does not support tensor dims larger than INT_MAX", since="2.13"),
     ),
-    _says(
+    says(
         RuntimeError,
         r"larger than 2\*\*32 (elements|entries) .*(MPS|MacOS15)",
         "Output dim sizes larger than 2**32 elements for matmul not supported on MPS device.",
         "Tiling of batch matmul for larger than 2**32 entries only available from MacOS15 onwards",
     ),
-    _says(
+    says(
         RuntimeError,
         r"not supported for tensors of more than 2\*\*32 elements",
         "masked_fill not supported for tensors of more than 2**32 elements",
     ),
-    _says(
+    says(
         RuntimeError,
         r"not supported for tensors with more than INT_MAX elements",
-        _text("nonzero is not supported for tensors with more than INT_MAX elements, ", until="2.13"),
+        text("nonzero is not supported for tensors with more than INT_MAX elements, ", until="2.13"),
     ),
-    _says(
+    says(
         RuntimeError,
         r"tensors requiring 64-bit indexing are not supported",
-        _text("MPS norm: tensors requiring 64-bit indexing are not supported (numel=", "{rank}", since="2.14"),
-        _text("{op}", ": tensors requiring 64-bit indexing are not supported on MPS (numel=", "{rank}", since="2.14"),
+        text("MPS norm: tensors requiring 64-bit indexing are not supported (numel=", "{rank}", since="2.14"),
+        text("{op}", ": tensors requiring 64-bit indexing are not supported on MPS (numel=", "{rank}", since="2.14"),
     ),
-    _says(
+    says(
         RuntimeError,
         r"MPS FFT only supports transforming up to \d+ dimensions",
-        _text("MPS FFT only supports transforming up to 4 dimensions, but got ", "{rank}", since="2.14"),
+        text("MPS FFT only supports transforming up to 4 dimensions, but got ", "{rank}", since="2.14"),
     ),
-    _says(RuntimeError, r"Tensor is larger than 4Gb", "histogramdd(): Tensor is larger than 4Gb"),
-    _says(
+    says(RuntimeError, r"Tensor is larger than 4Gb", "histogramdd(): Tensor is larger than 4Gb"),
+    says(
         RuntimeError,
         r"tensor is larger than INT32_MAX",
-        _text("embedding_dense_backward_mps: tensor is larger than INT32_MAX", since="2.13"),
+        text("embedding_dense_backward_mps: tensor is larger than INT32_MAX", since="2.13"),
     ),
-    _says(
+    says(
         RuntimeError,
         r"Output channels > 65536 not supported at the MPS device",
         "Output channels > 65536 not supported at the MPS device. ",
     ),
-    _says(
+    says(
         RuntimeError,
         r"only strided tensors are supported on MPS",
         "only strided tensors are supported on MPS",
@@ -455,22 +376,22 @@ REFUSALS: tuple[Wording, ...] = (
 
 # RuntimeErrors: the library never makes a torch.OutOfMemoryError.
 OUT_OF_MEMORY: tuple[Wording, ...] = (
-    _says(RuntimeError, r"\bout of memory\b", MEMORY, source="mps/MPSAllocator.mm"),
-    _says(RuntimeError, r"^Invalid buffer size: ", _text("Invalid buffer size: ", "{size}"), source="mps/MPSAllocator.mm"),
-    _says(RuntimeError, r"^Failed to allocate memory on MPS device", "Failed to allocate memory on MPS device"),
+    says(RuntimeError, r"\bout of memory\b", MEMORY, source="mps/MPSAllocator.mm"),
+    says(RuntimeError, r"^Invalid buffer size: ", text("Invalid buffer size: ", "{size}"), source="mps/MPSAllocator.mm"),
+    says(RuntimeError, r"^Failed to allocate memory on MPS device", "Failed to allocate memory on MPS device"),
 )
 # What must not be taken for a refusal: a mistake of the caller, of the machine, or of the kernel itself. An index out of
 # bounds is noticed by the kernel and raised at the next synchronisation, as torch.AcceleratorError.
 ERRORS: tuple[Wording, ...] = (
-    _says(RuntimeError, r"^Placeholder storage", "Placeholder storage has not been allocated on MPS device!"),
-    _says(RuntimeError, r"^Passed CPU tensor", "Passed CPU tensor to MPS op"),
-    _says(
+    says(RuntimeError, r"^Placeholder storage", "Placeholder storage has not been allocated on MPS device!"),
+    says(RuntimeError, r"^Passed CPU tensor", "Passed CPU tensor to MPS op"),
+    says(
         RuntimeError, r"at least two devices", "Expected all tensors to be on the same device, but found at least two devices, "
     ),
-    _says(RuntimeError, r"^Failed to create metal library", "Failed to create metal library, error: "),
-    _says(RuntimeError, r" is out of bounds: ", _text("Index ", "{rank}", " is out of bounds: ")),
-    _says(RuntimeError, r"^The MPS backend is supported on macOS", "The MPS backend is supported on macOS 14.0+. "),
-    _says(RuntimeError, r"PyTorch is not linked", _text("PyTorch is not linked with support for ", "{device}", " devices")),
+    says(RuntimeError, r"^Failed to create metal library", "Failed to create metal library, error: "),
+    says(RuntimeError, r" is out of bounds: ", text("Index ", "{rank}", " is out of bounds: ")),
+    says(RuntimeError, r"^The MPS backend is supported on macOS", "The MPS backend is supported on macOS 14.0+. "),
+    says(RuntimeError, r"PyTorch is not linked", text("PyTorch is not linked with support for ", "{device}", " devices")),
 )
 
 # ---------------------------------------------------------------------------------------------------------------- names
@@ -482,7 +403,6 @@ MEMORY_FUNCTIONS = {
     "reserved": "driver_allocated_memory",
     "recommended_max": "recommended_max_memory",
 }
-CLEAR_GRAPHS = "clear_graph_cache"  # of torch.mps in versions to come; not in 2.13
 FACTS = {"chip": "get_name", "cores": "get_core_count"}  # of torch.backends.mps
 FUNCTIONS: dict[str, tuple[str, ...]] = {  # file of torch -> functions in it that parity calls
     "torch/mps/__init__.py": ("is_available", "device_count", SYNCHRONIZE, SEED, *MEMORY_FUNCTIONS.values()),
@@ -504,6 +424,36 @@ MORE_VARIABLES = {
     "PYTORCH_BINARY_FORCE_FLAVOR": "one variant of elementwise kernels is forced",
 }
 KEY = "MPS"  # its dispatch key in torch's operator table
+
+
+def _absent() -> str:
+    if not torch_at("backends.mps").is_built():
+        return f"torch {torch_at('__version__')} is built without MPS (it needs macOS on Apple silicon)"
+    return "no Metal device is visible, or macOS is older than 14.0"
+
+
+BACKEND = Backend(
+    name="mps",
+    key=KEY,
+    refusals=REFUSALS,
+    out_of_memory=OUT_OF_MEMORY,
+    errors=ERRORS,
+    no_float64=re.compile(r"(?:doesn't|does not) support (float64|complex128)"),
+    fallback_variable=FALLBACK_VARIABLE,
+    variables=VARIABLES | MORE_VARIABLES,
+    retried=(("PYTORCH_MPS_FAST_MATH", "0"),),
+    has_fast_math=True,
+    alone=True,
+    waits=True,
+    shares_memory=True,
+    keeps_graphs=True,
+    memory=MEMORY_FUNCTIONS,
+    releases=("empty_cache", "clear_graph_cache"),  # the second in versions to come; not in 2.13
+    facts={fact: f"backends.mps.{function}" for fact, function in FACTS.items()},
+    # MPSGraph comes with macOS.
+    driver=lambda: f"macOS {platform.mac_ver()[0]}" if platform.mac_ver()[0] else "",
+    absent=_absent,
+)
 
 
 def all_texts() -> tuple[Text, ...]:
