@@ -15,7 +15,7 @@ def test_outputs_of_stored_runs_are_as_they_were() -> None:
     assert not any(changed), "".join(changed)
 
 
-@pytest.mark.parametrize("name", list(golden.RUNS))
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n == "dying" else n for n in golden.RUNS])
 def test_the_screen_of_a_run_is_as_it_was(name: str, tmp_path: Path) -> None:
     _, screen = golden.made(name, tmp_path)
     assert not (change := golden.difference(f"{name}.screen", screen)), change

@@ -118,6 +118,7 @@ def test_healthy_compiled_code_is_silent(broken: bool, dtype: torch.dtype) -> No
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
+@pytest.mark.slow
 def test_inductor_on_the_cpu_is_silent() -> None:
     found = parity.assert_parity(Block(), X, device="cpu", compile="inductor")
     assert found.wrong_side == ""

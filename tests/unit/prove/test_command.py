@@ -65,6 +65,7 @@ def test_zoo_prints_the_score_and_writes_all_of_it(
     assert {f["id"]: f["runs"][0]["found"] for f in json.loads(path.read_text())["faults"]} == {"wrong": True, "never": False}
 
 
+@pytest.mark.slow
 def test_counts_tell_the_pairs_that_were_compared(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """One line per aspect, of both sources, and why a pair was not; coverage says the same of the run file."""
     path = tmp_path / "run.jsonl"

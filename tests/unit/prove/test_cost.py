@@ -85,6 +85,7 @@ def test_a_machine_starts_as_many_processes_as_a_run_would() -> None:
     assert [cost.Machine(*m).workers for m in ((3, 7), (8, 16), (12, 32), (8, 3))] == [3, 8, 8, 1]
 
 
+@pytest.mark.slow
 def test_the_profile_mac_needs_a_third_of_the_graphs_of_quick() -> None:
     """For as many checks, over rows of several families."""
     few, many = (counted(op=ROWS, dtype=("float32",), profile=p) for p in ("mac", "quick"))
@@ -92,6 +93,7 @@ def test_the_profile_mac_needs_a_third_of_the_graphs_of_quick() -> None:
     assert few.rate * 3 < many.rate
 
 
+@pytest.mark.slow
 def test_the_whole_suite_at_the_profile_mac_fits_eight_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
     """On three cores and 7 GB, at the middle cost, of one item in 60, with room for so small a sample."""
     monkeypatch.setattr(cost, "ITEMS", 75)

@@ -194,6 +194,7 @@ def test_the_table_says_what_it_is_and_the_json_says_everything(both: Board, tmp
 
 
 @pytest.mark.usefixtures("recorded_once")
+@pytest.mark.slow
 def test_workers_do_not_change_the_score() -> None:
     """One worker or two, the same cases."""
 
@@ -256,6 +257,7 @@ def test_a_bug_and_its_fault_agree_whether_it_is_silent() -> None:
         few.bug(replace(few.WRONG, silent=True), "crash")
 
 
+@pytest.mark.slow
 def test_the_shrunk_case_agrees_without_the_fault(plan: RunPlan, tmp_path: Path) -> None:
     """A finding that the healthy device shows as well is an alarm and no finding."""
     t = score.trial(subjects.subject(few.WRONG), Route(("tanh",)), plan, FaultJournals(tmp_path), 30.0)
@@ -419,6 +421,7 @@ def test_another_spelling_of_an_op_is_that_op(plan: RunPlan) -> None:
     assert route.named == ("lstm", "lstm_dropout")
 
 
+@pytest.mark.slow
 def test_rows_whose_recording_dies_hangs_or_fails_take_no_other_with_them() -> None:
     """What dies once is recorded once more; what dies twice, hangs or fails is left out."""
     program = FILE.with_name("recording.py")

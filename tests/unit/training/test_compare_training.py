@@ -596,6 +596,7 @@ def test_wrong_usage_is_told_in_a_sentence(make: Any, data: Any, how: Any, why: 
         parity.compare_training(make, data, **{"device": "sim", **how})
 
 
+@pytest.mark.slow
 def test_the_command(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """0 where rounding explains all, 1 where it does not, 2 for wrong usage."""
     file, faults = tmp_path / "own_training.py", tmp_path / "own_faults.py"
