@@ -105,6 +105,7 @@ def not_compared(
 def judged_less(items: Sequence[ItemRow], records: Sequence[Record], errors: Sequence[Power]) -> list[Part]:
     """What makes an agreement say less, and what is not counted. errors: put into results, and whether the judge saw them."""
     few, leaking, near = power.left(poorly_judged(items, UNJUDGED)), leaks(items), dropped(records)
+    little = marginal(records)
     return [
         Part(
             "unjudged",
@@ -132,6 +133,12 @@ def judged_less(items: Sequence[ItemRow], records: Sequence[Record], errors: Seq
             f"{plural(len(near), 'finding')} near the budget, not reproduced in a fresh process",
             "dropped: drift near its budget, not reproduced in a fresh process",
             near,
+        ),
+        Part(
+            "marginal",
+            f"{plural(len(little), 'finding')} just outside an estimated budget, in few elements and cases: {_first(little)}",
+            f"marginal: {Status.MARGINAL.meaning} (no failure)",
+            little,
         ),
     ]
 
@@ -254,6 +261,19 @@ def dropped(records: Sequence[Record]) -> list[str]:
         for r in records
         if r.gone and r.shrunk
     ]
+
+
+def marginal(records: Sequence[Record]) -> list[str]:
+    """The findings that are marginal: what their worst case showed, of each kind."""
+    worst: dict[tuple[str, ...], Record] = {}
+    for r in records:
+        if r.status == Status.MARGINAL and (r.kind not in worst or _share(r) > _share(worst[r.kind])):
+            worst[r.kind] = r
+    return [f"  {r.op} {r.dtype} {r.aspect}: {r.reason}: {r.case}" for r in worst.values()]
+
+
+def _share(r: Record) -> float:
+    return r.measures[0].share or 0.0 if r.measures else 0.0
 
 
 def _fallen(items: Sequence[ItemRow]) -> str:
