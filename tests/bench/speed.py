@@ -241,7 +241,7 @@ def account(done: Examined, side: Side) -> None:
                 continue
             side.checks += n
             side.aspects[aspect] += n
-            side.failed += n if status.is_finding or status.differs else 0  # marginal is an alarm, too
+            side.failed += n if status.is_finding else 0
 
 
 def examined(item: Item, plan: RunPlan) -> Side:
