@@ -18,6 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from parity.core.results import Record, Status
+from parity.store.reproduced import is_far
 from parity.store.rows import Header, ItemRow, Run
 
 WITNESSES = 32  # elements of a tensor: fewer say nothing of what all of them share, so that one outside may be all
@@ -64,14 +65,17 @@ def is_seldom(cases: Iterable[str]) -> bool:
 
 def _marginal(records: Iterable[Record], items: Sequence[ItemRow]) -> frozenset[str]:
     """The operators whose drift is marginal."""
-    near, others = defaultdict[str, list[Record]](list), set[str]()
-    for r in (r for r in records if r.counts):
-        if r.near and r.status == Status.DRIFT and not r.known:
+    near, others, ops = defaultdict[str, list[Record]](list), set[str](), set[str]()
+    for r in records:
+        little = bool(r.near) and not is_far(r) and not r.known
+        if little:
+            ops.add(r.op)  # what was not reproduced, too
+        if little and r.counts:
             near[r.op].append(r)
-        else:
+        elif r.counts:
             others.add(r.op)
     checks = sum(sum(c.values()) for i in items for c in i.counts.values()) if near else 0
-    if len(near) > min(MOST, 1 + checks // CHECKS):
+    if len(ops) > min(MOST, 1 + checks // CHECKS):
         return frozenset()
     return frozenset(
         op

@@ -204,6 +204,8 @@ OTHER = found("f(float32[98].normal(seed=8))")
         pytest.param([found(), replace(OTHER, dtype="float16")], [item(), item(dtype="float16")], id="of two dtypes"),
         pytest.param([found(), replace(OTHER, near=())], [item(drift=2)], id="and one that is not near"),
         pytest.param([found(), replace(found("g"), near=(), known="k")], [item(drift=2)], id="and one that is known"),
+        pytest.param([replace(found(), measures=(Measure("out", 3.0),))], [item()], id="a mark that its error contradicts"),
+        pytest.param([found(), found(op="mish", gone=True)], [item(), item("mish", drift=0)], id="one that was not reproduced"),
         pytest.param([found()], [item(judged=999)], id="more than one of a thousand elements"),
         pytest.param([found()], [item(drift=2)], id="a check that drifts without a record"),
         pytest.param([found(op="silu"), found(op="mish")], [item(), item("mish")], id="two operators of a small run"),
