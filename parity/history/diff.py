@@ -155,11 +155,11 @@ def _changes(
     appeared = _appeared(cells_before, cells_after, after, {(c.cell, c.after) for c in regressed})
     appeared += _multiplied(cells_before, cells_after, {c.cell for c in (*regressed, *appeared)})
     cleared = _cleared(alone_before, cells_after, {c.cell for c in fixed})
-    eased += [c for c in cleared if c.after == Status.MARGINAL and c.cell not in {e.cell for e in eased}]
-    cleared = [c for c in cleared if c.after != Status.MARGINAL]
     undrawn = _not_drawn(appeared, cells_before)
     if before.header.profile == after.header.profile:
-        fixed, cleared, undrawn = [*fixed, *cleared], [], ()
+        less = [c for c in cleared if c.after == Status.MARGINAL]
+        eased += [c for c in less if c.cell not in {e.cell for e in eased}]
+        fixed, cleared, undrawn = [*fixed, *(c for c in cleared if c not in less)], [], ()
     regressed += [c for c in appeared if c not in undrawn]
     lost += _vanished(cells_before, cells_after, after, {c.cell for c in lost}, forward=True)
     gained += _vanished(cells_after, cells_before, after, {c.cell for c in (*gained, *regressed)}, forward=False)
