@@ -15,7 +15,8 @@ from parity.engine.timed import Timed
 from parity.findings.verdict import poorly_judged
 from parity.report import metadata, power
 from parity.report.words import listed, plural
-from parity.store.rows import Death, ItemRow, Power, Run, counted
+from parity.store.marginal import decides
+from parity.store.rows import Death, Header, ItemRow, Power, Run, counted
 
 INDENT = 11  # columns of labels
 FAILING = 3  # lines of each reason for which a run without findings fails
@@ -56,6 +57,15 @@ def narrow(profile: str) -> list[Part]:
         runs = [f"  {s}: {s.command} (at {s.commit})" for s in known.scores]
         made.append(Part("planted", seen, "planted: what the profile found of faults on a simulated device", runs))
     return made
+
+
+def near(header: Header, records: Sequence[Record]) -> list[Part]:
+    """What a shard found that may be marginal in the whole run."""
+    lines = [f"  {r.op} {r.dtype} {r.aspect}: {r.reason}: {r.shrunk}" for r in records if r.near and r.shrunk and r.counts]
+    if decides(header) or not lines:
+        return []
+    said = "just outside an estimated budget; the run that parity merge makes of all shards says if it is marginal"
+    return [Part("near", f"{plural(len(lines), 'finding')} {said}: {_first(lines)}", f"near: {said}", lines)]
 
 
 def not_compared(

@@ -107,6 +107,7 @@ def render(t: SummaryData, width: int | None = None) -> str:
         *gaps.narrow(t.header.profile),
         *gaps.not_compared(r.items, blameless, r.unchecked, t.lost),
         *gaps.judged_less(r.items, r.records, t.power),
+        *gaps.near(t.header, r.records),
         *_failing(r),
     ]  # fmt: skip
     parts = [p for p in parts if p.lines]

@@ -106,7 +106,7 @@ def test_a_shard_fails_and_the_merged_run_decides(capsys: pytest.CaptureFixture[
             for k in (1, 2)
         ]
         assert said("merge", "1.jsonl", "2.jsonl", "--output", "whole.jsonl") == 0
-        capsys.readouterr()
+        assert capsys.readouterr().out.count("the run that parity merge makes of all shards says") == sum(codes)
         said("report", "whole.jsonl")
         return codes, capsys.readouterr().out.strip().splitlines()[-1]
 
