@@ -134,7 +134,7 @@ def _accuse(t: Trial, verdict: Verdict) -> None:
     """Say this of the first result of a case: whatever came of it, the calls did what no call may do."""
     first = t.results[0] if t.results else Result(Aspect.REFUSAL if t.case.refused else Aspect.FORWARD, Verdict(Status.VOID))
     if first.verdict.status.is_finding:
-        verdict = replace(first.verdict, reason=f"{first.verdict.reason}; {verdict.reason}", excess=None)
+        verdict = replace(first.verdict, reason=f"{first.verdict.reason}; {verdict.reason}", excess=None, near=False)
     t.results[:1] = [replace(first, verdict=verdict)]
 
 

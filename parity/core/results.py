@@ -142,7 +142,8 @@ class Measure:
 class Verdict:
     """A status with a reason in one sentence. measure: that of the worst of the compared tensors, if any was compared.
 
-    excess: the end of the reason if that is `times_the_budget`; None if it is another sentence.
+    excess: the end of the reason if that is `times_the_budget`; None if it is another sentence. near: of a drift, whether it
+    lies within twice a budget that is an estimate, and nothing but single elements is outside.
     """
 
     status: Status
@@ -150,6 +151,7 @@ class Verdict:
     measure: Measure | None = None
     tolerance: Tolerance | None = None
     excess: str | None = None
+    near: bool = False
 
     @property
     def tensor(self) -> str:
@@ -271,7 +273,7 @@ class Record:
     also: further drawn cases that showed it and that the least case does not stand for (`parity.findings.recognition`); known:
     the entry of the file of known findings that it belongs to; by_chance: whether the least case agreed when it was run again;
     extent: at which values it shows, and how large the error is there (`parity.findings.regions`); ways: what was tried around
-    it."""
+    it; near: of a drift that the whole run may call marginal (`parity.store.marginal`), the drawn cases that showed it."""
 
     case: str
     op: str
@@ -294,6 +296,7 @@ class Record:
     by_chance: bool = False
     extent: tuple[tuple[str, Number], ...] = ()
     ways: tuple[Workaround, ...] = ()
+    near: tuple[str, ...] = ()
 
     @property
     def counts(self) -> bool:

@@ -44,36 +44,40 @@ class Status(StrEnum):
     is_doubtful: bool
 
     AGREE = "agree", ".", 1, Says.COMPARED, "inside the tolerance"
-    DRIFT = "drift", "D", 6, Says.FINDING | Says.COMPARED | Says.DIFFERS, "precision worse than the budget allows"
+    DRIFT = "drift", "D", 7, Says.FINDING | Says.COMPARED | Says.DIFFERS, "precision worse than the budget allows"
+    MARGINAL = (
+        *("marginal", "m", 4, Says.COMPARED | Says.DIFFERS),
+        "a drift of few elements, at most twice a budget that is an estimate, in few cases of the op",
+    )
     WRONG = (
-        *("wrong", "W", 10, Says.FINDING | Says.COMPARED | Says.DIFFERS),
+        *("wrong", "W", 11, Says.FINDING | Says.COMPARED | Says.DIFFERS),
         "no rounding explains it; NaN or Inf where there is none; a write missing or outside its target",
     )
     MALFORMED = (
-        *("malformed", "M", 9, Says.FINDING | Says.COMPARED | Says.DIFFERS),
+        *("malformed", "M", 10, Says.FINDING | Says.COMPARED | Says.DIFFERS),
         "wrong shape, dtype or aliasing, or computed what must be refused",
     )
     UNSUPPORTED = (
         *("unsupported", "u", 2, Says.ABSENT | Says.RAISED),
         "the device refuses the op or the dtype, in the words it has for that",
     )
-    ERROR = "error", "E", 5, Says.FINDING | Says.RAISED | Says.DOUBTFUL, "the device raised where the reference ran"
+    ERROR = "error", "E", 6, Says.FINDING | Says.RAISED | Says.DOUBTFUL, "the device raised where the reference ran"
     FALLBACK = "fallback", "f", 3, Says.ABSENT, "ran on the CPU without being asked to"
     UNSTABLE = (
-        *("unstable", "N", 8, Says.FINDING | Says.COMPARED),
+        *("unstable", "N", 9, Says.FINDING | Says.COMPARED),
         "two equal runs differ, and one of them is outside the tolerance",
     )
     NOT_REPRODUCED = (
-        *("not reproduced", "R", 7, Says.FINDING | Says.COMPARED),
+        *("not reproduced", "R", 8, Says.FINDING | Says.COMPARED),
         "a finding far outside the tolerance that was never reproduced",
     )
-    CRASH = "crash", "X", 13, Says.FINDING | Says.DIED, "the process died"
-    HANG = "hang", "X", 12, Says.FINDING | Says.DIED, "did not come back within its time"
+    CRASH = "crash", "X", 14, Says.FINDING | Says.DIED, "the process died"
+    HANG = "hang", "X", 13, Says.FINDING | Says.DIED, "did not come back within its time"
     KILLED = (
-        *("killed", "X", 11, Says.FINDING | Says.DIED),
+        *("killed", "X", 12, Says.FINDING | Says.DIED),
         "the process was killed from outside, by a person or for its memory, and the case with it",
     )
-    OOM = "oom", "O", 4, Says.FINDING | Says.RAISED, "the device ran out of memory"
+    OOM = "oom", "O", 5, Says.FINDING | Says.RAISED, "the device ran out of memory"
     VOID = "void", "v", 0, Says.DOUBTFUL, "neither the reference nor the oracle could run it: says nothing"
 
     def __new__(cls, word: str, letter: str = "", severity: int = 0, says: Says = Says(0), meaning: str = "") -> Status:  # noqa: B008

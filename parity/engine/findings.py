@@ -20,7 +20,7 @@ from parity.engine.journal import LOCATING, SHRINKING
 from parity.engine.options import RunOptions
 from parity.engine.rounds import Part, TimeLimit
 from parity.engine.suite import Item
-from parity.engine.tally import ItemTally, record
+from parity.engine.tally import ItemTally, is_near, record
 from parity.execution import detour
 from parity.findings.cause_search import cause_of, unlocated
 from parity.findings.known import Extent
@@ -31,6 +31,8 @@ from parity.generation.generate import Drawn
 from parity.generation.plainer import plainest, rare
 from parity.generation.shrink import UNFIT
 from parity.generation.shrink import shrink as least
+from parity.oracle.yardstick import NEAR
+from parity.store import marginal
 from parity.store.rows import Sighting
 
 KINDS_SHRUNK = 3  # kinds of findings of one item whose sizes are shrunk; the rest only lose what they do not need
@@ -48,7 +50,7 @@ class Finding:
     the item that showed this kind; others: a few of them, the largest first; cause: where it comes from, None if a later part
     of the item looks for it; also: drawn cases that the least case does not stand for; known: what it is to the known findings,
     None if it is new; by_chance: whether the case agreed when it was run again; extent: of all cases that showed it; before:
-    the cases before the first one in its process; ways: what was tried around it."""
+    the cases before the first one in its process; ways: what was tried around it; near: as in `Record`."""
 
     item: Item
     result: Result
@@ -63,6 +65,7 @@ class Finding:
     extent: Extent = ()
     before: tuple[str, ...] = ()
     ways: tuple[Workaround, ...] = ()
+    near: tuple[str, ...] = ()
 
 
 class Looks(NamedTuple):
@@ -96,8 +99,8 @@ def by_kind(run: ItemRun, tally: ItemTally, known: Recognition, looks: Looks) ->
         also = tuple(map(notation.case_text, uncovered((case,), (s.case for s, _ in seen))))
         chance = kinds > 0 and run.plan.left > 0 and comes_and_goes(run, case, result)
         found = Finding(
-            run.item, result, case, one.case, len(seen), tuple(drawn_cases[:OTHERS]), cause, also,
-            by_chance=chance, extent=extent(shown), before=tally.before.get(one, ()),
+            run.item, result, case, one.case, len(seen), tuple(drawn_cases[:OTHERS]), cause, also, by_chance=chance,
+            extent=(where := extent(shown)), before=tally.before.get(one, ()), near=_near(seen, result, where),
         )  # fmt: skip
         if look and not chance and around < WAYS_SECONDS:
             began = time.monotonic()
@@ -109,6 +112,14 @@ def by_kind(run: ItemRun, tally: ItemTally, known: Recognition, looks: Looks) ->
         if found.known is not None:
             tally.mark(key, found.known.id)
         yield found
+
+
+def _near(seen: Sequence[tuple[Drawn, Result]], least: Result, shows: Extent) -> tuple[str, ...]:
+    """The drawn cases of a kind of finding that may be marginal; none if one of them, the least case or another place where it
+    shows says more, or if they are too many for any run. least: result of the least case."""
+    texts = {notation.case_text(s.case): None for s, _ in seen}
+    little = least.verdict.near and all(is_near(r) for _, r in seen) and all(error <= NEAR for _, error in shows)
+    return tuple(texts) if little and marginal.is_seldom(texts) else ()
 
 
 def comes_and_goes(run: ItemRun, case: Case, result: Result, tries: int = AGAIN) -> bool:
@@ -232,6 +243,7 @@ def record_of(f: Finding) -> Record:
         by_chance=f.by_chance,
         extent=f.extent,
         ways=f.ways,
+        near=f.near,
     )
 
 

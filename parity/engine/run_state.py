@@ -21,7 +21,7 @@ from parity.engine.rounds import LEAST_SECONDS, PINNED, part_of
 from parity.engine.timed import Timed
 from parity.findings.known import Known, known_once
 from parity.findings.verdict import RunResult, compared, kinds
-from parity.store import run_file
+from parity.store import marginal, run_file
 from parity.store.features import Coverage, DrawnFeatures, Tally, unpack
 from parity.store.reproduced import marked, recounted
 from parity.store.rows import (
@@ -117,19 +117,18 @@ class RunState:
 
     def result(self, stopped: str = "") -> RunResult:
         """What came of the run so far. stopped: how it was cut, in words."""
+        held = [r for h in self.held.values() for r in h.records] if self.timed is None else self.timed.without_cause()
+        ours, items = {*map(id, self.records)}, recounted(self.items, self.records)
+        records: Sequence[Record] = [*self.records, *(r for r in held if id(r) not in ours)]
+        if self.is_whole and not (self.stopped or stopped) and marginal.decides(self.header):
+            records, items = marginal.settled(records, folded(items))
+        # Of a run in parts, those with a least case may fail it: only a later part shows whether what round 0 drew is known.
+        failing = kinds(records) if self.explains_later or self.timed is not None else records
         return RunResult(
-            recounted(self.items, self.records), self.records, self.deaths, self._failing(), self.fail_on, self.min_judged,
+            items, records[: len(self.records)], self.deaths, failing, self.fail_on, self.min_judged,
             self.known, self.sightings, self.strict, self.broken, self.failures,
             () if self.timed is None else self.timed.unchecked, stopped,
         )  # fmt: skip
-
-    def _failing(self) -> list[Record]:
-        """The records that may fail the run. Of a run in parts, those with a least case: only a later part shows whether what
-        round 0 drew is known."""
-        if self.timed is not None:
-            return [*kinds(self.records), *self.timed.without_cause()]
-        held = [r for h in self.held.values() for r in h.records]
-        return [*kinds(self.records), *held] if self.explains_later else self.records
 
     # ------------------------------------------------------------------------------------------------ what comes in
 

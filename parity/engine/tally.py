@@ -14,6 +14,7 @@ from parity.core.results import COMPARED, SILENT, MetadataNote, Record, Status
 from parity.engine.cases import CaseChecked, CaseDied, CaseDrawn, CaseLeftOut, NoMoreCases
 from parity.engine.suite import Item
 from parity.generation.generate import Drawn
+from parity.store import marginal
 from parity.store.features import features
 from parity.store.figures import Collected, Figures
 from parity.store.rows import ItemRow, Power, gathered
@@ -199,4 +200,11 @@ def record(item: Item, r: Result, text: str, digest: str, pinned: bool, shrunk: 
         origin,
         r.measures if r.verdict.status is Status.AGREE else tuple(m for m in (r.verdict.measure,) if m is not None),
         shrunk,
+        near=(text,) if is_near(r) else (),
     )
+
+
+def is_near(r: Result) -> bool:
+    """Whether a drawn case's drift may be marginal: near its budget, in a tensor with enough other elements to say so."""
+    v = r.verdict
+    return v.near and v.status is Status.DRIFT and v.measure is not None and v.measure.total >= marginal.WITNESSES

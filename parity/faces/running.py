@@ -252,29 +252,29 @@ def _about_known(known: Known | None, fingerprint: Fingerprint) -> Iterator[str]
 def _compared(o: RunOptions, items: Sequence[suite.Item], workers: int, reporter: Any, done: Collection[str]) -> int:
     """Run the suite, and then its findings again in fresh processes. done: as in `_carried_out`."""
     until = reporter.run.started + o.time if o.time else math.inf
-    if o.time:
-        # A part of the time is kept for the findings.
+    if o.time:  # a part of it is kept for the findings
         o = replace(o, time=max(1.0, until - time.monotonic() - (0.0 if o.no_again else SHARE_AGAIN * o.time)))
     how = How(o.device, o.faults, o.setup, fail_on_metadata=o.fail_on_metadata)
     if not (o.time or o.no_again):
         from parity.engine.again import Early
 
         reporter.run.early = Early(how)
-    # A shard may be empty, or a run whole.
-    code = _pytest(o, workers, reporter, done) if items else reporter.run.result().exit_code
+    code = _pytest(o, workers, reporter, done) if items else reporter.run.result().exit_code  # a shard may be empty
     reporter.print_unexplained()
     if code == 1 and not (o.no_shrink or o.tx):
         _shrink_deaths(o, workers, reporter, until)
+    if code not in (0, 1):
+        return code
     if code == 1 and o.no_again:
         reporter.say(f"findings were not tried again in a fresh process ({'--tx' if o.tx else '--skip again'})")
-    if code != 1 or o.no_again:
-        return code
-    reporter.try_again(how, workers, max(0.0, until - time.monotonic()))
+    elif code == 1:
+        reporter.try_again(how, workers, max(0.0, until - time.monotonic()))
     result = reporter.run.result()
-    if o.junit_xml and Path(o.junit_xml).is_file():
+    excused = result.acquitted, result.not_reproduced, result.marginal
+    if o.junit_xml and any(excused) and Path(o.junit_xml).is_file():
         from parity.report import junit
 
-        junit.acquit(Path(o.junit_xml), result.acquitted, result.not_reproduced)
+        junit.acquit(Path(o.junit_xml), *excused)
     return int(result.exit_code)
 
 

@@ -43,7 +43,7 @@ def step(status: str) -> tuple[str, int]:
     where values differ."""
     s = Status(status)
     if s.differs or s is Status.UNSTABLE:
-        return "", int(s is not Status.DRIFT)
+        return "", int(s.is_finding and s is not Status.DRIFT)
     return ("death" if s.is_death else s), 0
 
 

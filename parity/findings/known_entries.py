@@ -22,10 +22,13 @@ from parity.store.rows import Run, counted
 T = TypeVar("T")
 
 
-def causes_of(run: Run) -> tuple[Gathered, ...]:
-    """The causes of a run that no entry stands for as it is: new ones, and what has grown."""
+def causes_of(run: Run, marginal: bool = False) -> tuple[Gathered, ...]:
+    """The causes of a run that no entry stands for as it is: new ones, and what has grown. marginal: what is marginal in their
+    place, as the drift that it is to the item that finds it."""
     accepted = {s.id for s in run.known} - {s.id for s in run.known if s.state == "grown"}
     records = [r for r in run.records if r.known not in accepted]
+    if marginal:
+        return causes.gather(replace(r, status=str(Status.DRIFT)) for r in records if r.status == Status.MARGINAL)
     return causes.gather(records, [d for d in counted(run.deaths, run.items) if d.known not in accepted])
 
 

@@ -177,6 +177,13 @@ class RunResult:
         return tuple(sorted(_ids(r for r in self.records if r.gone) - _ids(r for r in self.records if r.counts)))
 
     @property
+    def marginal(self) -> tuple[str, ...]:
+        """The ids of the items that have nothing but marginal findings."""
+        return tuple(
+            sorted(_ids(r for r in self.records if r.status == Status.MARGINAL) - _ids(r for r in self.records if r.counts))
+        )
+
+    @property
     def not_reproduced(self) -> tuple[str, ...]:
         """The ids of the items that fail only for what was never reproduced."""
         once = _ids(r for r in self.records if r.status == Status.NOT_REPRODUCED)

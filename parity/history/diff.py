@@ -5,7 +5,8 @@ A *cell* is one op in one dtype and one aspect. A finding of the later run is a 
 of the same kind (status) in the same check or, if the check has no partner, in the same cell: exploration draws other cases in
 each run unless seed and profile are equal. It does not matter what the earlier run had instead: agreement, a refusal, a
 fallback, nothing, or a finding of another kind (a crash that became `wrong` is new to users who worked around the crash). The
-exception is a change from `wrong` to `drift`, which is an improvement.
+exception is a change from `wrong` to `drift`, which is an improvement. What was marginal and drifts now is a regression, whose
+reason says if it is no farther from its budget; the other way round it is eased.
 
 Errors that grew or shrank inside their budgets are `parity.history.drift`, times `parity.history.pace`; `parity.history.change`
 has the groups, and gathers the changes by cause.
@@ -130,6 +131,7 @@ def compare(before: Run, after: Run, partial: bool = False, ops: Sequence[str] =
     )
 
 
+PROMOTED = "as near its budget as before, where it was marginal; now it shows in too many cases or ops for that"
 OTHER_PROFILE = "the {} run has another profile and did not draw this case"
 
 
@@ -155,7 +157,9 @@ def _changes(
     cleared = _cleared(alone_before, cells_after, {c.cell for c in fixed})
     undrawn = _not_drawn(appeared, cells_before)
     if before.header.profile == after.header.profile:
-        fixed, cleared, undrawn = [*fixed, *cleared], [], ()
+        less = [c for c in cleared if c.after == Status.MARGINAL]
+        eased += [c for c in less if c.cell not in {e.cell for e in eased}]
+        fixed, cleared, undrawn = [*fixed, *(c for c in cleared if c not in less)], [], ()
     regressed += [c for c in appeared if c not in undrawn]
     lost += _vanished(cells_before, cells_after, after, {c.cell for c in lost}, forward=True)
     gained += _vanished(cells_after, cells_before, after, {c.cell for c in (*gained, *regressed)}, forward=False)
@@ -406,7 +410,13 @@ def _agreed(r: Record) -> bool:
 
 
 def _change(before: Record, after: Record) -> Change:
-    return Change(after.op, after.dtype, after.aspect, after.case, before.status, after.status, after.reason)
+    """A change of the same check. What was marginal and drifts now may be no larger: the words say so."""
+    reason = _reason(after, before.status == Status.MARGINAL)
+    return Change(after.op, after.dtype, after.aspect, after.case, before.status, after.status, reason)
+
+
+def _reason(r: Record, was_marginal: bool) -> str:
+    return f"{r.reason}; {PROMOTED}" if was_marginal and r.near else r.reason
 
 
 def _cell(r: Record) -> Cell:
@@ -456,24 +466,25 @@ def _appeared(
             if not _new(status, had) or (cell, status) in listed:
                 continue
             hit = cases.get((cell, status))
-            case, reason = (hit.shrunk or hit.case, hit.reason) if hit else ("", "")
+            case, reason = (hit.shrunk or hit.case, _reason(hit, bool(had[Status.MARGINAL]))) if hit else ("", "")
             changes.append(Change(*cell, case, _state(had, cell[:2] in tried), status, reason, paired=False))
     return changes
 
 
 def _state(counts: Mapping[str, int], tried: bool) -> str:
     """The worst status of a cell, in words. tried: whether its op was run in its dtype."""
-    order = sorted(counts, key=lambda s: (not Status(s).is_finding, s != Status.AGREE, -counts[s]))
+    order = sorted(counts, key=lambda s: (not Status(s).is_finding, s != Status.MARGINAL, s != Status.AGREE, -counts[s]))
     return order[0] if order else "not compared" if tried else "not run"
 
 
 def _cleared(alone: Iterable[Record], after: Mapping[Cell, Mapping[str, int]], listed: set[Cell]) -> list[Change]:
-    """One change per cell with unpaired findings of the earlier run, if the cell fully agrees in the later one."""
+    """One change per cell with unpaired findings of the earlier run, if the cell agrees in the later one, or is marginal."""
     changes: dict[Cell, Change] = {}
     for r in alone:
         cell = _cell(r)
         if Status(r.status).is_finding and cell not in listed and _clean(after.get(cell)):
-            changes.setdefault(cell, Change(*cell, r.shrunk or r.case, r.status, "agree", r.reason, paired=False))
+            now = Status.MARGINAL if after[cell].get(Status.MARGINAL) else Status.AGREE
+            changes.setdefault(cell, Change(*cell, r.shrunk or r.case, r.status, str(now), r.reason, paired=False))
     return list(changes.values())
 
 

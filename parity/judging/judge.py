@@ -146,10 +146,10 @@ def agreed(sizes: tuple[tuple[str, int], ...]) -> tuple[Verdict, tuple[Measure, 
     return Verdict(Status.AGREE, "", measures[0], EXACT), measures
 
 
-def _badness(v: Verdict) -> tuple[bool, int, float]:
-    """A wrong shape or dtype is the worst: no value can be compared with it."""
+def _badness(v: Verdict) -> tuple[bool, int, bool, float]:
+    """A wrong shape or dtype is the worst: no value can be compared with it. What may be marginal is the least drift."""
     error_ratio = v.measure.share if v.measure is not None and v.measure.share is not None else -1.0
-    return v.status is Status.MALFORMED, v.status.severity, error_ratio
+    return v.status is Status.MALFORMED, v.status.severity, not v.near, error_ratio
 
 
 def _part(bench: Bench, name: str, device: Tensor, reference: Tensor | None, part: Part, pass_: str) -> Verdict:

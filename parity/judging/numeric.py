@@ -297,7 +297,8 @@ def _decided(assessed: Assessment) -> Verdict | None:
         rest = replace(assessed.measure, share=1.0, unjudged=m.unjudged + m.mismatched, why=m.why or TAIL)
         return Verdict(Status.AGREE, left_unjudged(rest), rest, replace(t.tol, origin=yardstick.place("turned steps")))
     if verdict.status is not Status.AGREE:
-        return replace(verdict, measure=assessed.measure)
+        near = t.is_near(verdict, assessed.scale.budget) and _biased(assessed) is None and _shared(assessed) is None
+        return replace(verdict, measure=assessed.measure, near=near)
     for question, samples in ((_biased, PERTURBATIONS), (_shared, SAMPLES[-1])):
         if (together := question(assessed)) is not None:
             return None if t.bench.oracle.take_more_samples(samples) else together

@@ -114,6 +114,13 @@ FLUSHED = _factor("flushed", 4.0, "of the smallest numbers", "a few partial resu
 WIDENING_LIMIT = _factor("widest", 8.0, "times the budget", "chosen: the most that the reference's own error widens a budget")
 WIDENED = _factor("widened", 4.0, "times the reference's own error", "chosen: two errors of one size differ by less")
 CLOSE = _factor("close", 4.0, "budgets of few samples", "chosen: up to this more samples may cover an error")
+NEAR = _factor(
+    "near", 2.0, "times an estimated budget", "chosen: up to this single elements of few cases are marginal; 1.12 on an H100"
+)
+NEAR_OUTSIDE = int(_factor("few near", 1000.0, "elements of a tensor, of which one may be near", "chosen; of fewer, one alone"))
+NEAR_OTHERS = _factor(
+    "others of a near one", 0.5, "of the budget, root mean square", "chosen: honest errors are a quarter of an estimate or less"
+)
 FAR = _factor("far", SCALE, "budgets of few samples", "chosen: from this on no more samples cover an error, nearly always")
 UNMOVED = _factor("unmoved", 1e8, "budgets", "no wrong number of usual size is so far off: no sample moved it, as at a kink")
 CHANCE_OUTSIDE = _factor(

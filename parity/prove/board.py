@@ -15,7 +15,7 @@ from parity.catalog.samples import torch_version
 from parity.core import outputs
 from parity.core.version import __version__
 from parity.prove.routes import Route
-from parity.prove.score import OPINFO, SUITE, Score
+from parity.prove.score import MARGINAL, OPINFO, SUITE, Score
 from parity.report.words import clock, plural
 from parity.zoo.bug import KINDS
 from parity.zoo.subjects import FaultSubject
@@ -160,6 +160,8 @@ def _figures(board: Board, generator: str) -> list[str]:
         if sizes and generator == SUITE:
             large = sum(n > SMALL for n in sizes)
             lines += [f"  shrunk to    {_spread(sizes)} elements; {plural(large, 'case')} above {SMALL}"]
+    little = sum(s.miss.startswith(MARGINAL) for s in scores)
+    lines += [f"  marginal     {plural(little, 'score')} missed for it: nothing else was found"] if little else []
     drawn = [s for s in scores if s.examples]
     if drawn:
         share = statistics.median(s.share for s in drawn)

@@ -24,15 +24,18 @@ from parity.engine.findings import shrink as shrink_finding
 from parity.engine.planning import SECONDS_PER_ELEMENT, RunPlan
 from parity.engine.settings import settings
 from parity.engine.suite import Item
+from parity.engine.tally import is_near
 from parity.execution.execute import said
 from parity.generation.generate import Drawn
 from parity.generation.shrink import shrink
 from parity.prove.routes import Route
 from parity.prove.witness import FaultJournals, Tap
+from parity.store import marginal
 from parity.zoo.subjects import FaultSubject
 
 SUITE, OPINFO = "suite", "opinfo"
 FOUND = frozenset(s for s in Status if s.is_finding or s.is_absence)
+MARGINAL = "marginal"  # how the reason of a miss begins that is a finding without that status
 CASES_OF_OTHERS = 6  # cases of each composite and bystander row
 MOST_KEPT = 3  # texts that a score keeps of each kind
 PATIENCE = 10.0  # seconds that a case may take, in addition to those for its elements
@@ -97,7 +100,7 @@ def elements(case: Case) -> int:
 @dataclass(slots=True)
 class FaultTrial:
     """One fault under test. dead: cases that ended a process before and are left out; until: monotonic time at which the search
-    ends."""
+    ends; near: op -> cases in which it is near its budget, so that a run may call it marginal."""
 
     subject: FaultSubject
     route: Route
@@ -108,6 +111,7 @@ class FaultTrial:
     until: float
     dead: frozenset[Outside] = frozenset()
     notes: list[str] = field(default_factory=list)
+    near: dict[str, set[str]] = field(default_factory=dict)
     score: Score = field(default_factory=lambda: Score("", SUITE, ""))
 
 
@@ -135,7 +139,7 @@ def search(t: FaultTrial) -> tuple[Score, tuple[Item, Drawn, Result] | None]:
                     break
                 t.journals.about(examples=t.score.examples + 1, fired=t.score.fired, through=through)
                 result = _tried(t, item, ordinal, pinned, one)
-                if result is not None:
+                if result is not None and not _is_marginal(t, item, one, result):
                     hit = item, one, result
                     break
             if hit or stopped:
@@ -145,6 +149,15 @@ def search(t: FaultTrial) -> tuple[Score, tuple[Item, Drawn, Result] | None]:
         return replace(t.score, miss=_miss(t, stopped)), None
     item, one, result = hit
     return replace(t.score, found=True, through=through, **_verdict_fields(item, result), **_cased(one.case)), hit
+
+
+def _is_marginal(t: FaultTrial, item: Item, one: Drawn, result: Result) -> bool:
+    """Whether a run would not count it, as far as its op was searched: then the search goes on."""
+    if not is_near(result):
+        return False
+    texts = t.near.setdefault(item.row.name, set())
+    texts.add(notation.case_text(one.case))
+    return marginal.is_seldom(texts)
 
 
 def rounds(items: Sequence[Item], plan: RunPlan) -> Iterator[tuple[Item, int, bool, Drawn]]:
@@ -180,7 +193,7 @@ def _tried(t: FaultTrial, item: Item, ordinal: int, pinned: bool, one: Drawn) ->
         return None
     finally:
         t.journals.end()
-    hits = [r for r in results if r.verdict.status in FOUND]
+    hits = sorted((r for r in results if r.verdict.status in FOUND), key=is_near)
     return counted(
         t, text, before, hits, lambda r: _agrees(t, item, one.case, r), lambda r: (r.verdict.status, r.verdict.reason)
     )
@@ -346,6 +359,8 @@ def _miss(t: FaultTrial, stopped: bool) -> str:
     if not s.examples:
         return f"no case of {_listed(names)} could be drawn"
     late = "stopped by its time limit; " if stopped else ""
+    if t.near:
+        return f"{late}{MARGINAL} in {_listed([*t.near])}, and no more of it in {s.examples} cases"
     if not s.fired:
         return f"{late}never fired in {s.examples} cases of {_listed(names)} (generator)"
     return f"{late}fired unseen in {s.fired} of {s.examples} cases of {_listed(names)} (judge)"

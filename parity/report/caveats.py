@@ -9,7 +9,7 @@ from parity.engine.doctor import suspicion
 from parity.engine.options import STRICT
 from parity.findings.verdict import Shortfall, shortfalls
 from parity.report import metadata, power
-from parity.report.gaps import dropped, leaks
+from parity.report.gaps import dropped, leaks, marginal
 from parity.report.words import listed, plural
 from parity.store.rows import Run
 
@@ -42,6 +42,9 @@ def notes(run: Run) -> Iterator[tuple[str, str]]:
         yield "low power", f"an agreement says less than it seems in {'; '.join(weak)}"
     if near := len(dropped(run.records)):
         yield "dropped", f"{plural(near, 'finding')} near the budget was not reproduced in a fresh process, and does not count"
+    if lines := marginal(run.records):
+        said = listed([x.strip().partition(": ")[0] for x in lines], LOST)
+        yield "marginal", f"{plural(len(lines), 'finding')} just outside an estimated budget, not counted: {said}"
     if lines := leaks(run.items):
         said = listed([x.strip() for x in lines], LOST)
         yield "memory leaks", f"every repeat of a call leaves memory on the device in {plural(len(lines), 'item')}: {said}"

@@ -15,7 +15,8 @@ from parity.engine.timed import Timed
 from parity.findings.verdict import poorly_judged
 from parity.report import metadata, power
 from parity.report.words import listed, plural
-from parity.store.rows import Death, ItemRow, Power, Run, counted
+from parity.store.marginal import decides
+from parity.store.rows import Death, Header, ItemRow, Power, Run, counted
 
 INDENT = 11  # columns of labels
 FAILING = 3  # lines of each reason for which a run without findings fails
@@ -56,6 +57,15 @@ def narrow(profile: str) -> list[Part]:
         runs = [f"  {s}: {s.command} (at {s.commit})" for s in known.scores]
         made.append(Part("planted", seen, "planted: what the profile found of faults on a simulated device", runs))
     return made
+
+
+def near(header: Header, records: Sequence[Record]) -> list[Part]:
+    """What a shard found that may be marginal in the whole run."""
+    lines = [f"  {r.op} {r.dtype} {r.aspect}: {r.reason}: {r.shrunk}" for r in records if r.near and r.shrunk and r.counts]
+    if decides(header) or not lines:
+        return []
+    said = "just outside an estimated budget; the run that parity merge makes of all shards says if it is marginal"
+    return [Part("near", f"{plural(len(lines), 'finding')} {said}: {_first(lines)}", f"near: {said}", lines)]
 
 
 def not_compared(
@@ -105,6 +115,7 @@ def not_compared(
 def judged_less(items: Sequence[ItemRow], records: Sequence[Record], errors: Sequence[Power]) -> list[Part]:
     """What makes an agreement say less, and what is not counted. errors: put into results, and whether the judge saw them."""
     few, leaking, near = power.left(poorly_judged(items, UNJUDGED)), leaks(items), dropped(records)
+    little = marginal(records)
     return [
         Part(
             "unjudged",
@@ -132,6 +143,12 @@ def judged_less(items: Sequence[ItemRow], records: Sequence[Record], errors: Seq
             f"{plural(len(near), 'finding')} near the budget, not reproduced in a fresh process",
             "dropped: drift near its budget, not reproduced in a fresh process",
             near,
+        ),
+        Part(
+            "marginal",
+            f"{plural(len(little), 'finding')} just outside an estimated budget, in few elements and cases: {_first(little)}",
+            f"marginal: {Status.MARGINAL.meaning} (no failure)",
+            little,
         ),
     ]
 
@@ -254,6 +271,19 @@ def dropped(records: Sequence[Record]) -> list[str]:
         for r in records
         if r.gone and r.shrunk
     ]
+
+
+def marginal(records: Sequence[Record]) -> list[str]:
+    """The findings that are marginal: what their worst case showed, of each kind."""
+    worst: dict[tuple[str, ...], Record] = {}
+    for r in records:
+        if r.status == Status.MARGINAL and (r.kind not in worst or _share(r) > _share(worst[r.kind])):
+            worst[r.kind] = r
+    return [f"  {r.op} {r.dtype} {r.aspect}: {r.reason}: {r.case}" for r in worst.values()]
+
+
+def _share(r: Record) -> float:
+    return r.measures[0].share or 0.0 if r.measures else 0.0
 
 
 def _fallen(items: Sequence[ItemRow]) -> str:

@@ -346,6 +346,7 @@ def _refused(run: Run) -> list[tuple[str, list[str]]]:
     parts.append(("The CPU itself died or hung in", acquitted))
     near = [x.strip() for x in gaps.dropped(run.records)]
     parts.append(("Drift near its budget that was not reproduced in a fresh process: dropped", near))
+    parts.append((f"Marginal: {Status.MARGINAL.meaning}", [x.strip() for x in gaps.marginal(run.records)]))
     return [(title, lines) for title, lines in parts if lines]
 
 

@@ -26,6 +26,7 @@ from parity.store.rows import Death, Header, ItemRow, Run
 
 GONE = "drift of this op was near its budget and was not reproduced in a fresh process, so it does not count"
 KNOWN = "findings of this op are known"
+MARGINAL = f"marginal, which is no failure: {Status.MARGINAL.meaning}"
 LISTED = 10  # findings of a test case that are reported
 MESSAGE = 300  # most characters of a message
 
@@ -41,7 +42,8 @@ def render(run: Run) -> str:
     for name, value in {**facts, "seed": header.seed, "simulated": str(f.simulated).lower()}.items():
         SubElement(properties, "property", name=name, value=value)
     records, dead, ids = _by_item(r for c in causes for r in c.records), _by_item(deaths), _ids(causes)
-    excused = {(x.op, x.dtype): GONE for x in run.records if x.gone}
+    excused = {(x.op, x.dtype): MARGINAL for x in run.records if x.status == Status.MARGINAL}
+    excused |= {(x.op, x.dtype): GONE for x in run.records if x.gone}
     excused |= {(op, dtype): KNOWN for _, op, dtype in known_of(run)}
     items = {(i.op, i.dtype): i for i in run.items}
     for op, dtype in dict.fromkeys([*items, *dead]):
@@ -61,20 +63,21 @@ def render(run: Run) -> str:
     return ElementTree.tostring(whole, encoding="unicode", xml_declaration=True) + "\n"
 
 
-def acquit(path: Path, items: Collection[str], once: Collection[str] = ()) -> None:
-    """Take back the failures of items whose findings were dropped, in the file that pytest wrote before they were tried, and
-    say which are not reproduced. items, once: the ids of these and of those ("exp-float32")."""
-    tree = ElementTree.parse(path)
+def acquit(path: Path, items: Collection[str], once: Collection[str] = (), little: Collection[str] = ()) -> None:
+    """Take back the failures of items whose findings were dropped, or are marginal, in the file that pytest wrote before the
+    end of the run, and say which are not reproduced. items, once, little: the ids of those that were dropped ("exp-float32"),
+    were not reproduced, and are marginal."""
+    tree, why = ElementTree.parse(path), dict.fromkeys(items, GONE) | dict.fromkeys(little, MARGINAL)
     for suite in tree.iter("testsuite"):
         for case in suite.findall("testcase"):
             item = (case.get("name") or "").partition("[")[2].rpartition("]")[0]
             failure, item = case.find("failure"), item.partition(" ")[0]
             if failure is not None and item in once:
                 failure.set("message", f"{Status.NOT_REPRODUCED}: {failure.get('message')}")
-            if failure is None or item not in items:
+            if failure is None or item not in why:
                 continue
             case.remove(failure)
-            SubElement(case, "skipped", message=GONE)
+            SubElement(case, "skipped", message=why[item])
             for name, more in (("failures", -1), ("skipped", 1)):
                 suite.set(name, str(int(suite.get(name) or 0) + more))
     outputs.write(path, ElementTree.tostring(tree.getroot(), encoding="utf-8", xml_declaration=True))

@@ -20,8 +20,9 @@ PASSES: tuple[tuple[str, tuple[Aspect, ...]], ...] = (
     ("transfer and refusal", (Aspect.TRANSFER, Aspect.REFUSAL)),
 )
 LEGEND = (
-    ". agrees  D drifts  W wrong  M wrong shape or aliasing  N changes from call to call  R not reproduced  E raises  "
-    "O out of memory  X ended the process  u refused  f ran on the CPU  v not judged  - not run; of several, the worst"
+    ". agrees  D drifts  m marginal  W wrong  M wrong shape or aliasing  N changes from call to call  R not reproduced  "
+    "E raises  O out of memory  X ended the process  u refused  f ran on the CPU  v not judged  - not run; "
+    "of several, the worst"
 )
 
 

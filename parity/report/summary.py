@@ -108,6 +108,7 @@ def render(t: SummaryData, width: int | None = None) -> str:
         *gaps.narrow(t.header.profile),
         *gaps.not_compared(r.items, blameless, r.unchecked, t.lost),
         *gaps.judged_less(r.items, r.records, t.power),
+        *gaps.near(t.header, r.records),
         *_failing(r),
     ]  # fmt: skip
     parts = [p for p in parts if p.lines]
@@ -143,8 +144,10 @@ def _failing(r: RunResult) -> list[gaps.Part]:
 
 def agreed(records: Sequence[Record]) -> str:
     """What is to be said of a run in which nothing else counts."""
-    near = len(gaps.dropped(records))
-    return f"{plural(near, 'finding')} near the budget, not reproduced; everything else agrees" if near else ALL_AGREES
+    near, little = len(gaps.dropped(records)), len(gaps.marginal(records))
+    but = [f"{plural(near, 'finding')} near the budget, not reproduced"] if near else []
+    but += [f"{plural(little, 'marginal finding')}"] if little else []
+    return "; ".join([*but, "everything else agrees"]) if but else ALL_AGREES
 
 
 def _head(t: SummaryData) -> list[str]:

@@ -26,6 +26,7 @@ from parity.core.case import source_of
 from parity.core.errors import OutputError, RunFileError
 from parity.core.results import Json, Record
 from parity.core.stored import convert
+from parity.store import marginal
 from parity.store.features import Coverage, DrawnFeatures
 from parity.store.figures import Figures, size
 from parity.store.reproduced import marked, recounted
@@ -194,7 +195,7 @@ def read(path: Path, partial: bool = False) -> Run:
     )
     why = _contradiction(run, rows)
     records = marked(run.records, run.again)
-    run = replace(run, records=records, items=recounted(run.items, records))
+    run = marginal.of_run(replace(run, records=records, items=recounted(run.items, records)))
     if (end is None or rest) and not partial:
         how = "its last line is cut" if rest else "it has no end row"
         raise RunFileError(

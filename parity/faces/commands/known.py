@@ -10,7 +10,7 @@ from pathlib import Path
 from parity.core import project
 from parity.core.case import source_of
 from parity.core.errors import KnownError, UsageError, near
-from parity.core.results import UNSEARCHED
+from parity.core.results import UNSEARCHED, Status
 from parity.engine.options import read_day, read_path
 from parity.faces.commands.groups import near_by
 from parity.findings import known, known_file
@@ -39,7 +39,7 @@ def add(to: argparse.ArgumentParser) -> None:
     add.add_argument("--link", default="", metavar="URL", help="where they are reported or discussed")
     add.add_argument("--until", type=read_day, metavar="DATE", help="the last day on which they are accepted: 2027-01-31")
     add.add_argument("--file", type=read_path, metavar="FILE", help=f"the file ({BY_DEFAULT})")
-    how = "what the run's device refuses (unsupported) or leaves to the CPU (fallback), for runs with --fail-on"
+    how = "what the run's device refuses (unsupported), leaves to the CPU (fallback), or has marginal, for runs with --fail-on"
     add.add_argument("--status", action="append", default=[], metavar="STATUS", help=how)
     for name, how in (("list", "list the entries with their reasons"), ("check", "say whether the file can be used")):
         one = actions.add_parser(name, help=how, description=how.capitalize() + ".")
@@ -102,7 +102,9 @@ def _add(o: argparse.Namespace) -> int:
     held = before.by_id if before is not None else {}
     new = [*_asked(o, made), *_prolonged(o, made, held)]
     if not new:
-        print(f"{o.run} has nothing to add: no finding that is missing in {path}")
+        little = any(r.status == Status.MARGINAL for r in made.records) and Status.MARGINAL not in o.status
+        more = "; what is marginal is added with --status marginal" if little else ""
+        print(f"{o.run} has nothing to add: no finding that is missing in {path}{more}")
         o.answer = _file(before, path)
         return 0
     changed = known_entries.added(held, new)
@@ -133,8 +135,13 @@ def _asked(o: argparse.Namespace, made: Run) -> list[Entry]:
 
     new: list[Entry] = []
     for status in o.status:
+        if status == Status.MARGINAL:
+            for c in known_entries.causes_of(made, marginal=True):
+                new += known_entries.of_cause(c, made, o.reason, o.link, o.until)
+            continue
         if status not in known_entries.refusals(known.WORST):
-            raise UsageError(f"--status takes unsupported and fallback, not '{status}'; findings are added by their cause")
+            allowed = "unsupported, fallback and marginal"
+            raise UsageError(f"--status takes {allowed}, not '{status}'; findings are added by their cause")
         new += known_entries.of_status(status, made, o.reason, o.link, o.until)
     gathered = known_entries.causes_of(made) if o.cause or not o.status else ()
     if o.cause:

@@ -12,7 +12,7 @@ from parity.engine.options import MIXED, PARTIAL, holds
 from parity.faces.commands import known
 from parity.faces.commands.groups import add_accept, add_output
 from parity.report.words import plural
-from parity.store import run_file
+from parity.store import marginal, run_file
 
 HELP = "join the run files of shards"
 ABOUT = (
@@ -46,7 +46,7 @@ def run(o: argparse.Namespace) -> int:
     held = f"{plural(len(made.items), 'item')}, {plural(len(made.records), 'record')}"
     o.answer = Merged(
         str(o.output), len(o.runs), len(made.items), len(made.records), made.header.machines,
-        "" if made.end is None else made.end.stopped, tuple(known.of_merged(made)),
+        "" if made.end is None else made.end.stopped, tuple(known.of_merged(marginal.of_run(made))),
     )  # fmt: skip
     for text in o.answer.known:
         print(text)

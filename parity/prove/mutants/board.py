@@ -23,6 +23,8 @@ def counts(d: Event) -> bool:
 
 def reason(d: Event) -> str:
     """Why a mutant survived."""
+    if d.get("near"):
+        return "drawn, marginal"
     if not d["fired"]:
         return "never drawn"
     if not d["changed"]:
@@ -69,6 +71,8 @@ def _scored(s: Scores) -> Iterator[str]:
     killed, also = (sum(bool(d["killed"] or (more and d.get("elsewhere"))) for d in ds) for more in (False, True))
     yield f"killed by their own row                      {_share(killed, len(ds))}"
     yield f"killed by it or another row of the kernel    {_share(also, len(ds))}"
+    little = sum(bool(not d["killed"] and d.get("near")) for d in ds)
+    yield f"survive because marginal is no finding          {_share(little, len(ds))}"
     strict = [d for d in ds if not d["policy"]]
     yield f"by their own row, without what policy allows {_share(sum(d['killed'] for d in strict), len(strict))}"
     titles = classes()

@@ -7,7 +7,7 @@ import json
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +27,14 @@ from parity.engine.options import RunOptions
 from parity.engine.planning import RunPlan, run_plan
 from parity.engine.settings import settings
 from parity.engine.suite import Item
+from parity.engine.tally import is_near
 from parity.execution.execute import said
 from parity.generation.generate import Drawn
 from parity.prove.mutants.mutant import Mutant, Witnessed, fault
 from parity.prove.mutants.recording import frequencies, mutants_of, record
 from parity.prove.mutants.witness import search
 from parity.prove.score import FOUND, rounds
+from parity.store import marginal
 
 WORK = 120.0  # CPU seconds of a row's cases under one mutant, after which it counts as not finished
 OTHERS, ELSEWHERE = 6, 8.0  # other rows of a kernel, and the CPU seconds for all of them
@@ -85,7 +87,7 @@ def facts_of(m: Mutant, family: str) -> Event:
 class _Ran:
     """What came of the cases of a row. hit: the finding; seen: of the cases that the mutant changed unseen, the one that it
     changed most: by how much, its text, and what was said of it; late: whether the work was not finished; broken: why the
-    mutant, or parity, failed."""
+    mutant, or parity, failed; near: cases that say no more than what a run calls marginal."""
 
     hit: Event | None = None
     cases: int = 0
@@ -94,11 +96,12 @@ class _Ran:
     seen: tuple[float, str, str] | None = None
     late: bool = False
     broken: str = ""
+    near: list[str] = field(default_factory=list)
 
     @property
     def stored(self) -> Event:
         """All of it but the finding, as it is stored."""
-        names = ("cases", "fired", "changed", "seen", "late", "broken")
+        names = ("cases", "fired", "changed", "seen", "late", "broken", "near")
         return {n: getattr(self, n) for n in names} | ({"killed": True, "hit": self.hit} if self.hit else {})
 
 
@@ -163,13 +166,16 @@ class Scorer:
                     continue
                 ran.fired += 1
                 ran.changed += seen.changed > changed
-                hits = [r for r in results if r.verdict.status in FOUND]
+                hits = sorted((r for r in results if r.verdict.status in FOUND), key=is_near)
                 if hits and "FaultError" in hits[0].verdict.reason:
                     ran.broken = hits[0].verdict.reason
                     break
                 if hits and self._is_healthy(item, one, hits[0]):
                     r = hits[0].verdict
                     text = notation.case_text(one.case)
+                    if is_near(hits[0]) and marginal.is_seldom({*ran.near, text}):  # a run would not count it
+                        ran.near.append(text)
+                        continue
                     ran.hit = {"case": text, "status": str(r.status), "aspect": str(hits[0].aspect), "at": ran.cases}
                     break
                 if seen.changed > changed and (ran.seen is None or seen.worst > ran.seen[0]):

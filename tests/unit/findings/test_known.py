@@ -169,7 +169,7 @@ def test_texts_of_the_file_are_made_printable() -> None:
     [
         ("wrong", "drift", True), ("drift", "wrong", False), ("wrong", "unstable", True), ("wrong", "error", False),
         ("error", "wrong", False), ("crash", "hang", True), ("unsupported", "fallback", False), ("error", "error", True),
-        ("wrong", "agree", False),
+        ("wrong", "agree", False), ("drift", "marginal", True), ("error", "marginal", False),
     ],
 )  # fmt: skip
 def test_an_entry_stands_for_its_class_and_for_better_ones_of_its_kind(seen: str, status: str, is_covered: bool) -> None:

@@ -8,7 +8,7 @@ from parity.core.errors import NothingCompared, UsageError
 from parity.core.results import BOTH_REFUSE, MISSING, OTHER_SIGNATURE, Cause, Fingerprint, Record
 from parity.core.status import Conclusion
 from parity.history.change import Change, Group
-from parity.history.diff import Diff, compare
+from parity.history.diff import PROMOTED, Diff, compare
 from parity.store.code import Code
 from parity.store.rows import Death, End, Header, ItemRow, Run
 
@@ -126,6 +126,32 @@ def test_a_finding_that_became_less_is_told_and_is_no_regression(before: str, af
     diff = compare(run(record("a", before), other), run(record("a", after), other))
     assert (words(diff, Group.EASED), of(diff, Group.REGRESSED), diff.exit_code()) == ([("a", before, after, True)], (), 0)
     assert list(diff.groups) == [Group.EASED]
+
+
+NEAR = replace(record("a", "drift", reason="1.3 times the budget"), near=("a",))
+
+
+def test_marginal_that_drifts_has_regressed_and_its_reason_says_if_it_is_no_larger() -> None:
+    """Paired and by cell: other cases of the run decide what is marginal."""
+    little, far = replace(NEAR, status="marginal"), replace(NEAR, near=(), reason="9 times the budget")
+    diff = compare(run(little), run(NEAR))
+    assert words(diff, Group.REGRESSED) == [("a", "marginal", "drift", True)]
+    assert of(diff, Group.REGRESSED)[0].reason == f"1.3 times the budget; {PROMOTED}"
+    assert diff.exit_code() == 1
+    assert of(compare(run(little), run(far)), Group.REGRESSED)[0].reason == "9 times the budget"
+    counts = item(agree=8, marginal=1), item(agree=8, drift=1)
+    diff = compare(run(little, items=counts[:1]), run(replace(NEAR, case="b", shrunk="b"), items=counts[1:]))
+    assert words(diff, Group.REGRESSED) == [("b", "marginal", "drift", False)]
+    assert of(diff, Group.REGRESSED)[0].reason.endswith(PROMOTED)
+
+
+def test_drift_that_is_marginal_now_is_eased_and_not_fixed() -> None:
+    little = replace(NEAR, status="marginal")
+    diff = compare(run(NEAR), run(little))
+    assert (words(diff, Group.EASED), diff.exit_code()) == ([("a", "drift", "marginal", True)], 0)
+    counts = item(agree=8, drift=1), item(agree=8, marginal=1)
+    diff = compare(run(NEAR, items=counts[:1]), run(replace(little, case="b"), items=counts[1:]))
+    assert (words(diff, Group.EASED), of(diff, Group.FIXED)) == ([("a", "drift", "marginal", False)], ())
 
 
 def test_other_inputs_are_another_check() -> None:

@@ -20,6 +20,7 @@ from parity.core.errors import FaultError, OutputError, UsageError
 from parity.devices import Fault, resolve
 from parity.devices.fallbacks import listening
 from parity.devices.sim import simulated
+from parity.devices.sim.call import Call
 from parity.engine import suite
 from parity.engine.cases import SWEPT
 from parity.engine.planning import RunPlan
@@ -282,6 +283,28 @@ def test_the_search_stops_at_its_limit(plan: RunPlan, tmp_path: Path) -> None:
     t = score.trial(subjects.subject(few.NEVER), Route(("sin",)), plan, FaultJournals(tmp_path), -1.0)
     assert score.search(t)[0].miss == "no case of sin could be drawn"
     assert "stopped" not in searched(subjects.subject(few.NEVER), Route(("sin",)), plan, tmp_path)[0].miss
+
+
+@pytest.mark.parametrize("results", [1, 9])
+def test_what_a_run_would_call_marginal_is_not_found(results: int, plan: RunPlan, tmp_path: Path) -> None:
+    """The search goes on: more of it is a finding."""
+    struck = set[float]()
+
+    def off(call: Call) -> torch.Tensor:
+        out: torch.Tensor = call.run()
+        key = float(out.sum())
+        if out.numel() >= 100 and out.dtype is torch.float32 and (key in struck or len(struck) < results):
+            struck.add(key)
+            out.view(-1)[out.view(-1).abs().argmax()] *= 1.0 + 4.5e-6
+        return out
+
+    subject = subjects.subject(Fault("off", ("silu",), off))
+    short = replace(plan, options=replace(plan.options, examples=40))
+    s, t = searched(subject, Route(("silu",)), short, tmp_path)
+    assert (s.found, s.miss.partition(" in ")[0]) == ((False, "marginal") if results == 1 else (True, ""))
+    assert t.near
+    board = Board("quick", (score.SUITE,), ("0",), "", 1, 1.0, (subject,), {subject.id: Route(("silu",))}, (s,))
+    assert ("1 score missed for it" in report.render(board)) is (results == 1)
 
 
 def test_rows_and_dtypes_take_turns(plan: RunPlan) -> None:

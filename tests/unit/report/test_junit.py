@@ -99,6 +99,13 @@ def test_failures_that_did_not_come_again_are_taken_back(tmp_path: Path) -> None
     suite = ElementTree.parse(path).getroot()[0]
     assert (suite.get("failures"), suite.get("skipped")) == ("2", "1")
     assert [c.get("name") for c in suite if c.find("failure") is not None] == [f"test_operator[{i}]" for i in items[1:]]
+    junit.acquit(path, (), little=items[1:2])
+    suite = ElementTree.parse(path).getroot()[0]
+    assert [str(x.get("message")).partition(",")[0] for x in suite.iter("skipped")] == [
+        junit.GONE.partition(",")[0],
+        "marginal",
+    ]
+    assert suite.get("failures") == "1"
 
 
 def test_an_item_and_the_part_that_explains_it_are_one_test_case(tmp_path: Path) -> None:

@@ -1,0 +1,98 @@
+"""Which drift of a run is marginal: so little, in so few elements and cases, that nobody is sent to look for its cause.
+
+The judge sees one case, and says whether its drift is near its budget (`Verdict.near`). An item sees its cases, says drift, and
+notes in the record of a kind of difference the cases that showed it if all of them are near (`Record.near`). Only the end of a
+run knows all of its cases. So nothing is stored as marginal: the end of a run and the reader of its file ask `settled`, and
+whoever has a part of a run, which is all that a shard, a cut run or a single test has, reads drift.
+
+A fault of a device must stay drift. What is near is marginal only where nothing else was found of the operator, where it shows
+in fewer than `CASES` cases, all of one draw of values, where at most one of `ELEMENTS` elements is outside, and where no more
+operators are near than an honest device has in a run of that size.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from parity.core.results import Record, Status
+from parity.store.reproduced import is_far
+from parity.store.rows import Header, ItemRow, Run
+
+WITNESSES = 32  # elements of a tensor: fewer say nothing of what all of them share, so that one outside may be all
+CASES = 3  # near cases of an operator, whatever their dtypes and passes, that make all of them drift
+SEEDS = 2  # and so do near cases of so many draws of values: one by another seed is a second witness
+ELEMENTS = 1000  # of so many elements that were judged of an operator in a dtype, one may be outside
+# A fault may be spread over many operators. An honest device is near its budget in 3 of 300,000 checks at most, mostly in one
+# or none, so a run may have one operator, another for each so many checks, and never more than so many.
+CHECKS, MOST = 50_000, 4
+SEED = re.compile(r"\bseed=(\d+)|\.cotangent\([^()]*, (\d+)\)")
+
+
+def decides(h: Header) -> bool:
+    """Whether a run is no shard, or the only one: a shard of a run does not know what is near in the others."""
+    return not h.shard or h.shard.endswith("/1")
+
+
+def of_run(run: Run) -> Run:
+    """A stored run with its marginal findings; as it is if it is a part of a run."""
+    if run.end is None or run.end.stopped or not decides(run.header):
+        return run
+    records, items = settled(run.records, run.items)
+    return replace(run, records=records, items=items)
+
+
+def settled(records: Sequence[Record], items: Sequence[ItemRow]) -> tuple[tuple[Record, ...], tuple[ItemRow, ...]]:
+    """All records and items of a whole run, in which what is near its budget is marginal, or stays drift."""
+    ops = _marginal(records, items)
+
+    def changed(counts: dict[str, int]) -> dict[str, int]:
+        return {str(Status.MARGINAL) if s == Status.DRIFT else s: n for s, n in counts.items()}
+
+    return (
+        tuple(replace(r, status=str(Status.MARGINAL)) if r.op in ops and r.near and r.counts else r for r in records),
+        tuple(replace(i, counts={a: changed(dict(c)) for a, c in i.counts.items()}) if i.op in ops else i for i in items),
+    )
+
+
+def is_seldom(cases: Iterable[str]) -> bool:
+    """Whether these near cases of an operator are so few. cases: their texts."""
+    some = {*cases}
+    return len(some) < CASES and len({tuple(SEED.findall(c)) for c in some}) < SEEDS
+
+
+def _marginal(records: Iterable[Record], items: Sequence[ItemRow]) -> frozenset[str]:
+    """The operators whose drift is marginal."""
+    near, others, ops = defaultdict[str, list[Record]](list), set[str](), set[str]()
+    for r in records:
+        little = bool(r.near) and not is_far(r) and not r.known
+        if little:
+            ops.add(r.op)  # what was not reproduced, too
+        if little and r.counts:
+            near[r.op].append(r)
+        elif r.counts:
+            others.add(r.op)
+    checks = sum(sum(c.values()) for i in items for c in i.counts.values()) if near else 0
+    if len(ops) > min(MOST, 1 + checks // CHECKS):
+        return frozenset()
+    return frozenset(
+        op
+        for op, some in near.items()
+        if op not in others and is_seldom(c for r in some for c in r.near) and _accounts(some, [i for i in items if i.op == op])
+    )
+
+
+def _accounts(near: Sequence[Record], items: Sequence[ItemRow]) -> bool:
+    """Whether enough elements were judged in each dtype, and no check drifted but those of these records: what was stored once
+    for several parts of an item might stand for more. items: of the operator."""
+    judged, counted, drifted = Counter[str](), Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+    for i in items:
+        judged[i.dtype] += i.judged
+        drifted.update({(i.dtype, aspect): c.get(Status.DRIFT, 0) for aspect, c in i.counts.items()})
+    for r in near:
+        counted[r.dtype, r.aspect] += r.count if r.shrunk else 0
+    cases = {(r.dtype, c) for r in near for c in r.near}
+    outside = Counter(dtype for dtype, _ in cases)
+    return counted == +drifted and all(ELEMENTS * n <= judged[dtype] for dtype, n in outside.items())
