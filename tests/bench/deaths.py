@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from parity.core.errors import RunFileError
+from parity.core.status import FINDINGS
 from parity.engine.options import HANG_AFTER
 from parity.store import run_file
 from parity.store.rows import Run
@@ -163,7 +164,7 @@ def problems(w: Way, run: Run, code: int, path: Path, healthy: dict[bool, list[s
     if not strays and healthy_rows(path, touched) != healthy[touched]:
         yield "the rest of the run is another one"
     survived = not w.status and not deaths  # a late death may come after the end, and closed streams harm nobody
-    accused = w.op in " ".join([r.op for r in run.records] + list(run.end.broken if run.end else ()))
+    accused = any(r.op == w.op and r.status in FINDINGS for r in run.records) or any(run.end.broken if run.end else ())
     if code != (0 if survived and not accused else 1):
         yield f"exit code {code}"
     if survived:
