@@ -12,12 +12,14 @@ import pytest
 
 from parity.devices import resolve
 from parity.engine import rounds, suite
+from parity.engine import settings as settings_module
 from parity.engine.cases import drawn
 from parity.engine.examine import examine
 from parity.engine.journal import NoJournal
 from parity.engine.options import RunOptions
 from parity.engine.planning import RunPlan
 from parity.engine.rounds import CAUSES, LONG, PINNED, Part, TimeLimit, is_long, part_of, parts
+from parity.engine.settings import settings
 from parity.faces import cli
 from parity.store import run_file
 from parity.store.rows import ItemRow, folded
@@ -52,6 +54,15 @@ def test_examples_limit_the_rounds() -> None:
     made = parts(ITEMS, QUICK, 7, 3600.0, 2, causes=False)
     assert max(p.stop for p in made) == 7
     assert all(p.start < p.stop for p in made if p.round)
+
+
+def test_no_case_adds_settings_for_good() -> None:
+    """What later rounds explore is checked in the same ways as what a whole item does."""
+    one = plan()
+    first = {settings(item, one, k, False) for item in ITEMS for k in range(1000)}
+    made = settings_module._at.cache_info().currsize
+    assert {settings(item, one, k, False) for item in ITEMS for k in range(5000, 9000)} == first
+    assert settings_module._at.cache_info().currsize == made
 
 
 def test_a_part_is_known_by_its_test() -> None:
