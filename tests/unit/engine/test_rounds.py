@@ -56,6 +56,16 @@ def test_examples_limit_the_rounds() -> None:
     assert all(p.start < p.stop for p in made if p.round)
 
 
+@pytest.mark.parametrize(("ops", "hours"), [("exp", 0.02), ("exp", 8), ("*", 8)])
+def test_a_long_run_has_more_rounds_and_no_larger_ones(ops: str, hours: float) -> None:
+    """What a worker keeps of a part does not grow with the time, and what all workers collect hardly does."""
+    items = suite.select([ops])
+    made = parts(items, QUICK, None, hours * 3600, 1, causes=False)
+    assert max(p.stop - p.start for p in made) <= rounds.MOST_CASES * (1 if ops == "exp" else 2)
+    assert len(made) < rounds.MOST_PARTS + 20 * len(items)
+    assert sum(p.stop - p.start for p in made) > hours * 3600 / rounds.FASTEST_CASE
+
+
 def test_no_case_adds_settings_for_good() -> None:
     """What later rounds explore is checked in the same ways as what a whole item does."""
     one = plan()
