@@ -38,11 +38,13 @@ from parity.store.rows import (
     Sighting,
     counted,
     folded,
+    summed,
     totals,
 )
 from parity.store.run_file import Writer
 
 SCRIPTS = Path(RunOptions().findings)
+KEPT = 1024  # rows of parts, besides two of each item, from which on those of an item are summed up
 INTERRUPTED = "interrupted"  # how a run was stopped by Ctrl-C
 
 
@@ -198,6 +200,8 @@ class RunState:
 
     def _count(self, row: ItemRow, whole: bool) -> None:
         self.items.append(row)
+        if self.timed is not None and len(self.items) > KEPT + 2 * len(self.timed.items):  # a run of days has many parts
+            self.items, self.power = list(folded(self.items)), list(summed(self.power))
         self.done += whole
         self.checks += sum(sum(c.values()) for c in row.counts.values())
 
