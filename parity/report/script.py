@@ -233,6 +233,8 @@ def expression(a: Any) -> str:
     if isinstance(a, Slot):
         return f"t{a.index}"
     if isinstance(a, Word):
+        if not hasattr(torch, a.name):
+            raise CaseError(f"the case names '{a.name}', and torch has nothing of that name")
         return expression(getattr(torch, a.name))
     if isinstance(a, torch.dtype):
         kind = FACTS[str(a).removeprefix("torch.")].kind if str(a).removeprefix("torch.") in FACTS else ""

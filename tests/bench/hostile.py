@@ -173,7 +173,7 @@ def spoiled(path: Path, raw: bytes, r: random.Random) -> Path:
             k = r.randrange(len(changed)) if r.random() < 0.5 else r.randrange(min(400, len(changed)))
             spark = r.choice(SPARKS).encode("utf-8", "surrogatepass")[:3000]
             changed[k : k + r.choice((0, 1, 8))] = r.choice((spark, bytes([r.randrange(256)]), b""))
-            changed = changed[: max(1, r.choice((len(changed), len(changed), k)))]
+            changed = changed[: r.choice((len(changed), len(changed), k))] or bytearray(b" ")
         path.write_bytes(changed)
     return path
 
