@@ -133,12 +133,14 @@ def test_a_name_that_cannot_be_written_is_refused(name: str, tmp_path: Path) -> 
         f"there is no {'/long' * 900}/name, of 4 MiB at most; name another file",
         f"{'many words ' * 300}and a limit of 7; do the next thing",
         f"'{'a' * 400}' and '{'b' * 400}' are the same; name one of them",
+        "the value '" + "\x1b[2J" * 900 + "' is no name; give one",
     ],
 )
 def test_a_message_keeps_its_limit_and_its_next_step(text: str) -> None:
     """Its value is cut in the middle."""
     made = str(UsageError(text))
     assert (len(made) <= LONGEST, " ... " in made, made[:4]) == (True, True, text[:4])
+    assert made.isprintable()
     assert made.endswith(text.rpartition("; ")[2])
     assert "many words" in text or text.rpartition("; ")[0][-12:] in made
     assert brief(made) == made == str(ParityError(made))
