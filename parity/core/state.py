@@ -27,6 +27,8 @@ _C: Any = torch._C
 _signal: Any = importlib.import_module("_signal")  # `signal.getsignal` takes ten times as long where Python handles the signal
 dual_numbers: Any = forward_ad
 SUBNORMAL = sys.float_info.min / 4
+ENDLESS = 1000  # warnings of a call, from which on it is accused of them: torch's own warn once or twice
+warned = [0]  # warnings that this process has heard (`parity.devices.fallbacks`)
 _guards: list[Any] = []  # of inference mode: each ends what it began when nobody holds it
 
 
