@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from operator import itemgetter
 from pkgutil import resolve_name
@@ -329,6 +329,16 @@ def put_back(before: Sequence[Any], pieces: Sequence[Piece] = MODES) -> list[str
                 words.append(f"{piece.name} ({_word(value)} before, {_word(now)} after)")
             piece.put(value)
     return words
+
+
+@contextlib.contextmanager
+def many_calls() -> Iterator[None]:
+    """Warnings inside are of thousands of calls, and are not counted."""
+    before = warned[0]
+    try:
+        yield
+    finally:
+        warned[0] = before
 
 
 class Kept:

@@ -131,6 +131,21 @@ def test_a_call_that_lies_is_accused_and_the_next_one_is_not(effect: Any, status
     assert (signal.getsignal(signal.SIGTERM), sys.getrecursionlimit()) == (handler, limit)
 
 
+def test_a_law_takes_many_calls_that_may_warn_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = state.warned[0]
+    monkeypatch.setattr(state, "ENDLESS", 3)
+    with listening([]):
+        place = resolve("sim", (Fault("mutters", ("bernoulli",), mutters, level="function"),))
+        results = checked(place, "bernoulli(float32[4].of(0.1, 0.2, 0.5, 0.9))", Settings(law=True))
+        assert [str(r.verdict.status) for r in results.values() if r.verdict.status.is_finding] == []
+        assert state.warned[0] > before
+        with state.many_calls():
+            warnings.warn("one", stacklevel=1)
+        heard = state.warned[0]
+        warnings.warn("another", stacklevel=1)
+    assert state.warned[0] == heard + 1
+
+
 def test_a_result_that_is_another_results_memory_is_accused() -> None:
     """Both have equal values, so that neither is wrong by itself."""
     for effect, said in ((memorises(), f"its result lies in the memory of the result of {CASE}"), (None, "")):
