@@ -342,9 +342,13 @@ def _by_law(t: Trial, bound: Bound, so_far: Result) -> Result:
 
     case = replace(t.case, under="grad")  # gradients are tested too
 
+    def drawn(device: Device) -> Any:
+        with state.many_calls():
+            return randomness.problems(t.program, case, t.inputs, bound, device)
+
     def ask(device: Device) -> Any:
         t.mark("reference" if device is t.cpu else "device")
-        return ex.attempt(lambda: randomness.problems(t.program, case, t.inputs, bound, device), "run")
+        return ex.attempt(lambda: drawn(device), "run")
 
     problems = ask(t.device)
     t.notes.clear()

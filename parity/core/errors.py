@@ -10,6 +10,8 @@ import traceback
 from collections.abc import Iterable
 from pathlib import Path
 
+from parity.core.untrusted import shown
+
 LONGEST = 500  # most characters of a message
 QUOTED = 60  # characters of a value up to which it is never cut
 NEXT_STEP = 240  # most characters of what stands behind the last semicolon of a message that is cut elsewhere
@@ -22,7 +24,8 @@ VALUE = re.compile(rf"'[^']{{{QUOTED},}}'|\"[^\"]{{{QUOTED},}}\"|\S{{{QUOTED},}}
 
 def brief(text: str) -> str:
     """A message of at most `LONGEST` characters. Its longest values are cut in their middle, so that the limit and the next
-    step, which stand at its end, stay."""
+    step, which stand at its end, stay. Counted as a terminal shows it."""
+    text = shown(text)
     while (over := len(text) - LONGEST) > 0 and (values := [*VALUE.finditer(text)]):
         value = max(values, key=lambda m: len(m[0]))
         left = max(QUOTED, len(value[0]) - over) - len(" ... ")

@@ -21,15 +21,17 @@ def refuse(path: Path, option: str) -> None:
     try:
         str(path).encode()
     except UnicodeEncodeError:
-        shown = os.fsencode(path).decode("utf-8", "backslashreplace")
+        shown = untrusted.named(path)
         raise OutputError(f"cannot write '{shown}': its name is not UTF-8; name another file with {option}") from None
     writable(path.absolute().parent, option)
-    if path.is_dir():
-        raise OutputError(f"cannot write {path}: it is a folder; name a file with {option}")
-    if not path.exists() or str(path) == os.devnull:
-        return
     try:
+        if path.is_dir():
+            raise OutputError(f"cannot write {path}: it is a folder; name a file with {option}")
+        if not path.exists() or str(path) == os.devnull:
+            return
         untrusted.refuse_odd(path.stat(), sys.maxsize)
+    except OSError as e:  # a name that is too long
+        raise OutputError(f"cannot write {path}: {e.strerror or e}; name another file with {option}") from None
     except ValueError as e:
         raise OutputError(f"cannot write {path}: {e}; name a file with {option}") from None
     if not os.access(path, os.W_OK):

@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from operator import itemgetter
 from pkgutil import resolve_name
@@ -27,6 +27,8 @@ _C: Any = torch._C
 _signal: Any = importlib.import_module("_signal")  # `signal.getsignal` takes ten times as long where Python handles the signal
 dual_numbers: Any = forward_ad
 SUBNORMAL = sys.float_info.min / 4
+ENDLESS = 1000  # warnings of a call, from which on it is accused of them: torch's own warn once or twice
+warned = [0]  # warnings that this process has heard (`parity.devices.fallbacks`)
 _guards: list[Any] = []  # of inference mode: each ends what it began when nobody holds it
 
 
@@ -330,6 +332,16 @@ def put_back(before: Sequence[Any], pieces: Sequence[Piece] = MODES) -> list[str
                 words.append(f"{piece.name} ({_word(value)} before, {_word(now)} after)")
             piece.put(value)
     return words
+
+
+@contextlib.contextmanager
+def many_calls() -> Iterator[None]:
+    """Warnings inside are of thousands of calls, and are not counted."""
+    before = warned[0]
+    try:
+        yield
+    finally:
+        warned[0] = before
 
 
 class Kept:

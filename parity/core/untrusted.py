@@ -142,6 +142,14 @@ class Archive:
             raise ValueError(f"it is not a sound zip archive ({type(e).__name__}: {printable(str(e))[:100]})") from None
 
 
+def named(path: Path | str) -> str:
+    """The name of a file that is no UTF-8, with its odd bytes escaped (`\\xff`)."""
+    try:
+        return os.fsencode(path).decode("utf-8", "backslashreplace")
+    except UnicodeEncodeError:  # no file has such a name
+        return ascii(str(path))[1:-1]
+
+
 def printable(text: str) -> str:
     """A text on one line with control and formatting characters escaped (`\\x1b`, `\\n`), safe for a terminal."""
     return text if text.isprintable() else "".join(c if c.isprintable() else _escaped(c) for c in text)

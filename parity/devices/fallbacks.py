@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from parity.core import state
 from parity.core.devices import all_backends
 
 FALLBACK_TEXT = "fall back to run on the CPU"  # of MPS, and of every backend that has taken over its words
@@ -28,11 +29,13 @@ def fell_back(message: str) -> str:
 
 @contextmanager
 def listening(notes: list[str]) -> Iterator[None]:
-    """Collect the device's fallback warnings for every operator, and silence other warnings. By default MPS warns only for the
-    first operator of a process."""
+    """Collect the device's fallback warnings for every operator, count other warnings, and silence them all. By default MPS
+    warns only for the first operator of a process."""
 
     def hear(message: Warning | str, *_: Any, **__: Any) -> None:
-        if len(notes) < MOST and (name := fell_back(str(message))):
+        if not (name := fell_back(str(message))):
+            state.warned[0] += 1
+        elif len(notes) < MOST:
             notes.append(name)
 
     before = torch.is_warn_always_enabled()

@@ -5,8 +5,9 @@ which come after all items; some workers begin with those that take long. With a
 first, then rounds of exploration. `parity.faces.scheduling` hands them out.
 
 Every part is a test of its own. Round 0 checks the pinned cases of an item and looks for no causes; `CAUSES` goes through them
-again, for the causes of what round 0 found; round 1 and those after it explore, each as many cases of an item as all before it.
-An item's explored cases are those of a run without a limit, in the same order.
+again, for the causes of what round 0 found; round 1 and those after it explore, each as many cases of an item as all before it,
+until those are as many as a worker should hold at once (`MOST_CASES`). An item's explored cases are those of a run without a
+limit, in the same order.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from parity.engine.suite import Item, RunProfile
 PINNED, CAUSES = 0, -1  # parts of an item that are no rounds of exploration
 FIRST_ROUND = 0.25  # of the cases that the profile explores in an item
 FASTEST_CASE = 0.0015  # seconds; how many rounds may be reached follows from it
-MOST_ROUNDS = 24
+MOST_CASES = 4096  # of a part: a worker keeps 1.5 KB of each until it reports them
+MOST_PARTS = 20_000  # where no more cases of a part are needed for that: every worker collects all parts
+LAST_ROUNDS = 6  # that are equally large, at least, however many items a run has
 CAUSES_SHARE = 0.5  # of a worker's time, at most, goes into the causes of what exploration finds
 LEAST_SECONDS = 120.0  # of each worker go into causes after all items if needed, and more if the items took longer
 END_SECONDS = 2.5  # workers stop so long before the time is over: they end, and the report is written
@@ -87,24 +90,25 @@ def parts(
     made = [Part(i, PINNED) for i in items]
     made += [Part(i, CAUSES) for i in items] if causes else []
     each = [examples or profile.examples(i.row, i.dtype) for i in items]
-    most = seconds * max(1, workers) / FASTEST_CASE
-    for number, (low, high) in enumerate(_bounds(), 1):
+    total = seconds * max(1, workers) / FASTEST_CASE / max(1, sum(each))
+    limit = max(MOST_CASES / max(1, *each), total / max(LAST_ROUNDS, MOST_PARTS // max(1, len(items))))
+    for number, (low, high) in enumerate(_bounds(limit), 1):
         for item, n in zip(items, each):
             start, stop = math.ceil(n * low), math.ceil(n * high)
             stop = stop if examples is None else min(stop, examples)
             if start < stop:
                 made.append(Part(item, number, start, stop))
-        if low * sum(each) > most or (examples is not None and high >= 1.0):
+        if low > total or (examples is not None and high >= 1.0):
             break
     return tuple(made)
 
 
-def _bounds() -> Iterator[tuple[float, float]]:
-    """From where to where a round explores, in units of the profile's number of cases."""
+def _bounds(limit: float) -> Iterator[tuple[float, float]]:
+    """From where to where a round explores, in units of the profile's number of cases. limit: most of a round."""
     low, high = 0.0, FIRST_ROUND
-    for _ in range(MOST_ROUNDS):
+    while True:
         yield low, high
-        low, high = high, 2 * high
+        low, high = high, high + min(high, limit)
 
 
 @dataclass(slots=True)

@@ -38,18 +38,19 @@ from parity.store.rows import (
     Sighting,
     counted,
     folded,
+    summed,
     totals,
 )
 from parity.store.run_file import Writer
 
 SCRIPTS = Path(RunOptions().findings)
+KEPT = 1024  # rows of parts, besides two of each item, from which on those of an item are summed up
 INTERRUPTED = "interrupted"  # how a run was stopped by Ctrl-C
 
 
 @dataclass(frozen=True, slots=True)
 class Unexplained:
-    """What an item found, until its cause is known or the run is over. records: as they were drawn; texts: the same for a
-    reader."""
+    """What an item found, until its cause is known or the run is over. records: as drawn; texts: the same for a reader."""
 
     records: Sequence[Record]
     texts: Sequence[str]
@@ -197,6 +198,8 @@ class RunState:
 
     def _count(self, row: ItemRow, whole: bool) -> None:
         self.items.append(row)
+        if self.timed is not None and len(self.items) > KEPT + 2 * len(self.timed.items):  # a run of days has many parts
+            self.items, self.power = list(folded(self.items)), list(summed(self.power))
         self.done += whole
         self.checks += sum(sum(c.values()) for c in row.counts.values())
 
@@ -278,9 +281,8 @@ class RunState:
         try:
             os.replace(self.output, kept.path)
         except OSError as e:
-            raise OutputError(
-                f"cannot write the run file {kept.path}: {e.strerror or e}; free the disk or the folder"
-            ) from None
+            why = f"{e.strerror or e}; free the disk or the folder"
+            raise OutputError(f"cannot write the run file {kept.path}: {why}") from None
         self.output = self.writer.path = kept.path
 
     def kept_death(self, d: Death) -> None:
@@ -352,8 +354,7 @@ class RunState:
         """The findings for whose causes no time was left, which count as they were drawn from here on; they are in the file
         already."""
         held, self.held = list(self.held.values()), {}
-        for h in held:
-            self.records += h.records
+        self.records += [r for h in held for r in h.records]
         return held
 
     # ------------------------------------------------------------------------------------------------ the end
@@ -377,8 +378,8 @@ class RunState:
             self._write_all(left)
             self.items = list(folded(self.items))
         if unchecked and not self.stopped:
-            items = "item" if len(unchecked) == 1 else "items"
-            self.stopped = f"cut by --time: the pinned cases of {len(unchecked):,} {items} were not checked"
+            what = f"{len(unchecked):,} item{'s' * (len(unchecked) > 1)}"
+            self.stopped = f"cut by --time: the pinned cases of {what} were not checked"
         if self.is_whole and self.expected and self.stopped == INTERRUPTED and not self.untried:  # as the workers shut down
             self.stopped = ""
         self.stopped = self.stopped or ("" if self.is_whole else "broken off")

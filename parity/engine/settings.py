@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import zlib
 from dataclasses import replace
 
@@ -23,14 +24,17 @@ LAW_EVERY = 8  # one case in so many of a random op, and every pinned one, is dr
 EVERY = {Aspect.DOUBLE: (8, 3), Aspect.TANGENT: (12, 4), Aspect.TRANSFER: (6, 5)}
 TWICE_EVERY = 3  # for OpInfo entries and factorizations, whose derivatives call kernels that the function does not call
 
+# All of them recur after so many cases.
+PERIOD = math.lcm(REPEAT_EVERY, HELD_EVERY, OPERANDS_EVERY, LAW_EVERY, TWICE_EVERY, *(every for every, _ in EVERY.values()))
+
 
 def settings(item: Item, plan: RunPlan, ordinal: int, pinned: bool) -> Settings:
     """How one case of an item is checked."""
     o, row = plan.options, item.row
     twice = row.is_sampled or rule_of(row).differentiated_often
-    start = None if o.no_screens or pinned else _start(item.id)
-    more = _more(Quirk.TRANSFERS in row.quirks, row.family == "movement", twice, ordinal)
-    return _at(ordinal, start, pinned, more, o.no_screens)
+    always_use_oracle = o.no_screens or pinned or (ordinal + _start(item.id)) % ORACLE_EVERY == 0
+    more = _more(Quirk.TRANSFERS in row.quirks, row.family == "movement", twice, ordinal % PERIOD)
+    return _at(ordinal % PERIOD, always_use_oracle, pinned, more, o.no_screens)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -39,10 +43,9 @@ def _start(item: str) -> int:
     return zlib.crc32(item.encode()) % ORACLE_EVERY
 
 
-@functools.lru_cache(maxsize=1 << 16)  # most of them recur in every item
-def _at(ordinal: int, start: int | None, pinned: bool, more: frozenset[Aspect], whole: bool) -> Settings:
-    """The settings of a case by its ordinal. start: the item's, None if every result is judged by the truth."""
-    always_use_oracle = start is None or (ordinal + start) % ORACLE_EVERY == 0
+@functools.lru_cache(maxsize=4096)  # as many as there are, however long a run explores
+def _at(ordinal: int, always_use_oracle: bool, pinned: bool, more: frozenset[Aspect], whole: bool) -> Settings:
+    """The settings of a case by its ordinal, modulo `PERIOD`."""
     law = pinned or ordinal % LAW_EVERY == 2
     repeat, operands = ordinal % REPEAT_EVERY == 1, ordinal % OPERANDS_EVERY == 3
     held = HELD if ordinal % HELD_EVERY == 1 else 0
@@ -51,7 +54,7 @@ def _at(ordinal: int, start: int | None, pinned: bool, more: frozenset[Aspect], 
 
 @functools.lru_cache(maxsize=4096)
 def _more(travels: bool, moves: bool, twice: bool, ordinal: int) -> frozenset[Aspect]:
-    """The expensive aspects in which a case is checked."""
+    """The expensive aspects in which a case is checked. ordinal: modulo `PERIOD`."""
     more = {a for a, (every, rest) in EVERY.items() if ordinal % every == rest}
     if twice and ordinal % TWICE_EVERY == 0:
         more.add(Aspect.DOUBLE)

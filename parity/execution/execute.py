@@ -383,7 +383,7 @@ left: dict[bool, list[str]] = {True: [], False: []}  # what calls of a device, a
 def attempt(run: Callable[[], Any], stage: str, classified: bool = True) -> Any | Raised:
     """The value of `run`, or a Raised if it raised. classified: whether to determine the kind of error, which has a cost; not
     for the reference. torch's modes are put back, and noted in `left`."""
-    modes = state.modes()
+    modes, warned = state.modes(), state.warned[0]
     try:
         return run()
     except BaseException as e:  # whatever a device raises is a result of the check
@@ -393,6 +393,8 @@ def attempt(run: Callable[[], Any], stage: str, classified: bool = True) -> Any 
     finally:
         if state.modes() != modes:
             left[classified] += state.put_back(modes)
+        if state.warned[0] - warned > state.ENDLESS:
+            left[classified].append(f"more than {state.ENDLESS:,} warnings")
 
 
 def left_by_the_device() -> list[str]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from parity.core import outputs
-from parity.core.errors import UsageError
+from parity.core.errors import UsageError, brief
 
 WRITTEN, READ = (
     ("output", "junit_xml", "capture"),
@@ -97,4 +97,4 @@ def in_words(e: OSError, remedy: str = "free the disk or name another place", ve
         return f"the system lets this process open no more files ({e.strerror}); raise the limit: ulimit -n 1024"
     if e.errno in (errno.ENOMEM, errno.EAGAIN):
         return f"the system has no room for another process ({e.strerror}); take fewer workers: -n 1"
-    return f"cannot {verb} {e.filename or 'the standard output'}: {e.strerror or e}; {remedy}"
+    return brief(f"cannot {verb} {e.filename or 'the standard output'}: {e.strerror or e}; {remedy}")

@@ -14,6 +14,13 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "
 DEAF_SECONDS = 1.0
 
 
+def stop_soon(config: Any, why: str) -> None:
+    """Let the workers of a pytest run end after what they have been given, and start no others. xdist asks neither its session
+    nor its options."""
+    running = config.pluginmanager.getplugin("dsession")
+    running.shouldstop, running._max_worker_restart = why, 0
+
+
 class Interruptions:
     """A context in which these signals raise KeyboardInterrupt in the main thread, at most once a second, because `timeout`
     sends two signals and people press twice. Later ones still count, since Python drops an exception that it cannot propagate

@@ -42,6 +42,7 @@ POWER = 400  # default number of comparisons that are judged once more with erro
 POWER_SHARE = 0.003  # and at most this fraction of a run's comparisons: each costs as much as about ten others
 COMPARED_PER_CASE = 2.2  # median number of comparisons per case
 DEADLINE = pytest.StashKey[float]()  # when the time of a run is over, on this process's monotonic clock
+PLAN = pytest.StashKey[Any]()  # the RunPlan of this process
 FULL = pytest.StashKey[bool]()  # whether this worker has passed its share of the memory
 
 
@@ -271,9 +272,16 @@ def _sampled(tests: list[pytest.Item], options: RunOptions, whole: bool) -> floa
     return min(POWER / compared, POWER_SHARE) if options.power is None else min(1.0, options.power / compared)
 
 
-@pytest.fixture(scope="session")
-def parity_plan(request: pytest.FixtureRequest) -> Any:
-    """Device, tables and profile of this run."""
+def _plan_here(request: pytest.FixtureRequest) -> Any:
+    """Device, tables and profile of this run; made once. No fixture: one of the session would keep a finalizer, and with it
+    the request, of each test that uses it."""
+    stash = request.config.stash
+    if PLAN not in stash:
+        stash[PLAN] = _made_plan(request)
+    return stash[PLAN]
+
+
+def _made_plan(request: pytest.FixtureRequest) -> Any:
     from parity.core.errors import ParityError
     from parity.engine import planning
 
@@ -305,10 +313,11 @@ def pytest_runtest_protocol(item: pytest.Item) -> None:
 
 
 @pytest.fixture
-def parity_checker(request: pytest.FixtureRequest, parity_plan: Any) -> Iterator[Checker]:
+def parity_checker(request: pytest.FixtureRequest) -> Iterator[Checker]:
     """What the suite's test calls."""
+    plan = _plan_here(request)  # before what loads torch with the collector at work
     from parity.faces.checker import checking
 
-    with checking(request, parity_plan) as checker:
+    with checking(request, plan) as checker:
         yield checker
     request.config.stash[FULL] = checker.is_full

@@ -20,6 +20,7 @@ from parity.engine.inquest import How
 from parity.engine.resuming import Kept, as_part
 from parity.engine.rounds import LEAST_SECONDS, part_of
 from parity.engine.run_state import INTERRUPTED, SCRIPTS, RunState, is_accepted
+from parity.faces.interruption import stop_soon
 from parity.findings import causes
 from parity.report import causes as causes_text
 from parity.report import gaps, summary
@@ -155,7 +156,7 @@ class Reporter:
             self.run.failed = self.run.failed or e
             self.run.stopped = "stopped: the run file cannot be written"
             if self._session is not None:
-                self._session.shouldstop = str(e)
+                stop_soon(self._session.config, str(e))
         if not parts and report.failed:
             self.run.broken.append(f"{_item(report)}: {_why(report)}")
         self._progress()

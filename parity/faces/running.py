@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from parity import tolerance
-from parity.core import machine, outputs, parent, processes, resources
+from parity.core import machine, outputs, parent, processes, resources, untrusted
 from parity.core.errors import DeviceError, NothingCompared, OutputError, UsageError
 from parity.core.health import SUSPECT, UNUSABLE
 from parity.core.outputs import writable
@@ -220,8 +220,8 @@ def _sendable(o: RunOptions) -> None:
         try:
             (path or "").encode()
         except UnicodeEncodeError:
-            shown = os.fsencode(path or "").decode("utf-8", "backslashreplace")
             remedy = "take a path that is" if utf8 else f"this locale has {sys.getfilesystemencoding()} only: set PYTHONUTF8=1"
+            shown = untrusted.named(path or "")
             raise UsageError(f"{what} '{shown}' is not UTF-8, so that it cannot be sent to a worker; {remedy}") from None
 
 

@@ -336,7 +336,8 @@ def _half_of_most(left: Mapping[Any, deque[int]]) -> list[int]:
 
 class EagerWorker:
     """A plugin of a worker that begins each test as soon as it has it. xdist's own loop waits until it knows the next one, so
-    that it tears down no fixture that both use."""
+    that it tears down no fixture that both use. It lets go of tests that are done: pytest adds to each, and a run of hours has
+    thousands."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
@@ -352,8 +353,10 @@ class EagerWorker:
         while (command := self._commands.get()) is not None and command[0] == "runtests":
             for index in command[1]["indices"]:
                 xdist.item_index, began = index, time.perf_counter()
-                self._config.hook.pytest_runtest_protocol(item=tests[index], nextitem=tests[index - 1] if alike else None)
+                following = (tests[0] if index else tests[-1]) if alike else None
+                self._config.hook.pytest_runtest_protocol(item=tests[index], nextitem=following)
                 xdist.sendevent("runtest_protocol_complete", item_index=index, duration=time.perf_counter() - began)
+                tests[index] = tests[index if index == len(tests) - 1 else 0]  # no worker gets a test twice
                 if session.shouldfail or session.shouldstop:
                     return True
         return True

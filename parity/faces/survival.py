@@ -22,6 +22,7 @@ from parity.engine import child, inquest, memory
 from parity.engine.journal import FULL
 from parity.engine.options import RunOptions
 from parity.engine.rounds import CUT, DYING_SHARE, GRACE_SECONDS, START_SECONDS, part_of
+from parity.faces.interruption import stop_soon
 from parity.faces.remote import is_remote
 from parity.report.words import plural
 
@@ -139,8 +140,7 @@ class Survival:
             steps += ["try the device with parity doctor"]
             steps += ["the run with fewer workers (-n 1)"] if workers > 1 else []
             (self.folder / f"{UNABLE}{DeviceError.exit_code}").write_text(f"{why}; {', or '.join(steps)}", encoding="utf-8")
-            running = self.config.pluginmanager.getplugin("dsession")  # which does not ask pytest's session
-            running.shouldstop, running._max_worker_restart = why, 0
+            stop_soon(self.config, why)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, node: WorkerController) -> None:

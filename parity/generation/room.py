@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from parity.catalog.row import Row
+from parity.core import machine
 from parity.core.case import Arg, Case, TensorSpec, map_operands_in
 from parity.core.dtypes import FACTS
 from parity.core.errors import CaseError
@@ -31,7 +32,8 @@ from parity.oracle.kernels import kernel_of
 MOST = 1 << 26  # elements that a drawn case may make: in float64 and with their roundings 1 GB
 LARGE = 1 << 20  # elements of a result, from which on all are counted
 CALLS = 64  # operators that are looked at: a loop over many steps has the same ones again
-GIANT = 16 << 30  # most bytes of a case that somebody typed
+BYTES = 100  # of each element of a case that somebody typed: all its aspects are checked, each of them in float64, too
+SHARE = 0.5  # of the machine's memory, at most, for it
 
 
 class Made(NamedTuple):
@@ -46,12 +48,17 @@ def made(row: Row, case: Case) -> Made:
     return _counted(row, case) if may_be_large(case.args, case.kwargs) and not case.is_sample else Made()
 
 
+def elements(row: Row, case: Case) -> int:
+    """The elements of the operands, with what lies between them, and of all that the call makes."""
+    return sum(math.prod(base_shape(x.shape, x.layout)) for x in case.operands()) + made(row, case).elements
+
+
 def refuse_giants(row: Row, case: Case) -> None:
-    """Raise CaseError for a case that a typing error has made so large that it would fill the memory."""
-    given = sum(math.prod(base_shape(x.shape, x.layout)) * FACTS[x.dtype].bits // 8 for x in case.operands())
-    needed, what = max((given, "its operands take"), (8 * made(row, case).elements, "it makes"))
-    if needed > GIANT:
-        raise CaseError(f"the case is too large: {what} {needed >> 30:,} GiB; at most {GIANT >> 30} GiB are run")
+    """Raise CaseError for a case that a typing error has made so large that it would fill the memory, or take minutes."""
+    memory = machine.total_memory()
+    most = min(MOST, int(SHARE * memory) // BYTES) if memory else MOST
+    if (n := elements(row, case)) > most:
+        raise CaseError(f"the case is too large: it takes {n:,} elements, at most {most:,} are checked; give it smaller sizes")
 
 
 def may_be_large(args: Iterable[Arg], kwargs: Iterable[tuple[str, Arg]]) -> bool:

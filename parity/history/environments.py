@@ -161,9 +161,11 @@ def interpreter(place: str) -> str:
 def _for_pip(place: str) -> list[str]:
     """The arguments of `pip install` that a place stands for; none if it is an interpreter or the folder of an environment.
 
-    Raises UsageError for a folder that holds several wheels of torch.
+    Raises UsageError for a folder that holds several wheels of torch, and for a pipe or a device.
     """
     path = Path(place).expanduser()
+    if path.exists() and not (path.is_dir() or path.is_file()):
+        raise UsageError(f"{place} is no file and no folder; {WHAT}")
     if path.is_dir():
         wheels = sorted(path.glob("torch-*.whl"))
         if len(wheels) > 1:

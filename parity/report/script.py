@@ -120,9 +120,7 @@ def data_of(case: Case, aspect: str, kept: bool = False) -> CaseScript | None:
     row = entries.row(case.op)
     if case.dtype not in FACTS:
         raise CaseError(f"'{case.dtype}' is no dtype")
-    if (
-        elements := sum(math.prod(base_shape(x.shape, x.layout)) for x in case.operands()) + room.made(row, case).elements
-    ) > room.MOST:
+    if (elements := room.elements(row, case)) > room.MOST:
         raise CaseError(f"the case takes {elements:,} elements, and scripts are written of at most {room.MOST:,}")
     known = aspect in tuple(Aspect) and aspect not in SELDOM
     if not rule_of(row).has_values or case.after or case.history or case.refused or not known:
@@ -235,6 +233,8 @@ def expression(a: Any) -> str:
     if isinstance(a, Slot):
         return f"t{a.index}"
     if isinstance(a, Word):
+        if not hasattr(torch, a.name):
+            raise CaseError(f"the case names '{a.name}', and torch has nothing of that name")
         return expression(getattr(torch, a.name))
     if isinstance(a, torch.dtype):
         kind = FACTS[str(a).removeprefix("torch.")].kind if str(a).removeprefix("torch.") in FACTS else ""

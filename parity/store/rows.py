@@ -206,6 +206,14 @@ class Power:
     why: tuple[str, ...] = ()
 
 
+def summed(rows: Iterable[Power]) -> tuple[Power, ...]:
+    """One row for each op, dtype, aspect and error, without the judge's words."""
+    by: dict[tuple[str, str, str, str], Counter[str]] = {}
+    for r in rows:
+        by.setdefault((r.op, r.dtype, r.aspect, r.error), Counter()).update(r.counts)
+    return tuple(Power(*key, dict(counts)) for key, counts in by.items())
+
+
 @dataclass(frozen=True, slots=True)
 class Again:
     """A finding that was tried once more in a fresh process. case, aspect, op: of the finding's least case; tried: how often,

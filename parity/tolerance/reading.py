@@ -28,6 +28,7 @@ LARGEST_NUMBER = 1_000_000  # of a tolerance; parity's own are 180 at most
 LARGEST = 4 << 20  # bytes; limit for a table
 ADDED: list[tuple[Path, str]] = []  # tables of files outside of the package, each with its device
 CLASSES = ("*", GRADIENT, *(c.value for c in OpClass))
+ROUNDED = ("*", GRADIENT, *(c.value for c in OpClass if c not in (OpClass.EXACT, OpClass.SELECTION, OpClass.METADATA)))
 PASSES = ("*", "forward", "backward")
 ULP_DTYPES = ("half", *(name for name, f in FACTS.items() if f.kind == "float"))
 NUMBERS = frozenset(("scale", "output_ulp", "ulp", "absolute", *ULP_DTYPES))
@@ -232,9 +233,24 @@ def _check(source: _Source, kind: str, row: Json, head: int, known: Collection[s
     for key, value in row.items():
         if problem := _problem(key, value, known):
             raise source.error(source.line(key, head), *problem)
+    if row.get("scale") == 0 and (what := _rounded(kind, row)):
+        fault = f"scale is {row['scale']!r} for {what}, so that no rounding at all would be allowed"
+        equality = "with output_ulp = 0 as well, which asks for equality" if kind == "exception" else 'class = "exact"'
+        raise source.error(
+            source.line("scale", head), fault, f"write a number above 0; 0 is for int and bool dtypes, or {equality}"
+        )
     if NUMBERS.isdisjoint(row):
         numbers = ", ".join(a for a in allowed if a in NUMBERS and a != "absolute")
         raise source.error(head, f"[[{kind}]] without a number", f"give one of {numbers}")
+
+
+def _rounded(kind: str, row: Json) -> str:
+    """Which results that are rounded a row is about; empty for none, and for an exception that asks for equality."""
+    inexact = ["any dtype" if d == "*" else d for d in _list(row["dtype"]) if d == "*" or FACTS[d].is_inexact]
+    if kind == "exception":
+        return "/".join(inexact) if row["output_ulp"] else ""
+    classes = ["any class" if c == "*" else c for c in _list(row["class"]) if c in ROUNDED]
+    return f"{'/'.join(classes)} in {'/'.join(inexact)}" if classes and inexact else ""
 
 
 def _problem(key: str, value: Any, known: Collection[str] | None) -> tuple[str, str] | None:

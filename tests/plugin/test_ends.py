@@ -17,7 +17,9 @@ from typing import Any
 import commands
 import pytest
 
+from parity.core.errors import OutputError
 from parity.core.results import Fingerprint, Record
+from parity.faces import cli
 from parity.faces.commands import replay
 from parity.store import run_file
 from parity.store.code import code_of
@@ -173,6 +175,30 @@ def command(folder: Path, *argv: str) -> tuple[int, str, str]:
     done = subprocess.run((*PARITY, *argv), capture_output=True, text=True, check=False, cwd=folder)
     assert "Traceback" not in done.stdout + done.stderr
     return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.usefixtures("examined_once")
+def test_a_full_disk_ends_the_run_soon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """What the workers compare from then on would be lost."""
+    written = Writer.write_line
+
+    def write_line(self: Writer, line: str) -> None:
+        if self.path.stat().st_size > 20_000:
+            raise OutputError(f"cannot write the run file {self.path}: No space left on device; free the disk")
+        written(self, line)
+
+    monkeypatch.setattr(Writer, "write_line", write_line)
+    monkeypatch.chdir(tmp_path)
+    asked = ("run", "--family", "unary", "--device", "sim", "--dtype", "float32", "--examples", "1", "-n", "1")
+    assert cli.main([*asked, "--output", "run.jsonl"]) == 2
+    said = capfd.readouterr()
+    found = re.search(r"stopped after (\d+) of (\d+) items: the run file cannot be written", said.out)
+    assert found, said.out
+    assert int(found[1]) < int(found[2]) / 2
+    assert said.err.splitlines()[-1].endswith("No space left on device; free the disk")
+    assert run_file.read(Path("run.jsonl"), partial=True).items
 
 
 def test_a_reader_who_goes_away_changes_no_exit_code(tmp_path: Path) -> None:

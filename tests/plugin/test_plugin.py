@@ -41,6 +41,24 @@ def test_agreeing_items_pass_and_are_named_by_op_and_dtype(pytester: pytest.Pyte
     done.stdout.fnmatch_lines(["*test_operator[[]add-float32[]] PASSED*"])
 
 
+def test_nothing_of_an_item_stays_for_the_rest_of_the_run(pytester: pytest.Pytester) -> None:
+    """A run of hours has thousands of items in a process."""
+    pytester.makepyfile(
+        counting="""
+        import gc
+
+        def pytest_runtest_logfinish(nodeid):
+            gc.collect()
+            kept = sum(type(o).__name__ == "SubRequest" for o in gc.get_objects())
+            print(f"kept {kept} requests")
+        """
+    )
+    done = suite(pytester, "--parity-device", "sim", "--parity-op", "add", "--parity-examples", "1", "-p", "counting", "-s")
+    kept = [int(n) for n in re.findall(r"kept (\d+) requests", done.stdout.str())]
+    assert len(kept) == 10, "after the last one, those of the session go, too"
+    assert kept[1:-1] == kept[:1] * 8
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(torch.accelerator.is_available() and not hasattr(torch, "sim"), reason="auto finds a real device here")
 @pytest.mark.parametrize("asked", [(), ("--parity-device", "sim:mps")])

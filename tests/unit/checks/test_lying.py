@@ -15,7 +15,7 @@ import torch
 from cases import checked
 
 from parity.checks.trial import HELD, Settings
-from parity.core import processes
+from parity.core import processes, state
 from parity.devices import Call, Fault, resolve
 from parity.devices.base import Device
 from parity.devices.fallbacks import FALLBACK_TEXT, MOST, listening
@@ -67,6 +67,17 @@ def warns(call: Call) -> Any:
     return call.run()
 
 
+def complains(call: Call) -> Any:
+    for k in range(2 * state.ENDLESS):
+        warnings.warn(f"the kernel is unwell ({k})", stacklevel=1)
+    return call.run()
+
+
+def mutters(call: Call) -> Any:
+    warnings.warn("the kernel is unwell", stacklevel=1)
+    return call.run()
+
+
 def memorises() -> Callable[[Call], Any]:
     """Hands out its first result again wherever the values are equal."""
     held: list[torch.Tensor] = []
@@ -104,16 +115,35 @@ def aside() -> Iterator[None]:
         (writes, "wrong", "bytes in file descriptors that it does not own"),
         (raises, "error", "Own"),
         (aliases, "malformed", "lies in the memory of an operand"),
+        (complains, "wrong", "more than 1,000 warnings"),
+        (mutters, "agree", ""),
         (None, "agree", ""),
     ],
 )
 def test_a_call_that_lies_is_accused_and_the_next_one_is_not(effect: Any, status: str, said: str) -> None:
     place = device(effect, "function" if effect is aliases else "kernel")
     handler, limit = signal.getsignal(signal.SIGTERM), sys.getrecursionlimit()
-    forward = checked(place, CASE)["forward"].verdict
+    with listening([]):
+        forward = checked(place, CASE)["forward"].verdict
+        after = checked(place, OTHER)["forward"].verdict
     assert (str(forward.status), said in forward.reason) == (status, True), forward
-    assert str(checked(place, OTHER)["forward"].verdict.status) == "agree"
+    assert str(after.status) == "agree"
     assert (signal.getsignal(signal.SIGTERM), sys.getrecursionlimit()) == (handler, limit)
+
+
+def test_a_law_takes_many_calls_that_may_warn_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = state.warned[0]
+    monkeypatch.setattr(state, "ENDLESS", 3)
+    with listening([]):
+        place = resolve("sim", (Fault("mutters", ("bernoulli",), mutters, level="function"),))
+        results = checked(place, "bernoulli(float32[4].of(0.1, 0.2, 0.5, 0.9))", Settings(law=True))
+        assert [str(r.verdict.status) for r in results.values() if r.verdict.status.is_finding] == []
+        assert state.warned[0] > before
+        with state.many_calls():
+            warnings.warn("one", stacklevel=1)
+        heard = state.warned[0]
+        warnings.warn("another", stacklevel=1)
+    assert state.warned[0] == heard + 1
 
 
 def test_a_result_that_is_another_results_memory_is_accused() -> None:

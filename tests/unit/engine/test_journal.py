@@ -30,6 +30,14 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     j.close()
 
 
+def test_a_folder_that_somebody_has_removed_is_made_again(tmp_path: Path) -> None:
+    """A worker that starts then finds none."""
+    journal.Journal(tmp_path / "gone" / "too" / "journal").begin(1, "exp-float32", "exp(float32[2])", 1.0)
+    entry = journal.read(tmp_path / "gone" / "too" / "journal")
+    assert entry is not None
+    assert entry.ordinal == 1
+
+
 def test_a_case_is_overdue_when_its_time_is_over(tmp_path: Path) -> None:
     """And only while it runs."""
     j = journal.Journal(tmp_path / "j")

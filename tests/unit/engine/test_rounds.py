@@ -10,17 +10,22 @@ from pathlib import Path
 
 import pytest
 
+from parity.core.results import Fingerprint
 from parity.devices import resolve
-from parity.engine import rounds, suite
+from parity.engine import rounds, run_state, suite
+from parity.engine import settings as settings_module
 from parity.engine.cases import drawn
 from parity.engine.examine import examine
 from parity.engine.journal import NoJournal
 from parity.engine.options import RunOptions
 from parity.engine.planning import RunPlan
 from parity.engine.rounds import CAUSES, LONG, PINNED, Part, TimeLimit, is_long, part_of, parts
+from parity.engine.settings import settings
 from parity.faces import cli
+from parity.report import power as power_text
 from parity.store import run_file
-from parity.store.rows import ItemRow, folded
+from parity.store.features import pack
+from parity.store.rows import Header, ItemRow, Power, folded
 from parity.tolerance import load
 
 QUICK = suite.profile("quick")
@@ -52,6 +57,25 @@ def test_examples_limit_the_rounds() -> None:
     made = parts(ITEMS, QUICK, 7, 3600.0, 2, causes=False)
     assert max(p.stop for p in made) == 7
     assert all(p.start < p.stop for p in made if p.round)
+
+
+@pytest.mark.parametrize(("ops", "hours"), [("exp", 0.02), ("exp", 8), ("*", 8)])
+def test_a_long_run_has_more_rounds_and_no_larger_ones(ops: str, hours: float) -> None:
+    """What a worker keeps of a part does not grow with the time, and what all workers collect hardly does."""
+    items = suite.select([ops])
+    made = parts(items, QUICK, None, hours * 3600, 1, causes=False)
+    assert max(p.stop - p.start for p in made) <= rounds.MOST_CASES * (1 if ops == "exp" else 2)
+    assert len(made) < rounds.MOST_PARTS + 20 * len(items)
+    assert sum(p.stop - p.start for p in made) > hours * 3600 / rounds.FASTEST_CASE
+
+
+def test_no_case_adds_settings_for_good() -> None:
+    """What later rounds explore is checked in the same ways as what a whole item does."""
+    one = plan()
+    first = {settings(item, one, k, False) for item in ITEMS for k in range(1000)}
+    made = settings_module._at.cache_info().currsize
+    assert {settings(item, one, k, False) for item in ITEMS for k in range(5000, 9000)} == first
+    assert settings_module._at.cache_info().currsize == made
 
 
 def test_a_part_is_known_by_its_test() -> None:
@@ -115,6 +139,36 @@ def checks(path: Path) -> tuple[Counter[str], object, object]:
     run = run_file.read(path)
     items = Counter(json.dumps((i.op, i.dtype, i.cases, i.counts, i.judged), sort_keys=True) for i in run.items)
     return items, Counter(map(str, (r for r in run.records if r.pinned))), sorted(run.coverage, key=lambda c: c.family)
+
+
+def test_the_controller_of_a_long_run_keeps_no_more_with_each_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it says at the end, and what it stores, is the same."""
+    fingerprint = Fingerprint("0", "2.13.0", "", "3.11", "Linux", "x86_64", "sim", "", simulated=True)
+    ended = []
+    for kept in (3, 1000):
+        monkeypatch.setattr(run_state, "KEPT", kept)
+        run = run_state.RunState(Header(fingerprint), tmp_path / f"{kept}.jsonl", seconds=60.0)
+        run.collected(["[exp-float32]"])
+        for k in range(40):
+            item = ItemRow("exp", "float32", 2, {"forward": {"agree": 2}}, {"forward": k / 40}, judged=5, round=k)
+            power = Power("exp", "float32", "forward", "half", {"seen": 1}, ("why",))
+            told = {
+                "rows": [run_file.encode(power), run_file.encode(item)],
+                "findings": [],
+                "features": pack([{f"{k}"}, {"a"}]),
+            }
+            part = run.take(told)
+            assert part is not None
+            run.store(part)
+        assert len(run.items) == len(run.power) == 40 or kept == 3
+        assert len(run.items) <= 6 or kept == 1000
+        run.end_of("[exp-float32]")
+        seen = power_text.counts(run.power)
+        run.close(1.0)
+        ended.append((replace(run.items[0], ids=""), run.checks, seen, run_file.read(run.output)))
+        assert len(run.power) <= 8 or kept == 1000
+    assert ended[0] == ended[1]
+    assert (ended[0][0].cases, ended[0][0].judged, ended[0][2]["float32", "half"]) == (80, 200, {"seen": 40})
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import zipfile
 from dataclasses import replace
@@ -14,10 +15,10 @@ import stored
 import torch
 
 import parity
-from parity.core.errors import UsageError
+from parity.core.errors import LONGEST, UsageError
 from parity.faces import cli, commandline
 from parity.faces.auditing import TEST
-from parity.faces.files import check_output
+from parity.faces.files import check_output, in_words
 from parity.report.script_text import HEAD
 from parity.store import run_file
 from parity.store.rows import End
@@ -48,6 +49,13 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("a.jsonl", "b.jsonl"):
         run_file.write(Path(name), stored.run())
+
+
+def test_what_the_system_refused_is_one_short_line_too() -> None:
+    """Its limit and the next step stay, whatever the file is called."""
+    said = in_words(OSError(errno.ENAMETOOLONG, "File name too long", "x\x1b" * 2000))
+    assert said.endswith("File name too long; free the disk or name another place")
+    assert (len(said) <= LONGEST, said.isprintable()) == (True, True)
 
 
 @pytest.mark.parametrize(("command", "option"), outputs())

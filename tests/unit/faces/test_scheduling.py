@@ -471,11 +471,13 @@ def test_a_worker_begins_a_test_without_the_next_one() -> None:
         pluginmanager=SimpleNamespace(get_plugins=lambda: [object(), WorkerInteractor()]),
         hook=SimpleNamespace(pytest_runtest_protocol=protocol),
     )
-    session: Any = SimpleNamespace(items=tests, shouldfail=False, shouldstop=False)
+    session: Any = SimpleNamespace(items=[*tests], shouldfail=False, shouldstop=False)
     assert EagerWorker(made).pytest_runtestloop(session)
     assert [index for _, index in sent] == [0, 2, 1]
-    assert ran == [("a", "c"), ("c", "b"), ("b", "a")]
+    assert ran == [("a", "c"), ("c", "a"), ("b", "a")]
+    assert [t.name for t in session.items] == ["a", "a", "c"], "b is done, and not kept"
     ran.clear()
     tests[1].parent = object()
+    session.items = tests
     assert EagerWorker(made).pytest_runtestloop(session)
     assert ran == [("a", None), ("c", None), ("b", None)]

@@ -61,6 +61,16 @@ def test_one_that_can_gets_parity_with_its_tables_and_its_suite(tmp_path: Path) 
     assert (lent / "parity" / "_data" / "conformance").is_dir()
 
 
+@pytest.mark.skipif(os.name == "nt", reason="has no pipes in folders")
+@pytest.mark.parametrize("name", ["torch.whl", "python"])
+def test_a_pipe_is_refused_before_anything_is_installed(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """pip would wait for somebody who writes to it."""
+    os.mkfifo(tmp_path / name)
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("asked"))
+    with pytest.raises(UsageError, match=f"{name} is no file and no folder; give the path of a Python"):
+        prepared(str(tmp_path / name), tmp_path / "lent", lambda _: None)
+
+
 def test_what_pip_takes_is_installed_and_all_else_is_an_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Requirements, options, wheels, folders with a wheel or a source; for the Python that a wheel names."""
     commands: list[list[str]] = []

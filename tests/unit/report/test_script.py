@@ -246,9 +246,13 @@ def test_what_torch_alone_cannot_tell_has_no_script() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["exp(float32[1000000000])", "exp(float32[1000000000].expand(0))", "sum(3)", "full((300000000,), 1.0)"]
+    "text",
+    [
+        *("exp(float32[1000000000])", "exp(float32[1000000000].expand(0))", "sum(3)", "full((300000000,), 1.0)"),
+        *("sum(float16[2], dtype=flo)", "add(float32[2], alph5)"),
+    ],
 )
-def test_a_case_that_would_fill_the_memory_or_has_no_dtype_has_no_script(text: str) -> None:
+def test_a_case_that_would_fill_the_memory_or_names_nothing_has_no_script(text: str) -> None:
     """As somebody may write it into a run file; a small one has a script."""
     for one, has in ((text, False), ("exp(float32[10].expand(0))", True)):
         assert (minimal(notation.parse(one), "forward", "sim") is not None) is has

@@ -216,6 +216,11 @@ def test_a_zero_is_a_number(tmp_path: Path) -> None:
     assert (found.scale, found.output_ulp, found.ulp) == (0, 0, 0)
 
 
+@pytest.mark.parametrize("row", [rule(0, dtype="int32"), rule(0, "exact", "float32", "forward"), rule(0, "selection")])
+def test_what_is_not_rounded_may_have_a_scale_of_zero(tmp_path: Path, row: str) -> None:
+    assert tables(tmp_path, default=RULE + row)
+
+
 def test_no_rule_at_all_is_an_error_when_asked(tmp_path: Path) -> None:
     got = tables(tmp_path, default="format = 1\n")
     with pytest.raises(TableError) as e:
@@ -266,6 +271,16 @@ BAD = {
     "anything": (
         EXCEPTION.replace("40", "1e308"),
         "14: scale is 1e+308; write one of at most 1,000,000, because more would accept anything",
+    ),
+    "no rounding": (
+        rule(0, "composite", "float16"),
+        "13: scale is 0 for composite in float16, so that no rounding at all would be allowed; write a number above 0; 0 is "
+        'for int and bool dtypes, or class = "exact"',
+    ),
+    "no rounding of an op": (
+        EXCEPTION.replace("40", "0"),
+        "14: scale is 0 for float16, so that no rounding at all would be allowed; write a number above 0; 0 is for int and "
+        "bool dtypes, or with output_ulp = 0 as well, which asks for equality",
     ),
     "text": (EXCEPTION.replace("40", '"40"'), "14: scale is '40'; write a number that is 0 or more"),
     "bool": (EXCEPTION.replace("40", "true"), "14: scale is True; write a number that is 0 or more"),
