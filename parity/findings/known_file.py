@@ -21,7 +21,7 @@ import msgspec
 from parity.core import outputs, stored, untrusted
 from parity.core.errors import KnownError, near
 from parity.core.results import Cause, Json
-from parity.findings.known import DIES, NAME, Entry, Environment, Known
+from parity.findings.known import DIES, NAME, Entry, Environment, Known, Measured
 from parity.store.code import Code
 
 T = TypeVar("T")
@@ -382,8 +382,12 @@ def _values(e: Entry, what: str) -> Json:
     """The keys of an entry in the order of the file, without empty ones."""
     row = _filled(replace(e, cause=None)) | (_filled(e.cause) if e.cause else {})
     row |= {"what": what, "since": _filled(e.since), "by-chance": e.by_chance, "members": tuple(map(_filled, e.members))}
-    row["extent"] = None if e.extent is None else tuple({"dtype": d, **dict(x)} for d, x in e.extent)
+    row["extent"] = None if e.extent is None else tuple(map(_measured, e.extent))
     return {k: row[k] for k in KEYS if row.get(k) or (k == "extent" and e.extent is not None)}
+
+
+def _measured(m: Measured) -> Json:
+    return {k: v for k, v in (("op", m.op), ("in", m.tensor), ("dtype", m.dtype)) if v} | dict(m.extent)
 
 
 def write(path: Path, text: str) -> None:

@@ -22,7 +22,7 @@ from parity.core.errors import KnownError, OutputError
 from parity.core.results import Cause, Fingerprint, Measure, Record
 from parity.faces.commands import known as known_command
 from parity.findings import known_entries, known_file
-from parity.findings.known import Entry, Environment
+from parity.findings.known import Entry, Environment, Measured
 from parity.findings.known_file import parse, read
 from parity.store.rows import Death, Header, ItemRow, Run
 
@@ -33,7 +33,11 @@ ENTRY = Entry(
     "exp-b4c8f1", 'it is "wrong"', ("exp", "log_softmax"), "wrong", Cause("aten::exp", "values", ("NaN",)),
     (Cause("aten::exp", "values", ("NaN",)), Cause("aten::cos", "values", ("NaN",))), ("float32", "float16"), ("forward",),
     ("values in out",), ("forward: exp(float32[1])",), ('exp(float32[2]).into("stepped")',), "https://example.org",
-    date(2027, 1, 31), HERE, extent=(("float32", (("NaN", 0.0), ("huge", 12.5))), ("float16", (("class NaN", math.inf),))),
+    date(2027, 1, 31), HERE,
+    extent=(
+        Measured("float32", "exp", "out", (("NaN", 0.0), ("huge", 12.5))),
+        Measured("float16", extent=(("class NaN", math.inf),)),
+    ),
 )  # fmt: skip
 
 
@@ -140,9 +144,11 @@ def test_what_a_run_adds_leaves_reason_and_day_alone() -> None:
     assert made.cases == ("forward: exp(float32[1])", "forward: sigmoid(float32[1])")
     assert made.also == (*ENTRY.also, "exp(float32[3])")
     assert known_entries.merged(replace(ENTRY, dtypes=()), grown).dtypes == ()
-    larger = replace(grown, extent=(("float32", (("NaN", 3.0),)), ("int64", (("zero", math.inf),))))
+    of_grad = Measured("float32", "exp", "grad[0]", (("NaN", 3.0),))
+    assert ENTRY.extent is not None
+    larger = replace(grown, extent=(ENTRY.extent[0]._replace(extent=(("NaN", 3.0),)), of_grad))
     assert known_entries.merged(ENTRY, larger).extent == (
-        ("float32", (("NaN", 3.0), ("huge", 12.5))), ("float16", (("class NaN", math.inf),)), ("int64", (("zero", math.inf),)),
+        Measured("float32", "exp", "out", (("NaN", 3.0), ("huge", 12.5))), ENTRY.extent[1], of_grad,
     )  # fmt: skip
     assert known_entries.merged(replace(ENTRY, extent=None), larger).extent == larger.extent
     assert known_entries.merged(replace(ENTRY, by_chance=True, also=()), grown).also == ()
