@@ -15,20 +15,8 @@ from parity.core.errors import CaseError
 from parity.core.results import Aspect, Cause, Record, Status
 from parity.findings import causes
 from parity.findings.causes import Gathered
-from parity.findings.known import (
-    DIES,
-    Entry,
-    Environment,
-    Extent,
-    Measured,
-    aspect_and_case,
-    covers,
-    joined,
-    parsed_case,
-    step,
-    tensor_of,
-    worst,
-)
+from parity.findings.extents import Extent, Measured, joined
+from parity.findings.known import DIES, Entry, Environment, aspect_and_case, covers, parsed_case, step, tensor_of, worst
 from parity.findings.recognition import shown_of, uncovered
 from parity.store.rows import Run, counted
 

@@ -21,7 +21,8 @@ import msgspec
 from parity.core import outputs, stored, untrusted
 from parity.core.errors import KnownError, near
 from parity.core.results import Cause, Json
-from parity.findings.known import DIES, NAME, Entry, Environment, Known, Measured
+from parity.findings.extents import Measured
+from parity.findings.known import DIES, NAME, Entry, Environment, Known
 from parity.store.code import Code
 
 T = TypeVar("T")

@@ -3,9 +3,10 @@ what is contained in an entry; here cases are compared, and it is noted what was
 
 A least case holds nothing that its finding does not need. So a drawn case that has all that a known least case of the same op
 has, and is not smaller, and that differs in a known way (aspect, tensor, kind and class of difference), at known values and not
-by more (`known.exceeds`), belongs to the known finding. A drawn case without some of it does not: it is shrunk, and
+by more (`extents.exceeds`), belongs to the known finding. A drawn case without some of it does not: it is shrunk, and
 its cause is looked for, as that of a new finding. Where the cause turns out to be a known one, the finding has grown if it is
-not in the entry's lists, which fails where a pinned case shows it, or if it is plainer or larger, which always fails.
+not contained in the entry, which fails where a pinned case shows it, or goes beyond all that the entry knows
+(`extents.outgrows`), which always fails.
 
 What a run found once, it finds again: `uncovered` gives the drawn cases of a finding that its least case does not stand for,
 and the entry holds those as well.

@@ -13,7 +13,8 @@ from parity.core.errors import KnownError
 from parity.core.results import Cause, Fingerprint, Record
 from parity.engine import known_cases, own
 from parity.findings import known_file
-from parity.findings.known import Entry, Environment, Extent, Found, Measured, covers
+from parity.findings.extents import Extent, Measured
+from parity.findings.known import Entry, Environment, Found, covers
 from parity.store.rows import GROWN, SEEN, ItemRow
 
 PATH = Path("parity-known.toml")

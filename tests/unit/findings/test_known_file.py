@@ -22,7 +22,8 @@ from parity.core.errors import KnownError, OutputError
 from parity.core.results import Cause, Fingerprint, Measure, Record
 from parity.faces.commands import known as known_command
 from parity.findings import known_entries, known_file
-from parity.findings.known import Entry, Environment, Measured
+from parity.findings.extents import Measured
+from parity.findings.known import Entry, Environment
 from parity.findings.known_file import parse, read
 from parity.store.rows import Death, Header, ItemRow, Run
 
