@@ -32,7 +32,6 @@ from parity.findings.extents import PLACES, Extent, Measured, exceeds, joined, o
 from parity.store.code import Code
 from parity.store.rows import EXPIRED, GROWN, SEEN, ItemRow, Sighting, is_own
 
-NAME = "parity-known.toml"  # where no other is named
 LARGEST_OPERANDS = 16 << 30  # bytes of the operands of a case that is run again
 WORST = tuple(str(s) for s in Status if s.is_finding or s.is_absence)  # what an entry can stand for
 RARE = {EXTREME_VALUES, NON_FINITE}  # properties of values

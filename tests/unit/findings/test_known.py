@@ -156,8 +156,10 @@ def test_a_file_that_is_not_there_or_no_text_is_told(tmp_path: Path) -> None:
     (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(KnownError, match="it is not text"):
         known_file.read(tmp_path / "bytes.toml")
+    with pytest.raises(KnownError, match=r"bytes.toml is not a file of known findings"):
+        known_file.read(tmp_path)  # of a folder, the file is named
     with pytest.raises(KnownError, match="not an ordinary file"):
-        known_file.read(tmp_path)
+        known_file.read(Path("/dev/null"))
 
 
 def test_texts_of_the_file_are_made_printable() -> None:
