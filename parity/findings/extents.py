@@ -67,7 +67,7 @@ def exceeds(new: Extent, old: Extent, dtype: str) -> str:
 def outgrows(new: Extent, here: Extent, every: Extent, dtype: str) -> str:
     """In which way an extent goes beyond all that is known of its tensor, in words; empty if it does not. At which values a
     cause was seen, and how large its error was there, is chance of the seed; whether plain values agree, how large the largest
-    error is, and whether NaN and Inf are kept, is not. here, every: what is known in the same op and tensor, and in all."""
+    error is, and whether NaN and Inf are kept, is not. here, every: what is known in the same tensor, and in all."""
     plain = max([x for k, x in here if k in PLAIN] or [x for k, x in every if k in PLAIN], default=0.0)
     rare = max((x for _, x in here or every), default=0.0)  # Inf where a class differs
     known, classes = dict(here), {k for k, _ in every if k.startswith(CLASS)}
@@ -77,9 +77,9 @@ def outgrows(new: Extent, here: Extent, every: Extent, dtype: str) -> str:
     for name, error in new:
         region = name.removeprefix(CLASS)
         most = plain if region in PLAIN or name != region else rare
-        if error <= 1.0 or misses or most >= anything:
+        if error <= 1.0 or misses or most >= anything or (name in known and name != region):
             continue
-        if name != region and name not in known and (region in known or not fails):
+        if name != region and (known.get(region, math.inf) <= 1.0 or not fails):
             return f"NaN or Inf differs at values {region}"
         if name == region and (most <= 1.0 or error > FACTOR * most):
             return f"{error:.3g} times the budget at values {region}" + (f", was {most:.3g}" if most > 1.0 else "")

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime
 from pathlib import Path
@@ -252,12 +252,15 @@ class Entry:
         parts += [f"now {f.shows}"] if f.shows and self.shows and f.shows not in self.shows else []
         if self.extent is None or not f.extent:
             return Excess(", ".join(parts))
-        there = [m for m in self.extent if m.op in ("", f.op) and (not f.tensor or m.tensor in ("", f.tensor))]
+        alike = [m for m in self.extent if not f.tensor or m.tensor in ("", f.tensor)]
+        there = [m for m in alike if m.op in ("", f.op)]
         parts += [f"now in {f.tensor} of {f.op}"] if not there and self.extent and f.op in self.ops else []
-        of_dtype = [m.extent for m in there if m.dtype == f.dtype] or [m.extent for m in there]
-        here, every = joined(of_dtype), joined(m.extent for m in self.extent)
-        larger = exceeds(f.extent, here, f.dtype)
-        return Excess(", ".join(parts) or larger, larger and outgrows(f.extent, here, every, f.dtype))
+
+        def of(some: Sequence[Measured]) -> Extent:
+            return joined([m.extent for m in some if m.dtype == f.dtype] or [m.extent for m in some])
+
+        larger = exceeds(f.extent, of(there), f.dtype)
+        return Excess(", ".join(parts) or larger, larger and outgrows(f.extent, of(alike), of(self.extent), f.dtype))
 
     def sighting(self, f: Found, today: date, excess: Excess = Excess(), strict: bool = False, fails: bool = True) -> Sighting:
         """What a run says of a finding of this entry. excess: how it goes beyond it; strict: whether that fails where
