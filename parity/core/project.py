@@ -81,7 +81,7 @@ class Project:
 
     def checked_known(self) -> str:
         """The file of known findings. Raises UsageError where it is not there, which would make a gate of less."""
-        if self.known and not Path(self.known).is_file():
+        if self.known and not Path(self.known).exists():
             made = f"parity known add RUN --reason TEXT --file {self.known} writes it"
             raise UsageError(f"{self.where('known')}: there is no file {self.known}; {made}, or take the line out")
         return self.known

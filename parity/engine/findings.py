@@ -23,7 +23,7 @@ from parity.engine.suite import Item
 from parity.engine.tally import ItemTally, is_near, record
 from parity.execution import detour
 from parity.findings.cause_search import cause_of, unlocated
-from parity.findings.known import Extent
+from parity.findings.extents import Extent
 from parity.findings.recognition import Recognition, uncovered
 from parity.findings.regions import extent
 from parity.findings.workaround import Way, tried, ways_around

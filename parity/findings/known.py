@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime
 from pathlib import Path
@@ -22,16 +22,16 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 from msgspec import Meta
 
-from parity.core import notation, picture, stored, untrusted
+from parity.core import notation, stored, untrusted
 from parity.core.case import Case
 from parity.core.dtypes import FACTS
 from parity.core.errors import CaseError, KnownError, near
 from parity.core.layout import base_shape
 from parity.core.results import EXTREME_VALUES, NON_FINITE, UNSEARCHED, Aspect, AspectWord, Cause, Fingerprint, Record, Status
+from parity.findings.extents import PLACES, Extent, Measured, exceeds, joined, outgrows
 from parity.store.code import Code
-from parity.store.rows import EXPIRED, GROWN, SEEN, ItemRow, Sighting
+from parity.store.rows import EXPIRED, GROWN, SEEN, ItemRow, Sighting, is_own
 
-NAME = "parity-known.toml"  # where no other is named
 LARGEST_OPERANDS = 16 << 30  # bytes of the operands of a case that is run again
 WORST = tuple(str(s) for s in Status if s.is_finding or s.is_absence)  # what an entry can stand for
 RARE = {EXTREME_VALUES, NON_FINITE}  # properties of values
@@ -56,52 +56,6 @@ def covers(known: str, status: str) -> bool:
 def worst(statuses: Collection[str]) -> str:
     """The worst of some statuses of one kind."""
     return max(statuses, key=lambda s: (step(s)[1], s))
-
-
-# ------------------------------------------------------------------------------------------------------------ its extent
-# An extent is the largest error in budgets for each region of values that failing tensors met (`parity.findings.regions`). A
-# number up to 1 says that the region was met often enough to see that it agrees; a region that was not met is not in it.
-# `class REGION` stands where NaN or Inf differs, which has no size.
-
-Extent: TypeAlias = tuple[tuple[str, float], ...]
-# From plain to rare: what lies in two of them, or is made of elements in two of them, lies in the rarer one.
-ALL = "anywhere"  # errors that all elements have together, or of operands that nobody knows
-PLAIN = (ALL, "0 to 1", "-1 to 0", "above 1", "below -1")
-REGIONS = (*PLAIN, "zero", "integers", "large", "tiny", "huge", "Inf", "NaN")
-NEAR_NOT_FINITE = "beside NaN or Inf"  # finite elements of operands that hold others
-CLASS = "class "
-PLACES = frozenset(c + r for c in ("", CLASS) for r in (*REGIONS, NEAR_NOT_FINITE))
-FACTOR = 16.0  # by which an error may exceed the known one
-
-
-def joined(extents: Iterable[Extent]) -> Extent:
-    """The extent of several findings together."""
-    worst: dict[str, float] = {}
-    for e in extents:
-        worst |= {k: max(x, worst.get(k, 0.0)) for k, x in e}
-    return tuple(sorted(worst.items()))
-
-
-def exceeds(new: Extent, old: Extent, dtype: str) -> str:
-    """In which way an extent goes beyond a known one, in words; empty if it does not. A region that was not met is contained
-    where plain values fail in both. Where results were known to have nothing to do with the truth, they may be anything."""
-    known, plain = dict(old), max((x for k, x in old if k in PLAIN), default=0.0)
-    ours = [x for k, x in new if k.removeprefix(CLASS) in PLAIN]
-    fails = (plain > 1.0 or any(CLASS + r in known for r in PLAIN)) and max(ours, default=math.inf) > 1.0
-    anything = 1.0 / (FACTS[dtype].unit_roundoff or 1.0)
-    for name, error in new:
-        region = name.removeprefix(CLASS)
-        most = known.get(region, plain if fails else 0.0)
-        most = max(most, known.get(ALL, 0.0) if region in PLAIN else plain) if most > 1.0 else most
-        # The picture of a tensor shows no more than MOST, so above it regions can't be distinguished.
-        most = max(x for k, x in old if not k.startswith(CLASS)) if most >= picture.MOST else most
-        if error <= 1.0 or most >= anything:
-            continue
-        if name != region and name not in known and (region in known or not fails):
-            return f"NaN or Inf differs at values {region}"
-        if name == region and (most <= 1.0 or error > FACTOR * most):
-            return f"{error:.3g} times the budget at values {region}" + (f", was {most:.3g}" if most > 1.0 else "")
-    return ""
 
 
 # ------------------------------------------------------------------------------------------------- what an entry may hold
@@ -137,29 +91,30 @@ class _Day(stored.Special):
         return day
 
 
-class _OfDtype(stored.Special):
+class _Extents(stored.Special):
     @classmethod
-    def read(cls, value: object) -> tuple[str, Extent]:
+    def read(cls, value: object) -> Measured:
         errors = dict(value) if isinstance(value, dict) else {}
-        dtype = errors.pop("dtype", "")
-        if dtype not in FACTS or not errors.keys() <= PLACES or not all(type(x) in (int, float) for x in errors.values()):
+        dtype, op, tensor = (errors.pop(key, "") for key in ("dtype", "op", "in"))
+        good = dtype in FACTS and isinstance(op, str) and isinstance(tensor, str) and errors.keys() <= PLACES
+        if not good or not all(type(x) in (int, float) for x in errors.values()):
             raise ValueError(f"extent holds {str(value)[:120]}; nobody writes this by hand: parity known add makes it")
-        return dtype, tuple((k, float(x)) for k, x in errors.items())
+        return Measured(dtype, op, tensor, tuple((k, float(x)) for k, x in errors.items()))
 
 
 _Text.register(str)
 _CaseText.register(str)
 _Day.register(date)
-_OfDtype.register(tuple)
+_Extents.register(Measured)
 if TYPE_CHECKING:
     Text: TypeAlias = str
     CaseText: TypeAlias = str
     Day: TypeAlias = date
-    OfDtype: TypeAlias = tuple[str, Extent]
+    Extents: TypeAlias = Measured
     Dtype: TypeAlias = str
     Worst: TypeAlias = str
 else:
-    Text, CaseText, Day, OfDtype = _Text, _CaseText, _Day, _OfDtype
+    Text, CaseText, Day, Extents = _Text, _CaseText, _Day, _Extents
     Dtype, Worst = stored.words("unknown dtype '{}'", FACTS), stored.words("an entry stands for no status '{}'", WORST)
 
 
@@ -191,14 +146,15 @@ class Environment:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A finding, as an entry is compared with it. aspect, shows: empty where any will do; case: for what is said of it; pinned:
-    whether a pinned case showed it, None if nobody asks."""
+    """A finding, as an entry is compared with it. aspect, shows, tensor: empty where any will do; case: for what is said of it;
+    pinned: whether a pinned case showed it, None if nobody asks."""
 
     op: str
     dtype: str
     status: str
     aspect: str = ""
     shows: str = ""
+    tensor: str = ""
     extent: Extent = ()
     case: str = ""
     pinned: bool | None = None
@@ -206,13 +162,19 @@ class Found:
     @classmethod
     def of(cls, r: Record) -> Found:
         """A stored one."""
-        return cls(r.op, r.dtype, r.status, r.aspect, "", r.extent, r.shrunk or r.case)
+        return cls(r.op, r.dtype, r.status, r.aspect, "", tensor_of(r), r.extent, r.shrunk or r.case)
+
+
+def tensor_of(r: Record) -> str:
+    """The tensor that a finding was measured in; that of a function of a user's holds for all of its tensors."""
+    return r.measures[0].tensor if r.measures and not is_own(r.op) else ""
 
 
 @dataclass(frozen=True, slots=True)
 class Excess:
-    """How a finding goes beyond an entry, in words. wider: another op, dtype or pass, or worse by a class; plainer: a larger
-    error, at other values, or in a plainer call. Both are empty for what is contained in the entry."""
+    """How a finding goes beyond an entry, in words. wider: another op, dtype, pass or tensor, worse by a class, other values, a
+    larger error there, or a plainer call; plainer: larger or plainer than all that is known. Both are empty for what is
+    contained in the entry."""
 
     wider: str = ""
     plainer: str = ""
@@ -233,7 +195,7 @@ class Entry:
     shows: how it shows, as `recognition.shown` says it; empty for any way.
     cases: the least cases, which every run replays first, each as "aspect: case"; also: further drawn cases that showed it.
     by_chance: whether it comes and goes in equal calls, so that it may show in any case of its ops and dtypes.
-    extent: by dtype, at which values it shows, and how large the error is there; None where nobody measured it.
+    extent: by op, tensor and dtype, at which values it shows, and how large the error is there; None where nobody measured it.
     until: the last day on which it is accepted; since: where it was first seen; line: of its head in the file.
     """
 
@@ -253,7 +215,7 @@ class Entry:
     since: Environment = Environment()
     line: int = 0
     by_chance: bool = False
-    extent: tuple[OfDtype, ...] | None = None
+    extent: tuple[Extents, ...] | None = None
 
     @property
     def older(self) -> bool:
@@ -281,7 +243,8 @@ class Entry:
         return self.until is not None and today > self.until
 
     def excess(self, f: Found) -> Excess:
-        """How a finding goes beyond this entry, if it does. An error of a dtype that is not known is compared with all."""
+        """How a finding goes beyond this entry, if it does. An error is compared with those of its op and tensor, and with all
+        where none of these is known; one of a dtype that is not known with those of all dtypes."""
         parts = [f"now in {f.op}"] if f.op not in self.ops else []
         parts += [f"now in {f.dtype}"] if self.dtypes and f.dtype not in self.dtypes else []
         parts += [f"now in the {f.aspect} pass"] if f.aspect and self.aspects and f.aspect not in self.aspects else []
@@ -289,8 +252,15 @@ class Entry:
         parts += [f"now {f.shows}"] if f.shows and self.shows and f.shows not in self.shows else []
         if self.extent is None or not f.extent:
             return Excess(", ".join(parts))
-        of_dtype = [e for d, e in self.extent if d == f.dtype] or [e for _, e in self.extent]
-        return Excess(", ".join(parts), exceeds(f.extent, joined(of_dtype), f.dtype))
+        alike = [m for m in self.extent if not f.tensor or m.tensor in ("", f.tensor)]
+        there = [m for m in alike if m.op in ("", f.op)]
+        parts += [f"now in {f.tensor} of {f.op}"] if not there and self.extent and f.op in self.ops else []
+
+        def of(some: Sequence[Measured]) -> Extent:
+            return joined([m.extent for m in some if m.dtype == f.dtype] or [m.extent for m in some])
+
+        larger = exceeds(f.extent, of(there), f.dtype)
+        return Excess(", ".join(parts) or larger, larger and outgrows(f.extent, of(alike), of(self.extent), f.dtype))
 
     def sighting(self, f: Found, today: date, excess: Excess = Excess(), strict: bool = False, fails: bool = True) -> Sighting:
         """What a run says of a finding of this entry. excess: how it goes beyond it; strict: whether that fails where
@@ -305,8 +275,8 @@ class Entry:
         return Sighting(self.id, f.op, f.dtype, state, f.aspect, f.case, why, fails)
 
     def same_cause(self, c: Cause, whatever_values: bool = True) -> bool:
-        """Whether a cause that was looked for is this one, or needs more. Of joined causes, one whose subject alone differs is
-        another member. whatever_values: which rare values are needed is chance; the extent says at which it was seen."""
+        """Whether a cause that was looked for is this one, or needs more; of joined causes, one of them. whatever_values: which
+        rare values are needed is chance; the extent says at which it was seen."""
         if self.cause is None or UNSEARCHED in c.properties:
             return False
         for m in (self.cause, *self.members):
@@ -314,9 +284,7 @@ class Entry:
             chance = RARE if whatever_values and self.extent and not RARE.isdisjoint(c.properties) else set()
             if like and set(m.properties) - chance <= set(c.properties):
                 return True
-        joined = bool(self.members) and self.cause.subject not in {m.subject for m in self.members}
-        says = bool(self.cause.properties) or self.cause.symptom.startswith("raises")
-        return joined and says and (self.cause.symptom, self.cause.properties) == (c.symptom, c.properties)
+        return False
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,8 @@ from parity.core.errors import CaseError
 from parity.core.results import Aspect, Cause, Record, Status
 from parity.findings import causes
 from parity.findings.causes import Gathered
-from parity.findings.known import DIES, Entry, Environment, Extent, aspect_and_case, covers, joined, parsed_case, step, worst
+from parity.findings.extents import Extent, Measured, joined
+from parity.findings.known import DIES, Entry, Environment, aspect_and_case, covers, parsed_case, step, tensor_of, worst
 from parity.findings.recognition import shown_of, uncovered
 from parity.store.rows import Run, counted
 
@@ -55,6 +56,7 @@ def of_cause(c: Gathered, run: Run, reason: str, link: str = "", until: date | N
         if op:
             name = f"{op.rpartition(':')[2]}-comes-and-goes" + (f"-{e.status}" if step(e.status)[0] else "")
             e = replace(e, id=name, cause=None, members=(), aspects=(), shows=(), also=(), by_chance=True)
+            e = replace(e, extent=_by_place(m._replace(tensor="") for m in e.extent or ()))
         made.append(e)
     return tuple(made)
 
@@ -75,7 +77,7 @@ def _of_records(
     members = tuple(m for m in c.members if any(r.cause == m for r in records))
     members = members if members != (c.cause,) else ()
     status, texts = worst([r.status for r in records]), _unique(map(notation.case_text, also))
-    cases, extent = tuple(least.values()), _by_dtype((r.dtype, r.extent) for r in records)
+    cases, extent = tuple(least.values()), _by_place(Measured(r.dtype, r.op, tensor_of(r), r.extent) for r in records)
     made = Entry(name, reason, ops, status, c.cause, members, dtypes, aspects, shows, cases, texts, link, until, since)
     return replace(made, extent=extent)
 
@@ -126,7 +128,7 @@ def merged(old: Entry, new: Entry) -> Entry:
         shows=_joined(old.shows, new.shows),
         cases=(*old.cases, *added),
         also=() if old.by_chance else _unique((*old.also, *(text for text in rest if text not in held))),
-        extent=None if new.extent is None else _by_dtype((*(old.extent or ()), *new.extent)),
+        extent=None if new.extent is None else _by_place((*(old.extent or ()), *new.extent)),
     )
 
 
@@ -160,9 +162,13 @@ def of_other(e: Entry, old: Entry | None) -> Entry:
     return merged(old, replace(e, reason=old.reason, link=old.link or e.link, until=min(days, default=None)))
 
 
-def _by_dtype(extents: Iterable[tuple[str, Extent]]) -> tuple[tuple[str, Extent], ...]:
-    some = [(d, e) for d, e in extents if e]
-    return tuple((d, joined(e for other, e in some if other == d)) for d in _unique(d for d, _ in some))
+def _by_place(extents: Iterable[Measured]) -> tuple[Measured, ...]:
+    """One for each op, tensor and dtype."""
+    by_place: dict[Measured, list[Extent]] = defaultdict(list)
+    for m in extents:
+        if m.extent:
+            by_place[m._replace(extent=())].append(m.extent)
+    return tuple(m._replace(extent=joined(some)) for m, some in by_place.items())
 
 
 def _members(cause: Cause | None, old: tuple[Cause, ...], new: tuple[Cause, ...]) -> tuple[Cause, ...]:

@@ -18,15 +18,17 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from parity.core import outputs, stored, untrusted
+from parity.core import stored, untrusted
 from parity.core.errors import KnownError, near
 from parity.core.results import Cause, Json
-from parity.findings.known import DIES, NAME, Entry, Environment, Known
+from parity.findings import known_place
+from parity.findings.extents import Measured
+from parity.findings.known import DIES, Entry, Environment, Known
+from parity.findings.known_place import NAME
 from parity.store.code import Code
 
 T = TypeVar("T")
 FORMAT = 1
-LARGEST = 16 << 20  # bytes of a file
 WORDS = ("properties", "dtypes", "aspects")  # short lists, on one line
 NEW = f"""\
 # What parity found here and a person accepted: parity run --known FILE fails on everything else.
@@ -61,22 +63,10 @@ class _Content:
 def read(path: Path) -> Known:
     """The known findings of a file. Raises KnownError that names the file, the line, the entry, the value and what is
     allowed."""
-    return parse(path, content(path))
-
-
-def content(path: Path) -> str:
-    """The text of a file. Raises KnownError."""
-    try:
-        return untrusted.text(path, LARGEST)
-    except FileNotFoundError:
-        add = f"parity known add RUN --reason TEXT --file {path}"
-        raise KnownError(f"there is no file of known findings {path}; {add} writes one") from None
-    except UnicodeDecodeError:
-        raise KnownError(f"{path} is not a file of known findings: it is not text; restore it from your repository") from None
-    except OSError as e:
-        raise KnownError(f"cannot read {path}: {e.strerror or e}; name another with --known") from None
-    except ValueError as e:
-        raise KnownError(f"cannot read {path}: {e}; name a file that parity known add wrote") from None
+    text = known_place.content(path)
+    if not text.strip() and path.is_dir():
+        raise KnownError(f"{path} holds no known findings; parity known add RUN --reason TEXT --file {path} writes some")
+    return parse(path, text)
 
 
 def parse(path: Path, text: str) -> Known:
@@ -132,7 +122,7 @@ class _File:
     def error(self, line: int, fault: str, entry: str = "") -> KnownError:
         """The KnownError, with file, line and entry."""
         of = f"known '{untrusted.printable(entry)[:80]}': " if entry else ""
-        return KnownError(f"{self.path}:{line}: {of}{untrusted.printable(fault)}")
+        return KnownError(f"{known_place.place(self.path, line)}: {of}{untrusted.printable(fault)}")
 
 
 def _entry(file: _File, row: Json, head: int) -> Entry:
@@ -188,7 +178,7 @@ def dropped(text: str, ids: Collection[str], path: Path = Path(NAME)) -> str:
 
 def texts(path: Path) -> dict[str, str]:
     """The text of each entry of a file, with the comments on top of it, by id. Raises KnownError."""
-    return _blocks(path, content(path))[2]
+    return _blocks(path, known_place.content(path))[2]
 
 
 def _held(text: str) -> tuple[Json, Json]:
@@ -382,11 +372,18 @@ def _values(e: Entry, what: str) -> Json:
     """The keys of an entry in the order of the file, without empty ones."""
     row = _filled(replace(e, cause=None)) | (_filled(e.cause) if e.cause else {})
     row |= {"what": what, "since": _filled(e.since), "by-chance": e.by_chance, "members": tuple(map(_filled, e.members))}
-    row["extent"] = None if e.extent is None else tuple({"dtype": d, **dict(x)} for d, x in e.extent)
+    row["extent"] = None if e.extent is None else tuple(map(_measured, e.extent))
     return {k: row[k] for k in KEYS if row.get(k) or (k == "extent" and e.extent is not None)}
 
 
+def _measured(m: Measured) -> Json:
+    return {k: v for k, v in (("op", m.op), ("in", m.tensor), ("dtype", m.dtype)) if v} | dict(m.extent)
+
+
 def write(path: Path, text: str) -> None:
-    """Write the file at once or not at all, after a check that it can be read. Raises KnownError and OutputError."""
+    """Write the file at once or not at all, after a check that it can be read; of a folder, the files that change. Raises
+    KnownError and OutputError."""
     parse(path, text)
-    outputs.write(path, text, "name another with --file")
+    head, section, blocks = _blocks(path, text) if path.is_dir() else ("", "", {})
+    head = "\n\n".join(filter(None, (part.strip("\n") for part in (head, section))))
+    known_place.write(path, text, f"{head}\n", {id: f"{b.strip()}\n" for id, b in blocks.items()})

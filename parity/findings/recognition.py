@@ -3,9 +3,10 @@ what is contained in an entry; here cases are compared, and it is noted what was
 
 A least case holds nothing that its finding does not need. So a drawn case that has all that a known least case of the same op
 has, and is not smaller, and that differs in a known way (aspect, tensor, kind and class of difference), at known values and not
-by more (`known.exceeds`), belongs to the known finding. A drawn case without some of it does not: it is shrunk, and
+by more (`extents.exceeds`), belongs to the known finding. A drawn case without some of it does not: it is shrunk, and
 its cause is looked for, as that of a new finding. Where the cause turns out to be a known one, the finding has grown if it is
-not in the entry's lists, which fails where a pinned case shows it, or if it is plainer or larger, which always fails.
+not contained in the entry, which fails where a pinned case shows it, or goes beyond all that the entry knows
+(`extents.outgrows`), which always fails.
 
 What a run found once, it finds again: `uncovered` gives the drawn cases of a finding that its least case does not stand for,
 and the entry holds those as well.
@@ -132,7 +133,7 @@ class Recognition:
 
     def explaining(self, r: Result, case: Case) -> tuple[Entry, str] | None:
         """The entry that a finding of a drawn case belongs to, with the text of the known case that says so."""
-        x = Found(self.op, self.dtype, r.verdict.status, r.aspect, shown(r))
+        x = Found(self.op, self.dtype, r.verdict.status, r.aspect, shown(r), r.verdict.tensor)
         held = [e for e in accepting(self.entries, x) if not e.dies]
         if not held:
             return None
@@ -168,9 +169,10 @@ class Recognition:
         """How a finding of a known cause goes beyond the entry, in whatever pass: also by what its least case does not have
         though all known ones of its op have it and no property of a cause says so."""
         beyond, known = e.excess(replace(x, aspect="")), [] if e.by_chance else [o for o, *_ in self._outlines[e.id]]
-        if beyond.plainer or not known or any(o.arguments <= mine.arguments and o.numel <= SLACK * mine.numel for o in known):
+        if not known or any(o.arguments <= mine.arguments and o.numel <= SLACK * mine.numel for o in known):
             return beyond
-        return replace(beyond, plainer="in a plainer call: its cases have more elements or other arguments")
+        plainer = "in a plainer call: its cases have more elements or other arguments"
+        return replace(beyond, wider=", ".join(filter(None, (beyond.wider, plainer))))
 
     # ------------------------------------------------------------------------------------------------ replayed cases
 
@@ -184,7 +186,7 @@ class Recognition:
         for r in bad:
             case, status = known.parsed_case(text), r.verdict.status
             values = extent([(case, r.verdict.measure)], sure=1.0)
-            x = Found(self.op, self.dtype, status, r.aspect, "", values, text, not e.by_chance)
+            x = Found(self.op, self.dtype, status, r.aspect, "", r.verdict.tensor, values, text, not e.by_chance)
             beyond = e.excess(replace(x, aspect=""))
             if not beyond:
                 self._add(e.sighting(x, self.today, fails=status.is_finding))

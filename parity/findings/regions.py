@@ -1,4 +1,4 @@
-"""Measures the extent of a finding (`parity.findings.known.Extent`) from its cases and the pictures of its errors."""
+"""Measures the extent of a finding (`parity.findings.extents`) from its cases and the pictures of its errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from parity.core.case import Case
 from parity.core.errors import CaseError
 from parity.core.results import Measure
 from parity.execution.inputs import build
-from parity.findings.known import CLASS, NEAR_NOT_FINITE, PLAIN, REGIONS, Extent
+from parity.findings.extents import CLASS, NEAR_NOT_FINITE, PLAIN, REGIONS, Extent
 
 ORDINARY = REGIONS.index("large")  # and below it
 LARGE = 100.0

@@ -105,7 +105,7 @@ run() {
     mkdir -p "$folder"
     rm -f "$folder/code"
     [ -z "${PARITY_MERGE:-}" ] || merge
-    if [ -n "$known" ] && [ ! -f "$known" ]; then
+    if [ -n "$known" ] && [ ! -e "$known" ]; then
         fail 2 "there is no file of known findings '$known'; parity known add writes one, or leave 'known' out"
     fi
     # Not `auto`: on a machine without the device, a simulated one would be tested in its place.
@@ -127,7 +127,7 @@ run() {
     [ -z "${PARITY_TIME:-}" ] || arguments+=(--time "$PARITY_TIME")
     [ -z "${PARITY_SHARD:-}" ] || arguments+=(--shard "$PARITY_SHARD")
     own_known=$(setting known)
-    [ -n "$known$own_known" ] || [ ! -f parity-known.toml ] || known=parity-known.toml
+    [ -n "$known$own_known" ] || [ ! -e parity-known.toml ] || known=parity-known.toml
     [ -z "$known" ] || arguments+=(--known "$known")
     if [ -n "$known$own_known" ] && [ "${PARITY_STRICT_KNOWN:-}" = true ]; then
         fail_on=$(setting fail_on)

@@ -14,7 +14,8 @@ from parity.core.results import UNSEARCHED, Status
 from parity.engine.options import read_day, read_path
 from parity.faces.commands.groups import near_by
 from parity.findings import known, known_file
-from parity.findings.known import NAME, Entry, Environment, Known
+from parity.findings.known import Entry, Environment, Known
+from parity.findings.known_place import NAME, content
 from parity.report.answers import KnownEntry, KnownFile
 from parity.store import run_file
 from parity.store.rows import EXPIRED, Run
@@ -79,7 +80,7 @@ def of_merged(made: Run) -> list[str]:
 
     name = Path(made.header.known.name)
     for path in (name, Path(name.name)) if name.name else ():
-        if path.is_file() and (held := known_file.read(path)).code.same(made.header.known):
+        if path.exists() and (held := known_file.read(path)).code.same(made.header.known):
             records, deaths = new_of(made)
             new = causes.gather([r for r in records if not r.known], [d for d in deaths if not d.known])
             return [count_line(held, made.known, len(new)), *lines(held, made.known, 20)]
@@ -93,7 +94,7 @@ def _add(o: argparse.Namespace) -> int:
 
     made = run_file.read(o.run, partial=True)
     path: Path = o.file
-    text = known_file.content(path) if path.exists() else ""
+    text = content(path) if path.exists() else ""
     before = known_file.parse(path, text) if text.strip() else None
     environment = Environment.of(made.header.fingerprint)
     if before is not None and before.environment.device not in ("", environment.device):
@@ -218,7 +219,7 @@ def _drop(o: argparse.Namespace) -> int:
     ids = [held.entry(id).id for id in o.cause]
     if not ids:
         raise KnownError(f"name the entries to drop: parity known drop {o.file} ID; parity known list {o.file} lists them")
-    known_file.write(o.file, known_file.dropped(known_file.content(o.file), ids, o.file))
+    known_file.write(o.file, known_file.dropped(content(o.file), ids, o.file))
     o.answer = _file(known_file.read(o.file), o.file, dropped=(*ids,))
     print(f"dropped {', '.join(ids)}; {len(held.entries) - len(set(ids))} left in {o.file}")
     return 0
@@ -230,11 +231,11 @@ def _merge(o: argparse.Namespace) -> int:
 
     ours, theirs = known_file.read(o.file), known_file.read(o.other)
     # git gives an empty base where both branches made the file
-    base = known_file.read(o.base).by_id if o.base is not None and known_file.content(o.base).strip() else {}
+    base = known_file.read(o.base).by_id if o.base is not None and content(o.base).strip() else {}
     gone = [id for id in base if id in ours.by_id and id not in theirs.by_id]
     new = [e for id, e in theirs.by_id.items() if id not in base or id in ours.by_id]
     changed = [known_entries.of_other(e, ours.by_id.get(e.id)) for e in new]
-    text = known_file.dropped(known_file.content(o.file), gone, o.file)
+    text = known_file.dropped(content(o.file), gone, o.file)
     pairs = [(e, what(e)) for e in changed]
     known_file.write(o.file, known_file.updated(text, pairs, like=known_file.texts(o.other), path=o.file))
     added = tuple(dict.fromkeys(e.id for e in changed if e.id not in ours.by_id))

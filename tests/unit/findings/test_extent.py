@@ -8,7 +8,7 @@ import pytest
 
 from parity.core import notation, picture
 from parity.core.results import Measure
-from parity.findings.known import exceeds, joined
+from parity.findings.extents import exceeds, joined
 from parity.findings.regions import extent
 
 INF = math.inf

@@ -13,7 +13,8 @@ from parity.core.errors import KnownError
 from parity.core.results import Cause, Fingerprint, Record
 from parity.engine import known_cases, own
 from parity.findings import known_file
-from parity.findings.known import Entry, Environment, covers
+from parity.findings.extents import Extent, Measured
+from parity.findings.known import Entry, Environment, Found, covers
 from parity.store.rows import GROWN, SEEN, ItemRow
 
 PATH = Path("parity-known.toml")
@@ -53,7 +54,7 @@ def test_a_file_is_read_whole() -> None:
     assert e.cause == Cause("aten::_softmax", "values", ("non-contiguous operand",))
     assert (e.until, e.since, e.line) == (date(2027, 1, 31), held.environment, 8)
     assert e.why == "reported; https://example.org/1; until 2027-01-31"
-    assert e.extent == (("float32", (("0 to 1", 37.2), ("NaN", 0.0), ("class Inf", math.inf))),)
+    assert e.extent == (Measured("float32", extent=(("0 to 1", 37.2), ("NaN", 0.0), ("class Inf", math.inf))),)
     assert not e.older
     assert [(x.id, text, case.op) for x, text, case in known_cases.cases_of(held.entries, "softmax", "float32")] == [
         (e.id, e.cases[0], "softmax")
@@ -155,8 +156,10 @@ def test_a_file_that_is_not_there_or_no_text_is_told(tmp_path: Path) -> None:
     (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(KnownError, match="it is not text"):
         known_file.read(tmp_path / "bytes.toml")
+    with pytest.raises(KnownError, match=r"bytes.toml is not a file of known findings"):
+        known_file.read(tmp_path)  # of a folder, the file is named
     with pytest.raises(KnownError, match="not an ordinary file"):
-        known_file.read(tmp_path)
+        known_file.read(Path("/dev/null"))
 
 
 def test_texts_of_the_file_are_made_printable() -> None:
@@ -190,7 +193,9 @@ def test_a_cause_that_needs_more_is_the_same_and_one_that_needs_less_is_not() ->
 
 def test_which_rare_values_a_cause_needs_is_left_to_the_extent() -> None:
     """Where it was measured; plain values are another cause, and so is every other property."""
-    e = replace(entry("extreme values"), extent=(("float32", (("class huge", math.inf), ("class NaN", math.inf))),))
+    e = replace(
+        entry("extreme values"), extent=(Measured("float32", extent=(("class huge", math.inf), ("class NaN", math.inf))),)
+    )
     other = Cause("aten::exp", "values", ("NaN or Inf",))
     assert e.same_cause(other)
     assert not e.same_cause(other, whatever_values=False)
@@ -201,12 +206,67 @@ def test_which_rare_values_a_cause_needs_is_left_to_the_extent() -> None:
     assert not strided.same_cause(other)
 
 
-def test_joined_causes_take_a_further_subject_that_differs_in_nothing_else() -> None:
+def test_joined_causes_are_those_of_the_operators_that_they_name() -> None:
     members = tuple(Cause(f"aten::{op}", "values", ("offset operand",)) for op in ("exp", "cos", "tanh"))
     joined = entry("offset operand", members=members, subject="several operators")
-    assert joined.same_cause(Cause("aten::erf", "values", ("offset operand",)))
-    assert not joined.same_cause(Cause("aten::erf", "values"))
-    assert not joined.same_cause(Cause("aten::erf", "memory", ("offset operand",)))
+    assert joined.same_cause(Cause("aten::cos", "values", ("offset operand",)))
+    assert not joined.same_cause(Cause("aten::erf", "values", ("offset operand",)))
+    assert not joined.same_cause(Cause("aten::cos", "values"))
+
+
+LARGE = replace(
+    entry(),
+    ops=("layer_norm", "native_layer_norm"),
+    shows=("values in out[1]", "values in grad[0]"),
+    extent=(
+        Measured("float32", "native_layer_norm", "out[1]", (("0 to 1", 3e7),)),
+        Measured("float32", "native_layer_norm", "grad[0]", (("0 to 1", 1e4), ("NaN", 0.0))),
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "extent", "said"),
+    [
+        ("grad[0]", (("0 to 1", 9e4),), ""),
+        ("grad[0]", (("0 to 1", 5e5),), "5e+05 times the budget at values 0 to 1, was 1e+04"),
+        ("grad[0]", (("class NaN", math.inf),), "NaN or Inf differs at values NaN"),
+        ("out[1]", (("0 to 1", 4e8),), ""),
+        ("grad[1]", (("0 to 1", 3.0),), "now in grad[1] of native_layer_norm"),
+    ],
+)
+def test_an_error_is_compared_with_those_of_its_own_tensor(tensor: str, extent: Extent, said: str) -> None:
+    """Whatever others are; an entry of an older file has one extent for all."""
+    found = Found("native_layer_norm", "float32", "wrong", "backward", "", tensor, extent, pinned=True)
+    assert str(LARGE.excess(found)) == said
+    state = LARGE.sighting(found, date(2026, 1, 1), LARGE.excess(found))
+    assert (state.state, state.fails) == ((GROWN, True) if said else (SEEN, False))
+    older = replace(LARGE, extent=(Measured("float32", extent=(("0 to 1", 3e7),)),))
+    assert not older.excess(found)
+
+
+@pytest.mark.parametrize(
+    ("known", "new", "fails"),
+    [
+        ({"0 to 1": 9.0}, {"huge": 90.0}, False),
+        ({"0 to 1": 9.0, "huge": 0.0}, {"0 to 1": 2.0, "huge": 90.0}, False),
+        ({"0 to 1": 9.0}, {"0 to 1": 9e3}, True),
+        ({"class huge": math.inf, "NaN": 0.0}, {"tiny": 9e3, "class Inf": math.inf}, False),
+        ({"class huge": math.inf, "NaN": 0.0}, {"class NaN": math.inf}, True),
+        ({"class huge": math.inf}, {"0 to 1": 2.0}, True),
+        ({"huge": 9.0}, {"huge": 9.0, "class NaN": math.inf}, True),
+    ],
+)
+def test_exploration_fails_where_it_goes_beyond_all_that_is_known(
+    known: dict[str, float], new: dict[str, float], fails: bool
+) -> None:
+    """Another seed meets other values, and with them other errors; whether plain values and NaN agree is no chance."""
+    e = replace(LARGE, extent=(Measured("float32", "layer_norm", "out", tuple(known.items())),))
+    x = Found("layer_norm", "float32", "wrong", "forward", "", "out", tuple(new.items()), pinned=False)
+    assert e.sighting(x, date(2026, 1, 1), e.excess(x)).fails is fails
+    if e.excess(x):
+        assert e.sighting(x, date(2026, 1, 1), e.excess(x), strict=True).fails
+        assert e.sighting(replace(x, pinned=True), date(2026, 1, 1), e.excess(x)).fails
 
 
 def test_another_environment_is_told_and_a_build_is_none() -> None:
@@ -230,7 +290,7 @@ def test_the_last_day_counts() -> None:
 @pytest.mark.parametrize(("error", "state"), [(90.0, SEEN), (1e5, GROWN)])
 def test_an_own_function_is_known_up_to_the_error_that_it_had(error: float, state: str) -> None:
     known_one = entry()
-    known_one = replace(known_one, ops=("m.py:net",), extent=(("float32", (("anywhere", 40.0),)),))
+    known_one = replace(known_one, ops=("m.py:net",), extent=(Measured("float32", extent=(("anywhere", 40.0),)),))
     found = Record("m.py:net", "m.py:net", "float32", "forward", "wrong", extent=(("anywhere", error),))
     (seen,) = own.sightings([known_one], ItemRow("m.py:net", "float32"), [found], date(2026, 1, 1))
     assert (seen.state, seen.fails) == (state, state == GROWN)

@@ -22,18 +22,25 @@ from parity.core.errors import KnownError, OutputError
 from parity.core.results import Cause, Fingerprint, Measure, Record
 from parity.faces.commands import known as known_command
 from parity.findings import known_entries, known_file
+from parity.findings.extents import Measured
 from parity.findings.known import Entry, Environment
 from parity.findings.known_file import parse, read
+from parity.findings.known_place import content
 from parity.store.rows import Death, Header, ItemRow, Run
 
 PATH = Path("parity-known.toml")
+PAIRS = 4  # 20 take seconds
 HERE = Environment("mps", "2.13.0", "macOS 15.5")
 PRINT = Fingerprint("0", "2.13.0", "", "3.11", "macOS 15.5 (24F74)", "arm64", "mps", "Apple M1")
 ENTRY = Entry(
     "exp-b4c8f1", 'it is "wrong"', ("exp", "log_softmax"), "wrong", Cause("aten::exp", "values", ("NaN",)),
     (Cause("aten::exp", "values", ("NaN",)), Cause("aten::cos", "values", ("NaN",))), ("float32", "float16"), ("forward",),
     ("values in out",), ("forward: exp(float32[1])",), ('exp(float32[2]).into("stepped")',), "https://example.org",
-    date(2027, 1, 31), HERE, extent=(("float32", (("NaN", 0.0), ("huge", 12.5))), ("float16", (("class NaN", math.inf),))),
+    date(2027, 1, 31), HERE,
+    extent=(
+        Measured("float32", "exp", "out", (("NaN", 0.0), ("huge", 12.5))),
+        Measured("float16", extent=(("class NaN", math.inf),)),
+    ),
 )  # fmt: skip
 
 
@@ -140,9 +147,11 @@ def test_what_a_run_adds_leaves_reason_and_day_alone() -> None:
     assert made.cases == ("forward: exp(float32[1])", "forward: sigmoid(float32[1])")
     assert made.also == (*ENTRY.also, "exp(float32[3])")
     assert known_entries.merged(replace(ENTRY, dtypes=()), grown).dtypes == ()
-    larger = replace(grown, extent=(("float32", (("NaN", 3.0),)), ("int64", (("zero", math.inf),))))
+    of_grad = Measured("float32", "exp", "grad[0]", (("NaN", 3.0),))
+    assert ENTRY.extent is not None
+    larger = replace(grown, extent=(ENTRY.extent[0]._replace(extent=(("NaN", 3.0),)), of_grad))
     assert known_entries.merged(ENTRY, larger).extent == (
-        ("float32", (("NaN", 3.0), ("huge", 12.5))), ("float16", (("class NaN", math.inf),)), ("int64", (("zero", math.inf),)),
+        Measured("float32", "exp", "out", (("NaN", 3.0), ("huge", 12.5))), ENTRY.extent[1], of_grad,
     )  # fmt: skip
     assert known_entries.merged(replace(ENTRY, extent=None), larger).extent == larger.extent
     assert known_entries.merged(replace(ENTRY, by_chance=True, also=()), grown).also == ()
@@ -182,6 +191,62 @@ def test_git_merges_what_two_branches_add(tmp_path: Path) -> None:
     (first, *_) = parse(PATH, base).entries
     worse = [written(replace(first, dtypes=(d,)), text=base) for d in ("int8", "int16")]
     assert not merged(worse[0], base, worse[1])[0]
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+@pytest.mark.parametrize("count", [0, 5, 20])
+def test_git_merges_a_folder_whatever_two_branches_add(count: int, tmp_path: Path) -> None:
+    """Each entry is a file of its own, so all of some drawn pairs of branches merge, however few entries there are."""
+    draw, folder = random.Random(count), tmp_path / "known"
+
+    def git(*argv: str) -> bool:
+        who = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+        return subprocess.run(["git", *who, *argv], cwd=tmp_path, capture_output=True, check=False).returncode == 0
+
+    def branch(name: str, *entries: Entry) -> None:
+        assert git("checkout", "-q", "-b", name, "base")
+        known_file.write(folder, written(*entries, text=content(folder)))
+        assert git("add", "-A")
+        assert git("commit", "-q", "-m", name)
+
+    assert git("init", "-q", "-b", "base")
+    folder.mkdir()
+    known_file.write(folder, written(*(drawn(draw) for _ in range(count))))
+    assert git("add", "-A")
+    assert git("commit", "-q", "-m", "base")
+    for pair in range(PAIRS):
+        ours, theirs = ((drawn(draw), drawn(draw)) for _ in range(2))
+        branch(f"ours-{pair}", *ours)
+        branch(f"theirs-{pair}", *theirs)
+        assert git("merge", "-q", f"ours-{pair}")
+        held = read(folder).by_id
+        assert len(held) == count + 4
+        assert {e.id for e in (*ours, *theirs)} <= {*held}
+
+
+def test_a_folder_reads_and_writes_as_one_file(tmp_path: Path) -> None:
+    """Its files are the blocks; what is dropped is gone, what stays is left alone, and a mistake is named with its file."""
+    folder = tmp_path / "known"
+    folder.mkdir()
+    with pytest.raises(KnownError, match="holds no known findings; parity known add RUN"):
+        read(folder)
+    a, b = replace(ENTRY, id="a/b", cause=None, members=()), replace(ENTRY, id="parity-known", cause=None, members=())
+    text = written(a, b, ENTRY)
+    known_file.write(folder, text)
+    assert sorted(f.name for f in folder.iterdir()) == ["a_b.toml", "exp-b4c8f1.toml", "parity-known.toml"]
+    assert [e.id for e in read(folder).entries] == ["parity-known", "a/b", "exp-b4c8f1"]
+    assert read(folder).environment == HERE
+    own = folder / "by-hand.toml"
+    own.write_text('# ours\n[[known]]\nid = "x"\nreason = "r"\nops = ["exp"]\nstatus = "wrong"')
+    (folder / "README.md").write_text("why")
+    before = (folder / "a_b.toml").stat().st_mtime_ns
+    known_file.write(folder, known_file.dropped(content(folder), [ENTRY.id, "parity-known"], folder))
+    assert sorted(f.name for f in folder.iterdir()) == ["README.md", "a_b.toml", "parity-known.toml", "x.toml"]
+    assert (folder / "x.toml").read_text().startswith("# ours\n[[known]]")
+    assert (folder / "a_b.toml").stat().st_mtime_ns == before
+    (folder / "x.toml").write_text('[[known]]\nid = "x"\nreason = ""\n')
+    with pytest.raises(KnownError, match=r"x\.toml:3: known 'x': 'reason' holds"):
+        read(folder)
 
 
 def test_files_of_two_branches_are_merged_by_entries(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -184,6 +184,33 @@ def test_an_error_of_smaller_or_other_calls_fails() -> None:
 
 
 @pytest.mark.slow
+def test_an_error_of_the_gradient_is_not_hidden_by_one_of_the_forward() -> None:
+    """Which is larger in budgets; the known one itself is known with another seed."""
+    gradient = Fault("gradient", ("exp",), lambda c: c.run_with_gradient(lambda g: g * 1.5), level="function")
+    entries = accepted(run([wrong(1.02)], ["exp"], examples=20))
+    twin = run([wrong(1.02)], ["exp"], entries, examples=20, seed="1")
+    assert not new(twin)
+    assert not any(fails for _, fails in states(twin))
+    assert (GROWN, True) in states(run([wrong(1.02), gradient], ["exp"], entries, examples=20))
+
+
+@pytest.mark.slow
+def test_a_joined_entry_accepts_the_operators_that_it_names() -> None:
+    def strided(op: str) -> Fault:
+        return wrong(1.03, op, when=lambda c: not c.operands[0].is_contiguous())
+
+    ops = ("exp", "sin", "tanh")
+    faults = [strided(op) for op in ops]
+    (entry,) = entries = accepted(run(faults, ops))
+    assert entry.cause is not None
+    assert entry.cause.subject == "several operators"
+    twin = run(faults, ops, entries, seed="1")
+    assert not new(twin)
+    assert not any(fails for _, fails in states(twin))
+    assert new(run([*faults, strided("cos")], ["cos"], entries))
+
+
+@pytest.mark.slow
 def test_what_comes_and_goes_hides_nothing_that_comes_each_time() -> None:
     draw = random.Random(7)
     flaky = wrong(1.03, when=lambda c: draw.random() < 0.5)

@@ -1,0 +1,86 @@
+"""Compares at which values, and by how much, a finding shows with what is known of it.
+
+An extent is the largest error in budgets for each region of values that failing tensors met (`parity.findings.regions`). A
+number up to 1 says that the region was met often enough to see that it agrees; a region that was not met is not in it.
+`class REGION` stands where NaN or Inf differs, which has no size.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import NamedTuple, TypeAlias
+
+from parity.core import picture
+from parity.core.dtypes import FACTS
+
+Extent: TypeAlias = tuple[tuple[str, float], ...]
+# From plain to rare: what lies in two of them, or is made of elements in two of them, lies in the rarer one.
+ALL = "anywhere"  # errors that all elements have together, or of operands that nobody knows
+PLAIN = (ALL, "0 to 1", "-1 to 0", "above 1", "below -1")
+REGIONS = (*PLAIN, "zero", "integers", "large", "tiny", "huge", "Inf", "NaN")
+NEAR_NOT_FINITE = "beside NaN or Inf"  # finite elements of operands that hold others
+CLASS = "class "
+PLACES = frozenset(c + r for c in ("", CLASS) for r in (*REGIONS, NEAR_NOT_FINITE))
+FACTOR = 16.0  # by which an error may exceed the known one
+
+
+class Measured(NamedTuple):
+    """The extent of findings in one tensor of an op. In a file of an older parity op and tensor are empty: it holds in all."""
+
+    dtype: str
+    op: str = ""
+    tensor: str = ""
+    extent: Extent = ()
+
+
+def joined(extents: Iterable[Extent]) -> Extent:
+    """The extent of several findings together."""
+    worst: dict[str, float] = {}
+    for e in extents:
+        worst |= {k: max(x, worst.get(k, 0.0)) for k, x in e}
+    return tuple(sorted(worst.items()))
+
+
+def exceeds(new: Extent, old: Extent, dtype: str) -> str:
+    """In which way an extent goes beyond a known one, in words; empty if it does not. A region that was not met is contained
+    where plain values fail in both. Where results were known to have nothing to do with the truth, they may be anything."""
+    known, plain = dict(old), max((x for k, x in old if k in PLAIN), default=0.0)
+    ours = [x for k, x in new if k.removeprefix(CLASS) in PLAIN]
+    fails = (plain > 1.0 or any(CLASS + r in known for r in PLAIN)) and max(ours, default=math.inf) > 1.0
+    anything = 1.0 / (FACTS[dtype].unit_roundoff or 1.0)
+    for name, error in new:
+        region = name.removeprefix(CLASS)
+        most = known.get(region, plain if fails else 0.0)
+        most = max(most, known.get(ALL, 0.0) if region in PLAIN else plain) if most > 1.0 else most
+        # The picture of a tensor shows no more than MOST, so above it regions can't be distinguished.
+        most = max(x for k, x in old if not k.startswith(CLASS)) if most >= picture.MOST else most
+        if error <= 1.0 or most >= anything:
+            continue
+        if name != region and name not in known and (region in known or not fails):
+            return f"NaN or Inf differs at values {region}"
+        if name == region and (most <= 1.0 or error > FACTOR * most):
+            return f"{error:.3g} times the budget at values {region}" + (f", was {most:.3g}" if most > 1.0 else "")
+    return ""
+
+
+def outgrows(new: Extent, here: Extent, every: Extent, dtype: str) -> str:
+    """In which way an extent goes beyond all that is known of its tensor, in words; empty if it does not. At which values a
+    cause was seen, and how large its error was there, is chance of the seed; whether plain values agree, how large the largest
+    error is, and whether NaN and Inf are kept, is not. here, every: what is known in the same tensor, and in all."""
+    plain = max([x for k, x in here if k in PLAIN] or [x for k, x in every if k in PLAIN], default=0.0)
+    rare = max((x for _, x in here or every), default=0.0)  # Inf where a class differs
+    known, classes = dict(here), {k for k, _ in every if k.startswith(CLASS)}
+    misses = {k.removeprefix(CLASS) for k in classes} & {*PLAIN}
+    fails = bool(classes) or (plain > 1.0 and any(x > 1.0 for k, x in new if k in PLAIN))
+    anything = 1.0 / (FACTS[dtype].unit_roundoff or 1.0)
+    for name, error in new:
+        region = name.removeprefix(CLASS)
+        most = plain if region in PLAIN or name != region else rare
+        if error <= 1.0 or misses or most >= anything or (name in known and name != region):
+            continue
+        if name != region and (known.get(region, math.inf) <= 1.0 or not fails):
+            return f"NaN or Inf differs at values {region}"
+        if name == region and (most <= 1.0 or error > FACTOR * most):
+            return f"{error:.3g} times the budget at values {region}" + (f", was {most:.3g}" if most > 1.0 else "")
+    return ""
