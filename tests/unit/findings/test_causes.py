@@ -262,16 +262,109 @@ def test_a_long_message_costs_nothing() -> None:
     assert skeleton("[" * 200_000)
 
 
-def test_operators_that_refuse_the_same_layout_are_one_cause_whatever_they_say() -> None:
-    """From three operators on."""
+def test_operators_that_refuse_the_same_layout_in_other_words_are_two_causes() -> None:
+    """Each check has words of its own."""
 
     def refuse(call: Call) -> Any:
-        raise RuntimeError(f"{'view size' if len(call.op) > 3 else 'input'} must be contiguous")
+        raise RuntimeError(f"{'view size' if 'tanh' in call.op else 'input'} must be contiguous")
 
     fault = Fault("strided", ("exp", "cos", "tanh", "erf"), refuse, lambda c: not c.args[0].is_contiguous())
-    (one,) = causes(fault, ops=("exp", "cos", "tanh", "erf"))
-    assert one.cause.id == Cause(OPERATORS, "raises", ("non-contiguous operand",)).id
-    assert set(one.cause.properties) <= {"non-contiguous operand", "offset operand"}
+    made = causes(fault, ops=("exp", "cos", "tanh", "erf"))
+    assert {frozenset(c.ops) for c in made} == {frozenset(["tanh"]), frozenset(["exp", "cos", "erf"])}
+
+
+def found(op: str, cause: Cause | None, reason: str = "", status: str = "wrong") -> Record:
+    """A finding with a least case."""
+    return Record(f"{op}(float32[2])", op, "float32", "forward", status, reason=reason, shrunk=f"{op}(float32[2])", cause=cause)
+
+
+def test_one_kernel_is_one_cause_whatever_it_is_called_by() -> None:
+    """The names of batch norm's kernel; cuDNN's, the derivative and layer norm are other kernels."""
+    names = ("aten::_native_batch_norm_legit", "aten::native_batch_norm", "torch.nn.functional.batch_norm",
+             "aten::_batch_norm_with_update", "aten::cudnn_batch_norm", "aten::native_batch_norm_backward",
+             "aten::native_layer_norm", "torch.linalg.eig", "aten::linalg_eig", "aten::_linalg_eigh")  # fmt: skip
+    made = gather(found(f"op{k}", Cause(name, "values")) for k, name in enumerate(names))
+    assert sorted(len(c.ops) for c in made) == [1, 1, 1, 1, 2, 4]
+    assert {c.cause.kernel for c in made} == {
+        "batch_norm", "cudnn_batch_norm", "batch_norm_backward", "layer_norm", "linalg_eig", "linalg_eigh",
+    }  # fmt: skip
+
+
+def test_layouts_join_operators_of_elements_and_no_other_kernels() -> None:
+    """Each of the others reads its operands by itself."""
+    strided = ("non-contiguous operand",)
+    alike = [found(op, Cause(f"aten::{op}", "values", strided)) for op in ("exp", "cos", "mul", "tanh")]
+    others = [found(op, Cause(f"aten::{op}", "values", strided)) for op in ("mm", "max_pool2d_with_indices", "sort", "cumsum")]
+    assert sorted(len(c.ops) for c in gather([*alike, *others])) == [1, 1, 1, 1, 4]
+
+
+def raised(op: str, words: str, *properties: str, subject: str = "") -> Record:
+    """An error that was looked into."""
+    reason = f"RuntimeError in {words}"
+    return found(op, Cause(subject or f"aten::{op}", f"raises: {skeleton(reason)}", properties), reason, "error")
+
+
+def test_words_that_any_operator_may_say_do_not_join_kernels() -> None:
+    """A view that cannot be made is named by torch in the same words wherever it is needed."""
+    words = "view size is not compatible with input tensor's size and stride (at least one dimension spans across two)"
+    made = gather(
+        [
+            raised("gru", f"run: {words}", subject="aten::_cudnn_rnn"),
+            raised("lstm", f"run: {words}", subject="aten::_cudnn_rnn"),
+            raised("channel_shuffle", f"run: {words}", "non-contiguous operand"),
+            raised("channel_shuffle", f"backward: {words}", "expanded_last cotangent"),
+        ]
+    )
+    assert {c.ops for c in made} == {("gru", "lstm"), ("channel_shuffle",)}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda x: x.t().view(6),
+        lambda x: x + torch.ones(5),
+        lambda x: x.expand(7, 3),
+        lambda x: x.reshape(5),
+        lambda x: x @ x,
+        lambda x: torch.index_put(x, (torch.zeros(2, dtype=torch.int64),), torch.ones(5)),
+        lambda x: getattr(x, "nothing" + str(x.dim())),
+        lambda x: x.exp(*range(3)),
+    ],
+)
+def test_the_words_of_torch_s_own_checks_are_known(wrong: Callable[[torch.Tensor], Any]) -> None:
+    """As this torch says them."""
+    with pytest.raises((RuntimeError, AttributeError, TypeError)) as e:
+        wrong(torch.ones(2, 3))
+    assert not Cause("aten::x", f"raises: {skeleton(f'{type(e.value).__name__} in run: {e.value}')}").says_all
+
+
+def test_an_error_has_the_same_id_whoever_raises_it_and_whether_it_was_looked_into() -> None:
+    """The words of an operator's own check say all; of two seeds, one may meet it in one operator and the other in three."""
+    words = "RuntimeError in run: kernel expects 2 dimensions"
+    one = raised("mean", words.partition(" in ")[2])
+    many = [raised(op, words.partition(" in ")[2], "half types") for op in ("mm", "bmm")]
+    unseen = found("sort", None, words, "error")
+    ids = [tuple(c.cause.id for c in gather(some)) for some in ([one], many, [unseen], [one, *many, unseen])]
+    assert len(set(ids)) == len(ids[0]) == 1
+    assert gather([one, unseen])[0].cause.subject == "aten::mean"
+
+
+def test_a_finding_that_nobody_looked_into_is_named_by_its_function() -> None:
+    """Rows that call one function in several ways are one."""
+    (one,) = gather(found(op, None) for op in ("attention_packed", "attention_turned", "scaled_dot_product_attention"))
+    assert one.cause.subject == "torch.nn.functional.scaled_dot_product_attention"
+
+
+def test_deaths_by_an_error_of_any_kernel_are_told_apart_by_their_function() -> None:
+    """Where the error was noticed does not matter."""
+    words = (
+        "the device computes nothing any more after AcceleratorError in {}: CUDA error: misaligned address Search for `x' in"
+    )
+    deaths = [
+        Death(op, "float32", f"{op}(float32[2])", "", "crash", words.format(stage), "device")
+        for op, stage in (("attention_packed", "download"), ("attention_turned", "run"), ("instance_norm", "download"))
+    ]
+    assert {c.ops for c in gather([], deaths)} == {("attention_packed", "attention_turned"), ("instance_norm",)}
 
 
 def test_a_special_value_does_not_hide_a_layout() -> None:
