@@ -17,11 +17,12 @@ import torch
 @dataclass(frozen=True, slots=True)
 class Flag:
     """A flag by the name under which a person sets it. in_force: whether it may change results now; off: a context
-    without it."""
+    without it; dtypes: those of which an operand is where it matters, any if empty."""
 
     name: str
     in_force: Callable[[], bool]
     off: Callable[[], AbstractContextManager[Any]]
+    dtypes: tuple[str, ...] = ()
 
 
 def _cudnn(**off: bool) -> AbstractContextManager[Any]:
@@ -41,8 +42,8 @@ def _highest() -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-def _product_flag(name: str) -> Flag:
-    """A flag of `torch.backends.cuda.matmul`."""
+def _product_flag(name: str, dtype: str) -> Flag:
+    """A flag of `torch.backends.cuda.matmul` for products in a dtype."""
     backend: Any = torch.backends.cuda.matmul
 
     @contextlib.contextmanager
@@ -58,7 +59,7 @@ def _product_flag(name: str) -> Flag:
         value = getattr(backend, name)
         return bool(value[0] if isinstance(value, tuple) else value)
 
-    return Flag(f"torch.backends.cuda.matmul.{name}", in_force, off)
+    return Flag(f"torch.backends.cuda.matmul.{name}", in_force, off, (dtype,))
 
 
 # By the type of the device in torch.
@@ -68,8 +69,8 @@ FLAGS: dict[str, tuple[Flag, ...]] = {
             "torch.backends.cudnn.allow_tf32", lambda: bool(torch.backends.cudnn.allow_tf32), lambda: _cudnn(allow_tf32=False)
         ),
         Flag("torch.set_float32_matmul_precision", lambda: torch.get_float32_matmul_precision() != "highest", _highest),
-        _product_flag("allow_fp16_reduced_precision_reduction"),
-        _product_flag("allow_bf16_reduced_precision_reduction"),
+        _product_flag("allow_fp16_reduced_precision_reduction", "float16"),
+        _product_flag("allow_bf16_reduced_precision_reduction", "bfloat16"),
         Flag("torch.backends.cudnn.benchmark", lambda: bool(torch.backends.cudnn.benchmark), lambda: _cudnn(benchmark=False)),
     )
 }

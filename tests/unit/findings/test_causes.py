@@ -14,7 +14,10 @@ from parity import tolerance
 from parity.checks import deciding
 from parity.checks.following import _runs_on_the_cpu
 from parity.checks.operators import OperatorCall, StridedOperand, compared
-from parity.core.results import UNSEARCHED, Cause, Record, Status
+from parity.checks.trial import Result
+from parity.core import notation
+from parity.core.case import Case
+from parity.core.results import UNSEARCHED, Aspect, Cause, Record, Status, Verdict
 from parity.devices import Call, Fault, load_faults, resolve
 from parity.devices.flags import FLAGS, Flag
 from parity.engine import suite
@@ -22,7 +25,9 @@ from parity.engine.examine import examine
 from parity.engine.journal import LOCATING, SHRINKING, NoJournal
 from parity.engine.options import RunOptions
 from parity.engine.planning import RunPlan
+from parity.findings import cause_search
 from parity.findings.causes import OPERATORS, Gathered, gather, skeleton, weight
+from parity.findings.known import Entry
 from parity.store.rows import Death
 
 
@@ -514,3 +519,70 @@ def test_three_faults_at_once_are_three_causes() -> None:
         (OPERATORS, "memory"),
         ("aten::native_layer_norm_backward", "values"),
     }
+
+
+def test_a_copy_that_loses_a_lazy_bit_is_named_by_it_in_any_layout() -> None:
+    """Strides are needed as well, but what is lost is the bit; one that misreads strides is named by these."""
+
+    x = torch.tensor([1 + 2j, 3 - 1j, 2j, 1j])
+    call = OperatorCall(torch.ops.aten.clone.default, (StridedOperand(x, (2, 2), (1, 2), 0, True, False, 0),), {})
+
+    def words(differs: Callable[[StridedOperand], bool]) -> tuple[str, ...]:
+        return tuple(deciding._layouts(call, lambda changed: differs(changed.operands[0])))
+
+    assert words(lambda o: o.conj and o.strides != (2, 1)) == ("lazy conj or neg operand",)
+    assert words(lambda o: o.conj) == ("lazy conj or neg operand",)
+    assert words(lambda o: o.strides != (2, 1)) == ("non-contiguous operand",)
+
+
+def test_a_flag_explains_nothing_that_comes_and_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error in every second call agrees without any flag now and then; a flag for another dtype is not asked."""
+    asked: list[str] = []
+
+    def flag(name: str, *dtypes: str) -> Flag:
+        @contextlib.contextmanager
+        def off() -> Iterator[None]:
+            asked.append(name)
+            yield
+
+        return Flag(name, lambda: True, off, dtypes)
+
+    device = resolve("sim")
+    monkeypatch.setitem(FLAGS, device.torch_device.type, (flag("half", "float16"), flag("any")))
+    case = notation.parse("exp(float32[2])")
+    outcomes = [True, False, False]  # as it is, without the flag, as it is again
+    assert not cause_search._explaining_flag(case, Aspect.FORWARD, device, lambda _c, _a: outcomes.pop(0))
+    assert asked == ["any"]
+    outcomes = [True, False, True, False]
+    assert cause_search._explaining_flag(case, Aspect.FORWARD, device, lambda _c, _a: outcomes.pop(0)) == "any"
+
+
+def test_what_a_case_needs_around_its_operator_is_named() -> None:
+    """A destination of another dtype and deterministic algorithms, each where the finding goes without it."""
+    values, error = Cause("aten::glu", "values"), Cause("aten::index_add", "raises: IndexError in run: no")
+    into, fixed = notation.parse('glu(float32[4]).into("float16")'), notation.parse('exp(float32[4]).under("deterministic")')
+    for needed in (True, False):
+
+        def again(_case: Case, _aspect: Aspect, gone: bool = needed) -> bool:
+            return not gone
+
+        made = cause_search._of_the_route(values, into, Aspect.OUT, again)
+        assert made.properties == (("destination of another dtype",) if needed else ())
+        made = cause_search._of_the_route(error, fixed, Aspect.FORWARD, again)
+        assert made.properties == (("under deterministic",) if needed else ())
+
+
+def test_calls_that_must_be_refused_are_one_cause_by_what_the_cpu_says() -> None:
+    """Whichever function says it; older entries of known findings, which have no words, still hold it."""
+    said = ("linalg.cholesky: The factorization could not be completed", "cholesky: The factorization could not be completed",
+            '"mode_cpu" not implemented for \'ComplexFloat\'')  # fmt: skip
+    results = [
+        Result(Aspect.REFUSAL, Verdict(Status.MALFORMED, f"computed what the CPU refuses: _LinAlgError: {s}")) for s in said
+    ]
+    symptoms = [cause_search.symptom_of(r) for r in results]
+    assert symptoms[0] == symptoms[1] == "accepts: _LinAlgError: The factorization could not be completed"
+    made = gather(found(f"op{k}", Cause(f"torch.f{k}", s), status="malformed") for k, s in enumerate(symptoms))
+    assert sorted(len(c.ops) for c in made) == [1, 2]
+    held = Entry("e", "r", ("op0",), "malformed", Cause("torch.f0", "accepts"))
+    assert held.same_cause(Cause("torch.f0", symptoms[0]))
+    assert not held.same_cause(Cause("torch.f0", "values"))
