@@ -4,9 +4,13 @@ neither matches, ignoring case and underscores. People type what their code says
 
 from __future__ import annotations
 
+import ast
+import functools
+import importlib.util
 import re
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
+from pathlib import Path
 
 from parity.catalog.row import Row
 from parity.core.case import entry_of
@@ -82,3 +86,55 @@ def _places() -> Iterator[str]:
 def normalised(name: str) -> str:
     """A name in lower case without underscores, so that `LayerNorm` equals `layer_norm`."""
     return name.lower().replace("_", "")
+
+
+# ------------------------------------------------------------------------------------- the function that a row's code calls
+
+MAKES = re.compile(
+    r"\.(tensor|zeros|ones|full|empty|eye|arange|stack|cat|maximum|autocast|\w+_like)$"
+)  # operands, and no call of theirs
+
+
+def called_by(r: Row) -> str:
+    """The public function of torch that a row calls, by itself or as the only one in its glue function: `torch.lstm` for a row
+    of packed sequences; "" where there is none or there are several."""
+    if r.call.startswith("torch."):
+        return r.call
+    module, _, name = r.call.rpartition(".")
+    if module == "parity.catalog.glue.aten":
+        return f"torch.ops.aten.{name}"
+    found = {n for n in _called(module, name) if not MAKES.search(n)} if module.startswith("parity.catalog.glue.") else set()
+    return found.pop() if len(found) == 1 else ""
+
+
+@functools.cache
+def _called(module: str, name: str) -> frozenset[str]:
+    node = _definitions(module).get(name)
+    made = set[str]()
+    for n in ast.walk(node) if node is not None else ():
+        if isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id != name:
+            made |= _called(module, n.func.id)
+        if isinstance(n, ast.Call):
+            made.add(_path(n.func))
+            made.update(path for a in n.args if (path := _path(a)).startswith("torch.nn.functional."))
+    return frozenset(made - {""})
+
+
+@functools.cache
+def _definitions(module: str) -> dict[str, ast.stmt]:
+    """The functions of a module, and the names that it assigns, read and not imported."""
+    spec = importlib.util.find_spec(module)
+    body = ast.parse(Path(spec.origin).read_text(encoding="utf-8")).body if spec is not None and spec.origin else []
+    functions: dict[str, ast.stmt] = {n.name: n for n in body if isinstance(n, ast.FunctionDef)}
+    assigned = {t.id: n for n in body if isinstance(n, ast.Assign) for t in n.targets if isinstance(t, ast.Name)}
+    return functions | assigned
+
+
+def _path(n: ast.AST) -> str:
+    """`torch.nn.functional.relu` of `F.relu`; "" for all that is not torch's."""
+    words = list[str]()
+    while isinstance(n, ast.Attribute):
+        words.append(n.attr)
+        n = n.value
+    place = {"torch": "torch", "F": "torch.nn.functional"}.get(n.id, "") if isinstance(n, ast.Name) and words else ""
+    return ".".join([place, *reversed(words)]) if place else ""

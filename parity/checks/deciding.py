@@ -93,8 +93,9 @@ def _layouts(call: OperatorCall, asked: Asked) -> Iterator[str]:
     odd = _odd(call)
     for k in [k for k in odd if not asked(_changed(call, {k: dense_copy}))] or odd:
         x = call.operands[k]
-        # With both bits and strides: the strides, unless the call differs without them.
-        if (x.conj or x.neg) and (not strides_word(x) or asked(_changed(call, {k: dense_with_bits}))):
+        # With both bits and strides: the strides, unless the call differs without them; of a copy the bits that it needs.
+        copies = call.is_copy and not asked(_changed(call, {k: without_bits}))
+        if (x.conj or x.neg) and (not strides_word(x) or copies or asked(_changed(call, {k: dense_with_bits}))):
             yield LAZY_OPERAND
         else:
             yield f"{strides_word(x)} operand" if k not in call.written else STRIDED_DESTINATION
@@ -112,6 +113,11 @@ def strides_word(x: StridedOperand) -> str:
 def dense_copy(x: StridedOperand) -> StridedOperand:
     """The operand with the same values, contiguous, in a storage of its own."""
     return _of_values(x, x.values)
+
+
+def without_bits(x: StridedOperand) -> StridedOperand:
+    """The operand in the same memory, as it is without its lazy bits."""
+    return replace(x, conj=False, neg=False)
 
 
 def dense_with_bits(x: StridedOperand) -> StridedOperand:

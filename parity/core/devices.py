@@ -109,11 +109,13 @@ def _minor(version: str) -> tuple[int, int]:
 class Flag:
     """A flag of torch that lowers a device's precision or lets it choose its algorithm. name: under which a person sets it;
     pair: of torch's own functions that get and set it, which work where importing OpInfo has frozen the flags of
-    `torch.backends`; off: its value where it changes nothing."""
+    `torch.backends`; off: its value where it changes nothing; dtypes: those of which an operand is where it matters, any if
+    empty."""
 
     name: str
     pair: str
     off: Any = False
+    dtypes: tuple[str, ...] = ()
 
     def value(self) -> Any:
         """Its value now; None where this torch does not have it, or was built without its library."""

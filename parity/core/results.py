@@ -25,7 +25,6 @@ from parity.core.stored import Count, Number, words
 if TYPE_CHECKING:
     from torch import Tensor
 
-
 # How the reason of a check begins that says nothing because of this torch, and not of the device.
 MISSING = "this torch does not have"
 OTHER_SIGNATURE = "this torch takes other arguments"
@@ -142,8 +141,7 @@ class Measure:
 class Verdict:
     """A status with a reason in one sentence. measure: that of the worst of the compared tensors, if any was compared.
 
-    excess: the end of the reason if that is `times_the_budget`; None if it is another sentence. near: of a drift, whether it
-    lies within twice a budget that is an estimate, and nothing but single elements is outside.
+    excess: the end of the reason if it is `times_the_budget`. near: a drift of single elements within twice an estimated budget.
     """
 
     status: Status
@@ -197,12 +195,35 @@ class Cause:
         return tuple(dict.fromkeys(OFFSET_OPERAND if p == NON_CONTIGUOUS_OPERAND else p for p in self.properties))
 
     @property
+    def kernel(self) -> str:
+        """The subject without what stands around it: `_native_batch_norm_legit` and `torch.batch_norm` are one."""
+        if " " in self.subject:  # a death, a copy, several
+            return self.subject
+        return VARIANT.sub("", self.subject.removeprefix("torch.").removeprefix("nn.functional.").replace(".", "_"))
+
+    @property
+    def says_all(self) -> bool:
+        """Whether it is an error whose words name the check that raised it, so that operator and properties say no more."""
+        kind, _, words = self.symptom.partition(": ")
+        return kind in ("raises", "accepts") and bool(words) and not ANYBODYS.search(words)
+
+    @property
+    def facts(self) -> tuple[str, ...]:
+        """What makes it this cause: two with equal facts are one. Words that anybody says are compared in whatever pass."""
+        if self.says_all:
+            return (self.symptom,)
+        subject = self.kernel if " " in self.subject else f"aten::{self.kernel}"
+        if shared := ANYBODYS.search(self.symptom.partition(": ")[2]):
+            return subject, f"raises: {shared[0]}"
+        return subject, self.symptom, *self.kinds
+
+    @property
     def id(self) -> str:
         """Equal for equal facts, in every run and on every machine."""
-        facts = "|".join((self.subject, self.symptom, *self.kinds))
-        word = re.sub(r"\W+", "-", self.subject.rpartition(":")[2].rpartition(".")[2]).strip("-")[:40] or "cause"
-        word += "-unsearched" if UNSEARCHED in self.properties else ""
-        return f"{word}-{hashlib.blake2b(facts.encode(), digest_size=3).hexdigest()}"
+        names = self.symptom.rpartition(": ")[2] if self.says_all else self.kernel.rpartition(":")[2]
+        word = re.sub(r"\W+", "-", names)[:40].strip("-") or "cause"
+        word += "-unsearched" if UNSEARCHED in self.properties and not self.says_all else ""
+        return f"{word}-{hashlib.blake2b('|'.join(self.facts).encode(), digest_size=3).hexdigest()}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +255,13 @@ HALF_TYPES = "half types"
 NARROW_INTEGERS = "narrow integers"
 UNSEARCHED = "no cause looked for"
 
+# What stands around the name of a kernel in the names of torch's operators that call it.
+VARIANT = re.compile(r"^(?:aten::)?_*(?:native_)?|(?:_legit|_with_update|_no_training|_functional|_impl_index)*_*$")
+# Words of errors that torch, Python or a driver raises for any operator.
+ANYBODYS = re.compile(
+    r"view size is not compatible|must match the size of tensor|expanded size of the tensor|is invalid for input of size|"
+    r"shapes cannot be multiplied|shape mismatch: |out of memory|on the same device|^(?:Accelerator|Attribute|Type)Error in"
+)
 
 # The symptoms of causes, and what each says of the subject.
 SYMPTOMS = {

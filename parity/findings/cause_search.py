@@ -23,6 +23,8 @@ from parity.checks.operators import titled
 from parity.checks.trial import Result
 from parity.core import layout as layouts
 from parity.core.case import Case, Cotangent, TensorSpec
+from parity.core.devices import Flag
+from parity.core.dtypes import FACTS
 from parity.core.results import (
     CPU_OPERAND,
     EMPTY_OPERAND,
@@ -62,14 +64,14 @@ def cause_of(row: Row, case: Case, result: Result, device: Device, found: Outcom
     if symptom == "values" and (flag := _explaining_flag(case, result.aspect, device, again)):
         return Cause(flag, "flag")
     function = ""
-    if symptom not in ("law", "accepts", "operands", STATE, UNCOMPARED):
+    if symptom.partition(": ")[0] not in ("law", "accepts", "operands", STATE, UNCOMPARED):
         # An error of a backward pass often follows from a wrong result of the forward.
         only = Aspect.FORWARD if raised and result.aspect in DERIVATIVES else result.aspect
         with following(device) as seen:
             again(replace(case, after=""), only)  # without the calls before it, which would be followed, too
         located = _of_operator(seen, symptom, device)
         if located is not None and (only is result.aspect or "raises" in located.symptom):
-            return located
+            return _of_the_route(located, case, result.aspect, again)
         function = seen.function
     if rule_of(row).is_random and symptom in ("values", "unstable", "law"):
         with following(device) as seen:
@@ -103,15 +105,18 @@ def _of_opinfo(row: Row) -> str:
 
 
 def _explaining_flag(case: Case, aspect: Aspect, device: Device, again: Again) -> str:
-    """The name of the flag in force without which the case agrees, or ""."""
-    candidates = [f for f in device.backend.flags if f.in_force()]
+    """The name of the flag in force without which the case agrees, twice, and with which it does not; "" if there is none."""
+    dtypes = {case.dtype, *(s.dtype for s in case.operands())}
+    candidates = [f for f in device.backend.flags if f.in_force() and (not f.dtypes or not dtypes.isdisjoint(f.dtypes))]
     if not candidates or not again(case, aspect):
         return ""
-    for flag in candidates:
+
+    def agrees_without(flag: Flag) -> bool:
         with flag.without():
-            if not again(case, aspect):
-                return flag.name
-    return ""
+            return not again(case, aspect)
+
+    explains = (f for f in candidates if agrees_without(f) and again(case, aspect) and agrees_without(f))
+    return next((f.name for f in explains), "")
 
 
 def symptom_of(result: Result) -> str:
@@ -131,7 +136,7 @@ def symptom_of(result: Result) -> str:
     if problem == "law":
         return "law"
     if result.aspect is Aspect.REFUSAL:
-        return "accepts"
+        return f"accepts: {skeleton(v.reason.partition('refuses: ')[2])}"
     if problem in ("beside", "missing", repeat.OVERWRITTEN):
         return "memory"
     return "metadata" if v.status is Status.MALFORMED else "values"
@@ -153,6 +158,21 @@ def _of_operator(seen: Followed, symptom: str, device: Device) -> Cause | None:
     if STRIDED_DESTINATION in properties:
         return Cause(subject, "memory", (STRIDED_DESTINATION,))
     return Cause(subject, first.symptom, properties)
+
+
+def _of_the_route(c: Cause, case: Case, aspect: Aspect, again: Again) -> Cause:
+    """The cause of an operator that differs however it is called, with what of the case around it is needed: a destination of
+    another dtype, and torch's other way with deterministic algorithms."""
+    if (
+        c.symptom == "values"
+        and not c.properties
+        and case.into in FACTS
+        and not again(replace(case, into="contiguous"), aspect)
+    ):
+        return replace(c, properties=(OTHER_DESTINATION,))
+    if "raises" in c.symptom and case.under == "deterministic" and not again(replace(case, under="grad"), aspect):
+        return replace(c, properties=(f"under {case.under}",))
+    return c
 
 
 # -------------------------------------------------------------------------------------------------- properties of a case

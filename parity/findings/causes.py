@@ -1,31 +1,39 @@
 """The causes of a run: findings whose facts are equal, gathered, weighed and put in an order.
 
-`parity.findings.cause_search` finds the facts of each finding by experiment. Findings with equal facts have one cause. So have
-findings of three operators or more in which nothing but the operator differs, if the deciding property is of a kind that
-operators share code for, or handle by one convention: layouts, operands on the CPU, empty operands, NaN and Inf, numbers near
-the ends of the range, destinations of another dtype. Where an operator gives wrong values without any deciding property, its
+`parity.findings.cause_search` finds the facts of each finding by experiment. Findings with equal facts have one cause, and one
+kernel is one cause whatever it is called by (`Cause.facts`). Errors with equal words are one, unless any operator may say them.
+Several operators have one cause if the deciding property is of a kind that they handle by one convention: operands on the CPU,
+empty operands, NaN and Inf, numbers near the ends of the range, destinations with gaps or of another dtype; and operators of
+elements if it is a layout, for which they share code. Where an operator gives wrong values without any deciding property, its
 findings with one belong to that cause.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import torch
+
+from parity.catalog import entries
+from parity.catalog.lookup import called_by
 from parity.core import notation
 from parity.core.case import Case, TensorSpec, entry_of
 from parity.core.dtypes import HALF
-from parity.core.errors import CaseError
+from parity.core.errors import CaseError, ParityError
 from parity.core.results import (
+    ANYBODYS,
     CPU_OPERAND,
     EMPTY_OPERAND,
     EXTREME_VALUES,
     NARROW_INTEGERS,
     NON_FINITE,
     OTHER_DESTINATION,
+    STRIDED_DESTINATION,
     UNSEARCHED,
     Aspect,
     Cause,
@@ -97,79 +105,101 @@ def gather(records: Iterable[Record], deaths: Iterable[Death] = ()) -> tuple[Gat
     by_cause: dict[Cause, list[Record]] = defaultdict(list)
     for r in records:
         if r.shrunk and r.counts:
-            by_cause[r.cause or Cause(r.op, _symptom(r), (UNSEARCHED,))].append(r)
+            by_cause[r.cause or Cause(_function(r.op), _symptom(r), (UNSEARCHED,))].append(r)
     causes = [_gathered(c, rs) for c, rs in _families(by_cause).items()]
     by_words: dict[str, list[Death]] = defaultdict(list)
     for d in deaths:
         by_words[death_words(d)].append(d)
     for words, ds in by_words.items():
-        cause = Cause(words, "dies", () if any(d.shrunk for d in ds) else (UNSEARCHED,))
+        cause = Cause(words, "dies")
         order = tuple(sorted(ds, key=lambda d: (not d.shrunk, len(d.least))))
         causes.append(Gathered(cause, min(map(_weight_of_death, ds)), (), order))
     return tuple(c for w in WEIGHTS for c in _furthest_first([c for c in causes if c.weight == w]))
 
 
 def _families(by_cause: dict[Cause, list[Record]]) -> dict[Cause, list[Record]]:
-    """The causes, joined where several subjects share a mechanism, or raise with the same words."""
+    """The causes, joined where several kernels share a mechanism, or one kernel has several names, or equal words name it."""
     by_cause = _by_id(by_cause)
     facts = {c: _mechanism(c) for c in by_cause}
-    subjects: dict[Cause, set[str]] = defaultdict(set)
+    kernels: dict[Cause, set[str]] = defaultdict(set)
     for c, shared in facts.items():
-        subjects[shared].add(c.subject)
+        kernels[shared].add(c.kernel)
+    wrong_anyway = {c.kernel: c for c in by_cause if c.symptom == "values" and not c.properties}
     joined: dict[Cause, list[Record]] = defaultdict(list)
     for c, records in by_cause.items():
         shared = facts[c]
-        many = len(subjects[shared]) >= (FAMILY if shared.properties else 2)
-        whole = Cause(c.subject, c.symptom)
-        belongs = c.symptom == "values" and whole in by_cause and UNSEARCHED not in c.properties
-        joined[shared if many else whole if belongs else c] += records
-    return _by_words(_by_id(joined))
+        belongs = c.symptom == "values" and UNSEARCHED not in c.properties
+        whole = wrong_anyway.get(c.kernel, c) if belongs else c
+        joined[shared if whole is c and len(kernels[shared]) >= _least(shared) else whole] += records
+    return _by_id(joined)
+
+
+def _least(shared: Cause) -> int:
+    """How many kernels must show a mechanism, so that it is one cause."""
+    return 2 if set(shared.properties) <= {OTHER_DESTINATION, STRIDED_DESTINATION, EMPTY_OPERAND} else FAMILY
 
 
 def _by_id(by_cause: Mapping[Cause, list[Record]]) -> dict[Cause, list[Record]]:
-    """The causes, those with equal ids as one: with the properties of all that its findings need."""
+    """The causes, those with equal ids as one: with the properties of all that its findings need, and without a subject if
+    these differ."""
     alike: dict[str, list[Cause]] = defaultdict(list)
     for c in by_cause:
         alike[c.id].append(c)
     joined = {}
     for some in alike.values():
         records = [r for c in some for r in by_cause[c]]
+        named = [c for c in some if UNSEARCHED not in c.properties] or some
+        one = max(named, key=lambda c: len(by_cause[c]))
+        one = one if len({c.kernel for c in named}) == 1 else replace(one, subject=OPERATORS)
         noted = [p for r in records for p in (r.cause.properties if r.cause is not None else ())]
-        kinds = set(some[0].kinds)
-        properties = [p for p in (*noted, *some[0].properties) if kinds.issuperset(replace(some[0], properties=(p,)).kinds)]
-        joined[replace(some[0], properties=tuple(dict.fromkeys(properties)))] = records
+        kinds = set.intersection(*(set(c.kinds) for c in some))
+        properties = [p for p in (*noted, *some[0].properties) if kinds.issuperset(replace(one, properties=(p,)).kinds)]
+        joined[replace(one, properties=tuple(dict.fromkeys(properties)))] = records
     return joined
 
 
 def _mechanism(c: Cause) -> Cause:
-    """The facts of a cause without its subject, if others may share them; else the cause."""
-    raises = c.symptom.startswith("raises")
-    if c.subject == A_COPY:  # what goes wrong between the devices is no kernel's
+    """The facts of a cause without its subject, if others may share them; else the cause. What kernels of elements read or
+    write wrongly by its strides is shared code; another kernel reads by its own."""
+    symptom = "raises" if c.symptom.startswith("raises") else c.symptom
+    if c.subject == A_COPY or not c.properties:  # what goes wrong between the devices is no kernel's
         return c
-    if c.properties and all(raises or p in SHARED or p.endswith(SHARED_ENDINGS) for p in c.properties):
-        return Cause(OPERATORS, "raises" if raises else c.symptom, c.kinds)
-    return Cause(OPERATORS, c.symptom) if raises else c
+    if c.says_all and CPU_OPERAND not in c.properties:
+        return c
+    if named := [p for p in SHARED if p in c.properties]:
+        return Cause(OPERATORS, symptom, tuple(named[:1]))
+    if all(p.endswith(SHARED_ENDINGS) for p in c.properties) and (
+        _is_elementwise(c.subject) or STRIDED_DESTINATION in c.properties
+    ):
+        return Cause(OPERATORS, symptom, c.kinds)
+    return c
 
 
-def _by_words(causes: dict[Cause, list[Record]]) -> dict[Cause, list[Record]]:
-    """Errors with equal words as one, whatever decides: too few operators raised them for a family."""
-    words: dict[str, list[Cause]] = defaultdict(list)
-    for c in causes:
-        if c.symptom.startswith("raises: "):
-            words[c.symptom].append(c)
-    joined = dict(causes)
-    for symptom, members in words.items():
-        if len(members) > 1:
-            joined[Cause(OPERATORS, symptom)] = [r for c in members for r in joined.pop(c)]
-    return joined
+@functools.cache
+def _is_elementwise(subject: str) -> bool:
+    """Whether torch says of an operator, or of the one that a function is called like, that it computes element by element."""
+    packet = getattr(torch.ops.aten, subject.rpartition("::")[2].rpartition(".")[2], None)
+    return packet is not None and any(torch.Tag.pointwise in getattr(packet, o).tags for o in packet.overloads())
+
+
+@functools.cache
+def _function(op: str) -> str:
+    """The public function or the operator of torch that an op calls; the op if it calls several, or is none of this
+    parity's."""
+    try:
+        called = called_by(entries.row(op))
+    except ParityError:
+        return op
+    return called.replace("torch.ops.aten.", "aten::") or op
 
 
 def death_words(d: Death) -> str:
-    """How a process ended, without numbers: deaths with equal words count as one cause. The op is one of the words where there
-    is no message."""
-    words = skeleton(d.signal)
-    says_nothing = d.how == "hang" or " " not in words  # a signal's name alone
-    return f"{d.how}: {words} in {d.op}" if says_nothing else f"{d.how}: {words}"
+    """How a process ended, without numbers: deaths with equal words count as one cause. The function is one of the words where
+    there is no message, or one that any kernel's end gives."""
+    m = re.match(r"(the device computes nothing any more) after (?:looking for the cause of )?(\w+ in \w+: .*)", d.signal)
+    words = f"{m[1]}: {skeleton(m[2].partition(': ')[2])}" if m else skeleton(d.signal)
+    says_nothing = d.how == "hang" or " " not in words or "CUDA error" in words or bool(m and ANYBODYS.search(m[2]))
+    return f"{d.how}: {words} in {Cause(_function(d.op), 'dies').kernel}" if says_nothing else f"{d.how}: {words}"
 
 
 def _symptom(r: Record) -> str:
@@ -297,9 +327,11 @@ def skeleton(message: str) -> str:
     """An error's first sentence without numbers, addresses, quoted names, shapes and lists of names, so that equal errors read
     alike: those of fused optimizers differ in nothing but the tensors that they list."""
     text = message.strip()[:LOOKED_AT].splitlines()[0] if message.strip() else ""
+    text = re.sub(r" Search for [`'].*| \(Could this error message be improved.*", "", text)  # what torch adds to any message
     text = re.sub(r"'[^']*'|\"[^\"]*\"", "'...'", text)
     text = re.sub(r"\[[^\[\]]*\]|\([\d\s,x.]*\)", "", text)
     text = re.sub(r"\b\w+(?:, \w+)+,? and \w+\b", "...", text)
+    text = re.sub(r"(?<=: )[a-z_]\w*(?:\.\w+)*: (?=[A-Z])", "", text)  # the function that says it
     text = re.sub(r"\b(Half|BFloat16|Float|Double|ComplexFloat|Int|Long|Short|Char|Byte|Bool)\b", "T", text)
     text = re.sub(r"0x[0-9a-fA-F]+|[-+]?\d[\d.,]*(e[-+]?\d+)?", "N", text)
     return " ".join(text.split())[:SKELETON].rstrip(" .,:;")

@@ -280,7 +280,7 @@ class Entry:
         if self.cause is None or UNSEARCHED in c.properties:
             return False
         for m in (self.cause, *self.members):
-            like = (_bare(m.subject), m.symptom) == (_bare(c.subject), c.symptom)
+            like = _bare(m.subject) == _bare(c.subject) and m.symptom in (c.symptom, c.symptom.partition(": ")[0])
             chance = RARE if whatever_values and self.extent and not RARE.isdisjoint(c.properties) else set()
             if like and set(m.properties) - chance <= set(c.properties):
                 return True

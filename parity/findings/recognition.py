@@ -40,7 +40,9 @@ def shown(r: Result) -> str:
     chance."""
     symptom = cause_search.symptom_of(r)
     symptom = "values" if symptom == "unstable" else symptom
-    return symptom if symptom.startswith("raises") or not r.verdict.tensor else f"{symptom} in {r.verdict.tensor}"
+    if symptom.startswith("raises") or not r.verdict.tensor:
+        return symptom
+    return f"{symptom.partition(': ')[0]} in {r.verdict.tensor}"
 
 
 def shown_of(r: Record) -> str:

@@ -30,7 +30,7 @@ from parity.findings.standing import marks
 from parity.findings.verdict import compared, of_causes, poorly_judged
 from parity.report import caveats, gaps, matrix, power, summary, svg, trends
 from parity.report.causes import counts_line, mark_text, sentence
-from parity.report.script import minimal
+from parity.report.short_script import minimal
 from parity.report.words import clock, listed, plural, reproduced
 from parity.store.features import ASPECT, Coverage
 from parity.store.rows import Death, Header, ItemRow, Run, counted, totals

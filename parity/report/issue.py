@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,13 +10,15 @@ from typing import TypeAlias
 
 import torch
 
+from parity import catalog
 from parity.checks.metadata import PROBLEM
 from parity.core import notation
 from parity.core.errors import CaseError
 from parity.core.results import Fingerprint, Record, Status
 from parity.findings.causes import OPERATORS, Gathered
+from parity.judging.rules import rule_of
 from parity.report.causes import code, inert, sentence
-from parity.report.script import minimal
+from parity.report.short_script import minimal
 from parity.report.words import listed, plural, reproduced
 from parity.store.rows import Death, Header
 from parity.zoo.subjects import load
@@ -84,29 +87,41 @@ def _of_death(d: Death, f: Fingerprint) -> list[str]:
 def _shown(r: Record, header: Header, run: RunScript, anyhow: bool = False) -> list[str]:
     """Script, output, and the worst element. Empty if no script of a few lines shows the difference here, unless anyhow."""
     f, m = header.fingerprint, r.measures[0] if r.measures else None
-    parts = []
-    try:
-        reads = r.cause is not None and r.cause.symptom == "operands"
-        strides = m is not None and m.problem == PROBLEM
-        text = minimal(notation.parse(r.shrunk or r.case), r.aspect, f.device, reads, strides)
-    except CaseError:
-        text = None
-    if text is None:
+    reads = r.cause is not None and r.cause.symptom == "operands"
+    strides = m is not None and m.problem == PROBLEM
+    made: dict[str, tuple[str, str]] = {}
+    for tried in (True, False):  # a shorter script that does not show it gives way to the exact one
+        with contextlib.suppress(CaseError):
+            text = minimal(notation.parse(r.shrunk or r.case), r.aspect, f.device, reads, strides, tried=tried)
+            if text is not None and text not in made:
+                made[text] = _run(text, header, run)
+                if not made[text][0].endswith(SAME):
+                    break
+    if not made:
         if not anyhow:
             return []
         shows = r.script if r.script and r.shows_alone else reproduced(r.shrunk or r.case, header).partition(": ")[2]
-        parts.append(f"The case takes more than a few lines of torch; `{shows}` shows it.")
+        parts = [f"{why_not(r)}; `{shows}` shows it."]
     else:
-        how, output = _run(text, header, run)
+        text, (how, output) = [*made.items()][-1]
         if how.endswith(SAME) and not anyhow:
             return []
-        parts += [_fenced(text, "python"), f"{how}\n\n{_fenced(output, 'text')}"]
+        parts = [_fenced(text, "python"), f"{how}\n\n{_fenced(output, 'text')}"]
     if m is not None and m.device:
         worst = f"device {m.device}, CPU {m.reference}" + (f", float64 {m.truth}" if m.truth else "")
         parts.append(f"When it was found ({r.aspect}), the worst element was {list(m.index)}: {inert(worst)}.")
     elif r.reason:
         parts.append(f"When it was found ({r.aspect}): {inert(r.reason)}")
     return parts
+
+
+def why_not(r: Record) -> str:
+    """Why a finding has no script of a few lines."""
+    if r.op in catalog.ROWS and not rule_of(catalog.ROWS[r.op]).has_values:
+        return "Random results have no few lines of torch that show what is wrong with their law"
+    if not r.shows_alone:
+        return "It does not show in a process of its own"
+    return "The case takes more than a few lines of torch"
 
 
 def _fenced(text: str, language: str) -> str:

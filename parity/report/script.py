@@ -2,7 +2,7 @@
 
 `standalone` and `call_script` contain the bytes of the bases (or their elements, if they are few), upload them, make the views
 on the device with torch's own view calls, and run one aspect on the CPU, on the device, and in float64 on the CPU, and judge.
-`minimal` is for reading.
+The few lines of `parity.report.short_script` are for reading.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import importlib
 import inspect
 import itertools
 import math
-import re
 import textwrap
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -28,8 +27,8 @@ from torch.utils._pytree import tree_map
 
 from parity import catalog
 from parity.catalog import entries, module_entries, opinfo
+from parity.catalog.glue import aten
 from parity.catalog.row import Row
-from parity.checks import transfer
 from parity.checks.equivalents import on_the_cpu
 from parity.checks.operators import OperatorCall, StridedOperand
 from parity.checks.trial import SELDOM, values
@@ -47,14 +46,7 @@ from parity.judging.rules import rule_of
 from parity.locating.located import Divergence
 from parity.report.script_text import AGAIN, STRIDES, judging
 
-SHOWN_BITS = 32  # of dtypes whose differences may not show in the four digits that torch prints
-LONGEST = 4000  # most characters of a script that is worth reading
 LARGEST = 1 << 20  # bytes of all operands of an operator's call
-PRINT_STRIDES = [
-    "    result = run(device)",
-    "    print(device, [t.stride() for t in (result if isinstance(result, (list, tuple)) else [result])])",
-]
-WRITABLE = (Aspect.FORWARD, Aspect.BACKWARD, Aspect.INPLACE, Aspect.OUT, Aspect.TRANSFER)  # in a few lines
 LITERAL = 64  # most elements to write out; larger tensors are written as compressed bytes
 MODES = {"no_grad": "with torch.no_grad():", "inference": "with torch.inference_mode():"}
 DETERMINISTIC = "torch.use_deterministic_algorithms(True)"
@@ -148,8 +140,9 @@ def _glue(module: str) -> dict[str, ast.stmt]:
     for node in tree.body:
         if isinstance(node, ast.FunctionDef):
             definitions[node.name] = node
-        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            definitions[node.targets[0].id] = node
+        elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+            name = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
+            definitions |= {name.id: node} if isinstance(name, ast.Name) else {}
     return definitions
 
 
@@ -191,7 +184,7 @@ def function_of(t: CaseScript) -> tuple[str, list[str]]:
     module, _, name = path.rpartition(".")
     if module in CALLS:
         return name, _sources(module, name)
-    if module == ATEN and t.aspect != Aspect.OUT:  # an out= form names its destinations differently
+    if module == ATEN:
         return f"torch.ops.aten.{name}", []
     if module == "operator":
         return path, ["import operator"]
@@ -340,7 +333,7 @@ def view_text(name: str, layout: Layout, shape: tuple[int, ...]) -> str:
 Put = Callable[[str, Tensor, bool], str]  # name of a base, the base, whether it stays on the CPU -> the base there
 
 
-def _operands(t: CaseScript, put: Put) -> tuple[list[str], list[str]]:
+def operands_text(t: CaseScript, put: Put) -> tuple[list[str], list[str]]:
     """(statements, leaves): those that make the operands t0, t1 ..., and the names of what gets gradients, by operand."""
     lines: list[str] = []
     leaves = []
@@ -368,7 +361,7 @@ def _operands(t: CaseScript, put: Put) -> tuple[list[str], list[str]]:
     return lines, leaves
 
 
-def _into(t: CaseScript, call: tuple[str, str], put: Put) -> tuple[list[str], list[Destination]]:
+def into_text(t: CaseScript, call: tuple[str, str], put: Put) -> tuple[list[str], list[Destination]]:
     """The statements that make the destinations out0, out1 ... over base0, base1 ..., with the call of (function, arguments)
     into them. Raises Unwritable if there are none."""
     targets = [execute.destination(x.detach(), t.case.into) for _, x in t.result]
@@ -378,12 +371,16 @@ def _into(t: CaseScript, call: tuple[str, str], put: Put) -> tuple[list[str], li
     for i, d in enumerate(targets):
         lines.append(f"base{i} = {put(f'OUT_{i}', d.base, False)}")
         lines.append(f"out{i} = {view_text(f'base{i}', d.layout, d.shape)}")
-    outs = ", ".join(f"out{i}" for i in range(len(targets)))
-    given = ", ".join(x for x in (call[1], f"out={outs if len(targets) == 1 else f'({outs})'}") if x)
-    return [*lines, f"{call[0]}({given})"], targets
+    outs = [f"out{i}" for i in range(len(targets))]
+    named = [f"out={outs[0] if len(outs) == 1 else '(' + ', '.join(outs) + ')'}"]
+    module, _, operator = t.row.call.rpartition(".")
+    if module == ATEN:  # whose names are the operator's own
+        names = aten.destinations(getattr(torch.ops.aten, operator))
+        named = [f"{name}={out}" for name, out in zip(names, outs, strict=True)]
+    return [*lines, f"{call[0]}({', '.join([*filter(None, call[1:]), *named])})"], targets
 
 
-def _cotangents(t: CaseScript, leaves: Sequence[str]) -> list[Destination]:
+def cotangents(t: CaseScript, leaves: Sequence[str]) -> list[Destination]:
     """What is fed back into the results that have gradients. Raises Unwritable if there are none."""
     live = [x for n, x in t.result if x.requires_grad and not n.startswith("base[")]
     if not live or not any(leaves):
@@ -403,17 +400,17 @@ def _run(t: CaseScript, function: str) -> tuple[list[str], list[str]]:
         place = '"cpu"' if on_cpu else "device"
         return f"put({name}, {place}, wide)"
 
-    lines, leaves = _operands(t, put)
+    lines, leaves = operands_text(t, put)
     arguments = arguments_text(t)
     call = f"{function}({arguments})"
-    fed = _cotangents(t, leaves) if t.aspect == Aspect.BACKWARD else []
+    fed = cotangents(t, leaves) if t.aspect == Aspect.BACKWARD else []
     if fed:
         lines += [f"fed{i} = {put(f'COTANGENT_{i}', c.base, False)}" for i, c in enumerate(fed)]
-        cotangents = [view_text(f"fed{i}", c.layout, c.shape) for i, c in enumerate(fed)]
+        views = [view_text(f"fed{i}", c.layout, c.shape) for i, c in enumerate(fed)]
         lines += [call, "outputs = [t0]"] if t.row.forms.mutates else [f"outputs = tensors({call})"]
         lines += [
             "live = [t for t in outputs if t.requires_grad]",
-            f"cotangents = [{', '.join(cotangents)}]",
+            f"cotangents = [{', '.join(views)}]",
             "cotangents = [c.to(t.dtype) for c, t in zip(cotangents, live)]",
             f"gradients = torch.autograd.grad(live, [{', '.join(filter(None, leaves))}], cotangents, allow_unused=True)",
             f"names = [{', '.join(repr(f'grad[{i}]') for i, leaf in enumerate(leaves) if leaf)}]",
@@ -422,7 +419,7 @@ def _run(t: CaseScript, function: str) -> tuple[list[str], list[str]]:
     elif t.writes:
         lines += [call, 'return {"base[out]": base}  # all of it: what is written outside the view shows']
     elif t.aspect == Aspect.OUT:
-        more, targets = _into(t, (function, arguments), put)
+        more, targets = into_text(t, (function, arguments), put)
         returned = ", ".join(f'"base[out{i}]": base{i}' for i in range(len(targets)))
         lines += [*more, f"return {{{returned}}}  # all of it: a write outside the view shows"]
     else:
@@ -444,7 +441,7 @@ def _text(t: CaseScript, device_name: str, title: str) -> str:
     return judging(
         title,
         case + (several if t.row.judged.relation else ""),
-        _in_mode(t.case, lines),
+        in_mode(t.case, lines),
         [*flags, *bases],
         device_name,
         sources,
@@ -452,118 +449,12 @@ def _text(t: CaseScript, device_name: str, title: str) -> str:
     )
 
 
-def _in_mode(case: Case, lines: Sequence[str]) -> list[str]:
+def in_mode(case: Case, lines: Sequence[str]) -> list[str]:
     """The statements in the mode of a case."""
     if case.under == "grad":
         return [*lines]
     mode = MODES.get(case.under, DETERMINISTIC)
     return [mode, *(f"    {line}" for line in lines)] if mode.endswith(":") else [mode, *lines]
-
-
-# ------------------------------------------------------------------------------------------- the few lines for a report
-
-
-def minimal(case: Case, aspect: str, device: str, operands: bool = False, strides: bool = False) -> str | None:
-    """The few lines of plain torch that a bug report begins with: literal values, plain view calls, one call on the CPU and on
-    the device, and what both print. The script takes the device as its argument. None if there are more than a few lines, or
-    if it cannot be written in torch alone.
-
-    A destination and an operand that is written are printed whole, so that a write outside the view shows. operands: print the
-    operands after the call instead of its result; strides: print the strides of its result.
-    """
-    if aspect not in WRITABLE:
-        return None
-    try:
-        data = data_of(case, Aspect.FORWARD if aspect == Aspect.TRANSFER else aspect)
-        if data is not None and aspect == Aspect.TRANSFER:
-            data = replace(data, aspect=Aspect.TRANSFER)
-        text = "" if data is None else _few_lines(replace(data, strides=strides), device, operands)
-    except (Unwritable, ParityError):
-        return None
-    return text if text and len(text) <= LONGEST and "unpacked(" not in text else None
-
-
-def _few_lines(t: CaseScript, device: str, operands: bool) -> str:
-    function, sources = ("", []) if t.aspect == Aspect.TRANSFER else function_of(t)
-    imports = [line for line in sources if line.startswith(("from ", "import "))]
-    definitions = [s for s in sources if s not in imports]
-    body = [f"    {line}" for line in _in_mode(t.case, _body(t, function, operands))]
-    default = "" if device.startswith("sim") else device
-    last = [
-        *(["", "torch.set_printoptions(precision=9)"] if FACTS[t.case.dtype].bits >= SHOWN_BITS else [""]),
-        f'for device in ("cpu", sys.argv[1] if sys.argv[1:] else "{default or "mps"}"):',
-        *(PRINT_STRIDES if t.strides else ["    print(device, run(device))"]),
-    ]
-    head = ["import sys", "", "import torch", *imports]
-    parts = ["\n".join(head), *definitions, "\n".join(["def run(device):", *body])]
-    text = "\n\n\n".join(parts) + "\n\n" + "\n".join(last) + "\n"
-    if "nan" in text or "inf" in text:
-        text = text.replace("import torch\n", "import torch\nfrom math import inf, nan\n", 1)
-    compile(text, "script", "exec")
-    return text
-
-
-def _body(t: CaseScript, function: str, operands: bool) -> list[str]:
-    """The statements of `run`."""
-    if t.aspect == Aspect.TRANSFER:
-        return _copies(t)
-    lines, leaves = _operands(t, _put)
-    arguments = _plain(arguments_text(t))
-    if t.aspect == Aspect.OUT:
-        more, targets = _into(t, (function, arguments), _put)
-        bases = ", ".join(f"{'base' if d.shape and d.base.numel() else 'out'}{i}" for i, d in enumerate(targets))
-        return [*lines, *more, f"return {bases}"]
-    call = f"{function}({arguments})"
-    if operands and not t.writes:
-        return [*lines, call, f"return {', '.join(f't{i}' for i in range(len(t.inputs.operands)))}"]
-    if t.aspect == Aspect.BACKWARD:
-        return [*lines, *_gradients(t, call, leaves)]
-    return [*lines, call, "return base"] if t.writes else [*lines, f"return {call}"]
-
-
-def _put(name: str, base: Tensor, on_cpu: bool) -> str:
-    return _literal(base_text(base)) + ("" if on_cpu else ".to(device)")
-
-
-def _copies(t: CaseScript) -> list[str]:
-    """Every way of `parity.checks.transfer` for the operands that it copies."""
-    lines, copies = [], []
-    for i, o in enumerate(t.inputs.operands[: transfer.OPERANDS]):
-        if o.spec.on_cpu:
-            continue
-        base, dtype = _literal(base_text(o.base)), f"torch.{transfer.copied_as(o.spec)}"
-        for name, place in (("near", ""), ("far", ".to(device)")):
-            lines.append(f"{name}{i} = {view_text(f'{base}{place}', o.spec.layout, o.spec.shape)}")
-        empty = f"torch.empty({tuple(o.spec.shape)}, dtype={dtype}"
-        copies += [f"near{i}.to(device, {dtype}, copy=True).cpu()", f"{empty}, device=device).copy_(near{i}).cpu()"]
-        copies += [f'far{i}.to("cpu", {dtype}, copy=True)', f"{empty}).copy_(far{i})"]
-    if not copies:
-        raise Unwritable("no operand is copied")
-    return [*lines, "return (", *(f"    {c}," for c in copies), ")"]
-
-
-def _gradients(t: CaseScript, call: str, leaves: list[str]) -> list[str]:
-    fed = _cotangents(t, leaves)
-    texts = [view_text(_put("", c.base, False), c.layout, c.shape) for c in fed]
-    live = ", ".join(filter(None, leaves))
-    outputs = "t0" if t.row.forms.mutates else call
-    lines = [call] if t.row.forms.mutates else []
-    if len(fed) == 1 and len(t.result) - t.row.forms.mutates == 1:
-        return [*lines, f"return torch.autograd.grad({outputs}, [{live}], {texts[0]}, allow_unused=True)"]
-    lines += [f"live = [x for x in {outputs} if x.requires_grad]"]
-    return [*lines, f"return torch.autograd.grad(live, [{live}], [{', '.join(texts)}], allow_unused=True)"]
-
-
-def _literal(text: str) -> str:
-    """A base without what is the default: shapes of one dimension, float32."""
-    text = re.sub(r"\.reshape\(\(\d+,\)\)$", "", text)
-    text = re.sub(r"torch\.tensor\(\[([^\[\],]+)\], dtype=([\w.]+)\)\.reshape\(\(\)\)$", r"torch.tensor(\1, dtype=\2)", text)
-    return text.replace(", dtype=torch.float32)", ")") if "." in text.partition("dtype")[0].partition("(")[2] else text
-
-
-def _plain(arguments: str) -> str:
-    """Arguments for one dtype alone."""
-    return re.sub(r"wider\(([\w.]+), wide\)", r"\1", arguments)
 
 
 # ---------------------------------------------------------------------------------------------- the call of an operator

@@ -56,7 +56,7 @@ from parity.history import diff
 from parity.history.environments import operator_table
 from parity.locating import capture_file
 from parity.report import diff as report
-from parity.report import formats, script
+from parity.report import formats, short_script
 from parity.store import run_file
 from parity.store.rows import Death, End, Header, ItemRow
 from parity.store.run_file import Writer
@@ -156,7 +156,7 @@ def both(path: Path) -> None:
     for form in formats.OURS:
         form.render(formats.Reported(run, path.name))
     for r in run.records:
-        script.minimal(notation.parse(r.case), r.aspect, "sim")
+        short_script.minimal(notation.parse(r.case), r.aspect, "sim")
 
 
 def spoiled(path: Path, raw: bytes, r: random.Random) -> Path:

@@ -64,8 +64,11 @@ BACKEND = Backend(
         Flag("torch.backends.cudnn.allow_tf32", "cudnn_allow_tf32"),
         Flag("torch.set_float32_matmul_precision", "float32_matmul_precision", "highest"),
         *(
-            Flag(f"torch.backends.cuda.matmul.{name}", f"cublas_{name}")
-            for name in ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction")
+            Flag(f"torch.backends.cuda.matmul.{name}", f"cublas_{name}", dtypes=(dtype,))
+            for name, dtype in (
+                ("allow_fp16_reduced_precision_reduction", "float16"),
+                ("allow_bf16_reduced_precision_reduction", "bfloat16"),
+            )
         ),
         Flag("torch.backends.cudnn.benchmark", "cudnn_benchmark"),
     ),

@@ -15,15 +15,20 @@ from parity import tolerance
 from parity.checks import deciding
 from parity.checks.following import _runs_on_the_cpu
 from parity.checks.operators import OperatorCall, StridedOperand, compared
+from parity.checks.trial import Result
+from parity.core import notation
+from parity.core.case import Case
 from parity.core.devices import Backend
-from parity.core.results import UNSEARCHED, Cause, Record, Status
+from parity.core.results import UNSEARCHED, Aspect, Cause, Record, Status, Verdict
 from parity.devices import Call, Fault, load_faults, resolve
 from parity.engine import suite
 from parity.engine.examine import examine
 from parity.engine.journal import LOCATING, SHRINKING, NoJournal
 from parity.engine.options import RunOptions
 from parity.engine.planning import RunPlan
+from parity.findings import cause_search
 from parity.findings.causes import OPERATORS, Gathered, gather, skeleton, weight
+from parity.findings.known import Entry
 from parity.store.rows import Death
 
 
@@ -129,7 +134,7 @@ def test_a_flag_that_explains_a_finding_is_its_cause(monkeypatch: pytest.MonkeyP
 
     flags = (SimpleNamespace(name="the.flag", without=off), SimpleNamespace(name="another", without=contextlib.nullcontext))
     for flag in flags:
-        flag.in_force = lambda: True
+        flag.in_force, flag.dtypes = lambda: True, ()
     monkeypatch.setattr("parity.devices.base.backend_of", lambda _: Backend(name="sim", flags=flags))  # type: ignore[arg-type]
     made = causes(*tf32, Fault("exp", ("exp",), larger), ops=("mm", "linear", "bmm", "addmm", "exp"))
     assert {c.cause.subject for c in made} == {"the.flag", "aten::exp"}
@@ -263,16 +268,109 @@ def test_a_long_message_costs_nothing() -> None:
     assert skeleton("[" * 200_000)
 
 
-def test_operators_that_refuse_the_same_layout_are_one_cause_whatever_they_say() -> None:
-    """From three operators on."""
+def test_operators_that_refuse_the_same_layout_in_other_words_are_two_causes() -> None:
+    """Each check has words of its own."""
 
     def refuse(call: Call) -> Any:
-        raise RuntimeError(f"{'view size' if len(call.op) > 3 else 'input'} must be contiguous")
+        raise RuntimeError(f"{'view size' if 'tanh' in call.op else 'input'} must be contiguous")
 
     fault = Fault("strided", ("exp", "cos", "tanh", "erf"), refuse, lambda c: not c.args[0].is_contiguous())
-    (one,) = causes(fault, ops=("exp", "cos", "tanh", "erf"))
-    assert one.cause.id == Cause(OPERATORS, "raises", ("non-contiguous operand",)).id
-    assert set(one.cause.properties) <= {"non-contiguous operand", "offset operand"}
+    made = causes(fault, ops=("exp", "cos", "tanh", "erf"))
+    assert {frozenset(c.ops) for c in made} == {frozenset(["tanh"]), frozenset(["exp", "cos", "erf"])}
+
+
+def found(op: str, cause: Cause | None, reason: str = "", status: str = "wrong") -> Record:
+    """A finding with a least case."""
+    return Record(f"{op}(float32[2])", op, "float32", "forward", status, reason=reason, shrunk=f"{op}(float32[2])", cause=cause)
+
+
+def test_one_kernel_is_one_cause_whatever_it_is_called_by() -> None:
+    """The names of batch norm's kernel; cuDNN's, the derivative and layer norm are other kernels."""
+    names = ("aten::_native_batch_norm_legit", "aten::native_batch_norm", "torch.nn.functional.batch_norm",
+             "aten::_batch_norm_with_update", "aten::cudnn_batch_norm", "aten::native_batch_norm_backward",
+             "aten::native_layer_norm", "torch.linalg.eig", "aten::linalg_eig", "aten::_linalg_eigh")  # fmt: skip
+    made = gather(found(f"op{k}", Cause(name, "values")) for k, name in enumerate(names))
+    assert sorted(len(c.ops) for c in made) == [1, 1, 1, 1, 2, 4]
+    assert {c.cause.kernel for c in made} == {
+        "batch_norm", "cudnn_batch_norm", "batch_norm_backward", "layer_norm", "linalg_eig", "linalg_eigh",
+    }  # fmt: skip
+
+
+def test_layouts_join_operators_of_elements_and_no_other_kernels() -> None:
+    """Each of the others reads its operands by itself."""
+    strided = ("non-contiguous operand",)
+    alike = [found(op, Cause(f"aten::{op}", "values", strided)) for op in ("exp", "cos", "mul", "tanh")]
+    others = [found(op, Cause(f"aten::{op}", "values", strided)) for op in ("mm", "max_pool2d_with_indices", "sort", "cumsum")]
+    assert sorted(len(c.ops) for c in gather([*alike, *others])) == [1, 1, 1, 1, 4]
+
+
+def raised(op: str, words: str, *properties: str, subject: str = "") -> Record:
+    """An error that was looked into."""
+    reason = f"RuntimeError in {words}"
+    return found(op, Cause(subject or f"aten::{op}", f"raises: {skeleton(reason)}", properties), reason, "error")
+
+
+def test_words_that_any_operator_may_say_do_not_join_kernels() -> None:
+    """A view that cannot be made is named by torch in the same words wherever it is needed."""
+    words = "view size is not compatible with input tensor's size and stride (at least one dimension spans across two)"
+    made = gather(
+        [
+            raised("gru", f"run: {words}", subject="aten::_cudnn_rnn"),
+            raised("lstm", f"run: {words}", subject="aten::_cudnn_rnn"),
+            raised("channel_shuffle", f"run: {words}", "non-contiguous operand"),
+            raised("channel_shuffle", f"backward: {words}", "expanded_last cotangent"),
+        ]
+    )
+    assert {c.ops for c in made} == {("gru", "lstm"), ("channel_shuffle",)}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda x: x.t().view(6),
+        lambda x: x + torch.ones(5),
+        lambda x: x.expand(7, 3),
+        lambda x: x.reshape(5),
+        lambda x: x @ x,
+        lambda x: torch.index_put(x, (torch.zeros(2, dtype=torch.int64),), torch.ones(5)),
+        lambda x: getattr(x, "nothing" + str(x.dim())),
+        lambda x: x.exp(*range(3)),
+    ],
+)
+def test_the_words_of_torch_s_own_checks_are_known(wrong: Callable[[torch.Tensor], Any]) -> None:
+    """As this torch says them."""
+    with pytest.raises((RuntimeError, AttributeError, TypeError)) as e:
+        wrong(torch.ones(2, 3))
+    assert not Cause("aten::x", f"raises: {skeleton(f'{type(e.value).__name__} in run: {e.value}')}").says_all
+
+
+def test_an_error_has_the_same_id_whoever_raises_it_and_whether_it_was_looked_into() -> None:
+    """The words of an operator's own check say all; of two seeds, one may meet it in one operator and the other in three."""
+    words = "RuntimeError in run: kernel expects 2 dimensions"
+    one = raised("mean", words.partition(" in ")[2])
+    many = [raised(op, words.partition(" in ")[2], "half types") for op in ("mm", "bmm")]
+    unseen = found("sort", None, words, "error")
+    ids = [tuple(c.cause.id for c in gather(some)) for some in ([one], many, [unseen], [one, *many, unseen])]
+    assert len(set(ids)) == len(ids[0]) == 1
+    assert gather([one, unseen])[0].cause.subject == "aten::mean"
+
+
+def test_a_finding_that_nobody_looked_into_is_named_by_its_function() -> None:
+    """Rows that call one function in several ways are one."""
+    (one,) = gather(found(op, None) for op in ("attention_packed", "attention_turned", "scaled_dot_product_attention"))
+    assert one.cause.subject == "torch.nn.functional.scaled_dot_product_attention"
+
+
+def test_deaths_by_an_error_of_any_kernel_are_told_apart_by_their_function() -> None:
+    """Where the error was noticed does not matter."""
+    words = (
+        "the device computes nothing any more after AcceleratorError in {}: CUDA error: misaligned address Search for `x' in"
+    )
+    deaths = [
+        Death(op, "float32", f"{op}(float32[2])", "", "crash", words.format(stage), "device")
+        for op, stage in (("attention_packed", "download"), ("attention_turned", "run"), ("instance_norm", "download"))
+    ]
+    assert {c.ops for c in gather([], deaths)} == {("attention_packed", "attention_turned"), ("instance_norm",)}
 
 
 def test_a_special_value_does_not_hide_a_layout() -> None:
@@ -422,3 +520,71 @@ def test_three_faults_at_once_are_three_causes() -> None:
         (OPERATORS, "memory"),
         ("aten::native_layer_norm_backward", "values"),
     }
+
+
+def test_a_copy_that_loses_a_lazy_bit_is_named_by_it_in_any_layout() -> None:
+    """Strides are needed as well, but what is lost is the bit; one that misreads strides is named by these."""
+
+    x = torch.tensor([1 + 2j, 3 - 1j, 2j, 1j])
+    call = OperatorCall(torch.ops.aten.clone.default, (StridedOperand(x, (2, 2), (1, 2), 0, True, False, 0),), {})
+
+    def words(differs: Callable[[StridedOperand], bool]) -> tuple[str, ...]:
+        return tuple(deciding._layouts(call, lambda changed: differs(changed.operands[0])))
+
+    assert words(lambda o: o.conj and o.strides != (2, 1)) == ("lazy conj or neg operand",)
+    assert words(lambda o: o.conj) == ("lazy conj or neg operand",)
+    assert words(lambda o: o.strides != (2, 1)) == ("non-contiguous operand",)
+
+
+def test_a_flag_explains_nothing_that_comes_and_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error in every second call agrees without any flag now and then; a flag for another dtype is not asked."""
+    asked: list[str] = []
+
+    def flag(name: str, *dtypes: str) -> SimpleNamespace:
+        @contextlib.contextmanager
+        def off() -> Iterator[None]:
+            asked.append(name)
+            yield
+
+        return SimpleNamespace(name=name, in_force=lambda: True, without=off, dtypes=dtypes)
+
+    backend = Backend(name="sim", flags=(flag("half", "float16"), flag("any")))  # type: ignore[arg-type]
+    monkeypatch.setattr("parity.devices.base.backend_of", lambda _: backend)
+    device = resolve("sim")
+    case = notation.parse("exp(float32[2])")
+    outcomes = [True, False, False]  # as it is, without the flag, as it is again
+    assert not cause_search._explaining_flag(case, Aspect.FORWARD, device, lambda _c, _a: outcomes.pop(0))
+    assert asked == ["any"]
+    outcomes = [True, False, True, False]
+    assert cause_search._explaining_flag(case, Aspect.FORWARD, device, lambda _c, _a: outcomes.pop(0)) == "any"
+
+
+def test_what_a_case_needs_around_its_operator_is_named() -> None:
+    """A destination of another dtype and deterministic algorithms, each where the finding goes without it."""
+    values, error = Cause("aten::glu", "values"), Cause("aten::index_add", "raises: IndexError in run: no")
+    into, fixed = notation.parse('glu(float32[4]).into("float16")'), notation.parse('exp(float32[4]).under("deterministic")')
+    for needed in (True, False):
+
+        def again(_case: Case, _aspect: Aspect, gone: bool = needed) -> bool:
+            return not gone
+
+        made = cause_search._of_the_route(values, into, Aspect.OUT, again)
+        assert made.properties == (("destination of another dtype",) if needed else ())
+        made = cause_search._of_the_route(error, fixed, Aspect.FORWARD, again)
+        assert made.properties == (("under deterministic",) if needed else ())
+
+
+def test_calls_that_must_be_refused_are_one_cause_by_what_the_cpu_says() -> None:
+    """Whichever function says it; older entries of known findings, which have no words, still hold it."""
+    said = ("linalg.cholesky: The factorization could not be completed", "cholesky: The factorization could not be completed",
+            '"mode_cpu" not implemented for \'ComplexFloat\'')  # fmt: skip
+    results = [
+        Result(Aspect.REFUSAL, Verdict(Status.MALFORMED, f"computed what the CPU refuses: _LinAlgError: {s}")) for s in said
+    ]
+    symptoms = [cause_search.symptom_of(r) for r in results]
+    assert symptoms[0] == symptoms[1] == "accepts: _LinAlgError: The factorization could not be completed"
+    made = gather(found(f"op{k}", Cause(f"torch.f{k}", s), status="malformed") for k, s in enumerate(symptoms))
+    assert sorted(len(c.ops) for c in made) == [1, 2]
+    held = Entry("e", "r", ("op0",), "malformed", Cause("torch.f0", "accepts"))
+    assert held.same_cause(Cause("torch.f0", symptoms[0]))
+    assert not held.same_cause(Cause("torch.f0", "values"))

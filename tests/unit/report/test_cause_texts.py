@@ -19,7 +19,7 @@ from parity.faces.commands.report import run_script
 from parity.findings.causes import Gathered, gather
 from parity.report import answers, issue
 from parity.report import causes as told
-from parity.report.script import minimal
+from parity.report.short_script import minimal
 from parity.store.rows import Death, Header
 
 FAIL = Conclusion.FAIL

@@ -19,7 +19,8 @@ from parity.core.devices import BACKENDS
 from parity.devices import Fault, resolve
 from parity.execution.inputs import build, raw_bytes
 from parity.generation.generate import nth
-from parity.report.script import minimal, standalone
+from parity.report.script import standalone
+from parity.report.short_script import minimal
 
 STDLIB = {"__future__", "base64", "sys", "zlib", "operator", "typing"}
 SAMPLES = [

@@ -1,0 +1,151 @@
+"""The few lines of plain torch for a report: they show the fault on a faulty device and nothing on a healthy one."""
+
+from __future__ import annotations
+
+import re
+import sys
+import warnings
+from typing import Any
+
+import pytest
+import torch
+
+from parity.core import notation
+from parity.core.results import Cause, Fingerprint, Record
+from parity.devices import Call, Fault, resolve
+from parity.devices.base import Device
+from parity.report import issue
+from parity.report.issue import ScriptRun
+from parity.report.short_script import LINES, minimal
+from parity.store.rows import Header
+
+
+def larger(call: Call) -> Any:
+    """All results 1 % too large."""
+    result = call.run()
+    if isinstance(result, torch.Tensor):
+        return result * 1.01
+    return tuple(x * 1.01 if isinstance(x, torch.Tensor) and x.is_floating_point() else x for x in result)
+
+
+def dense(call: Call) -> Any:
+    """Destinations are written as if they were contiguous."""
+    result = call.run()
+    for out in call.outs:
+        call.memory(out)[: out.numel()].copy_(out.clone().reshape(-1))
+    return result
+
+
+def shifted(call: Call) -> Any:
+    """What is in place, 1 too large."""
+    result = call.run()
+    call.operands[0].add_(1)
+    return result
+
+
+class _Now:
+    """Another result each time."""
+
+    calls = 0
+
+    def __call__(self, call: Call) -> Any:
+        self.calls += 1
+        return call.run() + self.calls
+
+
+def accepting(call: Call) -> Any:
+    """Computes what must be refused."""
+    return call.args[0].clone(), torch.zeros_like(call.run()[1])
+
+
+def printed(text: str, device: Device, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> tuple[str, str]:
+    """What the script prints for the CPU and for a device of this process."""
+    place = str(device.torch_device)
+    monkeypatch.setattr(sys, "argv", ["script", place])
+    capsys.readouterr()
+    with device.active(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        exec(compile(text, "script", "exec"), {"__name__": "script"})
+    out = re.sub(rf", device='{place}(:0)?'|, grad_fn=<[^>]*>", "", capsys.readouterr().out)
+    cpu, _, other = out.partition(f"\n{place} ")
+    return cpu.removeprefix("cpu ").strip(), other.strip()
+
+
+KINDS = [
+    ("softmax(float32[1, 3], dim=-1)", "forward", "_softmax", larger),
+    ("softmax(float16[2, 3].transpose(0, 1), dim=-1)", "backward", "_softmax_backward_data", larger),
+    ("exp(float32[4].step(-1, 2, 0))", "in-place", "exp", shifted),
+    ('exp(float32[2, 2]).into("transposed")', "out=", "exp", dense),
+    ('reflection_pad1d(float32[2, 3], (1, 1)).into("stepped")', "out=", "reflection_pad1d", dense),
+    ("max_pool2d_with_indices(float32[1, 3, 2, 2], (2, 1), (1, 1), (0, 0), (1, 1), False)", "out=",
+     "max_pool2d_with_indices", larger),
+    ("exp(float32[3])", "repeat", "exp", _Now()),
+    ("tanh(float32[3])", "double backward", "tanh_backward", larger),
+    ('exp(float32[3]).after("larger")', "forward", "exp", larger),
+    ("exp(float32[4000])", "forward", "exp", larger),
+    ("exp(float32[4000])", "backward", "exp", larger),
+    ("exp(bfloat16[300].integers())", "forward", "exp", larger),
+    ("batch_norm_train(float32[3, 2], None, None, float32[2], None)", "forward", "native_batch_norm", larger),
+    ("conv1d_autocast(0, float16[1, 333].inside(-2, 2), float16[2, 1, 166].inside(-2, 2), stride=(2,))", "forward",
+     "convolution", larger),
+    ("eigvalsh(float32[20, 20].symmetric())", "forward", "_linalg_eigh", larger),
+]  # fmt: skip
+
+
+NAMES = [f"{k[1]}-{k[0].partition('(')[0]}" for k in KINDS]
+
+
+@pytest.mark.parametrize(("case", "aspect", "operator", "effect"), KINDS, ids=NAMES)
+def test_it_shows_the_fault_and_nothing_on_a_healthy_device(
+    case: str, aspect: str, operator: str, effect: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In at most fifteen lines."""
+    text = minimal(notation.parse(case), aspect, "sim", tried=True)
+    assert text is not None
+    assert "parity" not in text
+    most = LINES if "autocast" not in case else 27  # which takes its function's frame with it
+    assert sum(bool(line.strip()) for line in text.splitlines()) <= most, text
+    ours, theirs = printed(text, resolve("sim"), monkeypatch, capsys)
+    assert ours == theirs
+    ours, theirs = printed(text, resolve("sim", (Fault("off", (operator,), effect),)), monkeypatch, capsys)
+    assert theirs
+    assert ours != theirs
+
+
+def test_what_must_be_refused_is_tried_on_both_sides(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The error of one, the result of the other."""
+    text = minimal(notation.parse('cholesky(float32[1, 1].at(0, "nan")).refused("value")'), "refusal", "sim")
+    assert text is not None
+    ours, theirs = printed(text, resolve("sim"), monkeypatch, capsys)
+    assert ours.startswith("_LinAlgError linalg.cholesky: ")
+    assert theirs.startswith("_LinAlgError linalg.cholesky: ")
+    faulty = resolve(
+        "sim", (Fault("off", ("linalg_cholesky_ex",), lambda c: (c.args[0].clone(), torch.zeros_like(c.run()[1]))),)
+    )
+    assert printed(text, faulty, monkeypatch, capsys)[1].startswith("tensor(")
+
+
+def test_a_script_brings_only_the_definitions_that_it_needs() -> None:
+    """Without docstrings and types; arguments are none."""
+    text = minimal(notation.parse("max_unpool3d(float32[2, 2, 2, 2], int64[2, 2, 2, 2].index(0, 8), 1, 1)"), "forward", "mps")
+    assert text is not None
+    assert text.count("def ") == 2
+    assert '"""' not in text
+    assert "Tensor" not in text
+
+
+def test_a_shorter_script_that_shows_nothing_gives_way_to_the_exact_one() -> None:
+    """Numbers that are drawn anew need not show it."""
+    ran: list[str] = []
+
+    def run(text: str, device: str) -> ScriptRun:
+        ran.append(text)
+        return ScriptRun(0, f"cpu 1\n{device} {1 if 'torch.rand' in text or 'uniform_' in text else 2}\n")
+
+    here = Header(Fingerprint("0", str(torch.__version__), "", "3.11", "Linux", "x86_64", "cuda:0", "a card"))
+    case = "exp(float32[40])"
+    found = Record(case, "exp", "float32", "forward", "wrong", shrunk=case, cause=Cause("aten::exp", "values"))
+    assert any("cuda:0 2" in part for part in issue._shown(found, here, run))
+    assert ["uniform_(" in text for text in ran] == [True, False]
