@@ -141,7 +141,7 @@ class Measure:
 class Verdict:
     """A status with a reason in one sentence. measure: that of the worst of the compared tensors, if any was compared.
 
-    excess: the end of the reason if it is `times_the_budget`. near: a drift of single elements within twice an estimated budget.
+    excess: the end of the reason if it is `times_the_budget`. near: single elements are at most twice outside an estimate.
     """
 
     status: Status

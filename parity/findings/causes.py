@@ -17,8 +17,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import torch
-
 from parity.catalog import entries
 from parity.catalog.lookup import called_by
 from parity.core import notation
@@ -178,6 +176,8 @@ def _mechanism(c: Cause) -> Cause:
 @functools.cache
 def _is_elementwise(subject: str) -> bool:
     """Whether torch says of an operator, or of the one that a function is called like, that it computes element by element."""
+    import torch  # only here: a run's main process is without it, and asks this only where such findings are joined
+
     packet = getattr(torch.ops.aten, subject.rpartition("::")[2].rpartition(".")[2], None)
     return packet is not None and any(torch.Tag.pointwise in getattr(packet, o).tags for o in packet.overloads())
 

@@ -92,7 +92,10 @@ def _shown(r: Record, header: Header, run: RunScript, anyhow: bool = False) -> l
     made: dict[str, tuple[str, str]] = {}
     for tried in (True, False):  # a shorter script that does not show it gives way to the exact one
         with contextlib.suppress(CaseError):
-            text = minimal(notation.parse(r.shrunk or r.case), r.aspect, f.device, reads, strides, tried=tried)
+            case = notation.parse(r.shrunk or r.case)
+            if tried and f.simulated and (case.history or case.after):  # a script that runs on the CPU alone shows nothing
+                continue
+            text = minimal(case, r.aspect, f.device, reads, strides, tried=tried)
             if text is not None and text not in made:
                 made[text] = _run(text, header, run)
                 if not made[text][0].endswith(SAME):

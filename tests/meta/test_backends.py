@@ -17,7 +17,7 @@ ALLOWED = {
     "core/devices.py": "what stands for a device in the examples of messages",
     "locating/auditing.py": "it answers for MPS alone, and calls the simulated device so",
     "prove/reach.py": "it counts what was reached of MPS's operators",
-    "report/script.py": "a device for a script of a finding on a simulated one, of which only the text is written",
+    "report/short_script.py": "a device for a script of a finding on a simulated one, of which only the text is written",
 }
 MODULES = {p.relative_to(PACKAGE).as_posix(): p for p in sorted(PACKAGE.rglob("*.py"))}
 

@@ -118,7 +118,9 @@ def test_a_finding_with_a_history_is_told_with_it(tmp_path: Path) -> None:
         [replace(c, records=(replace(r, script="findings/exp.py"),))], run.header, Conclusion.FAIL
     )
     said = issue.render(c, run.header, run_script)
-    assert f"takes more than a few lines of torch; `parity replay '{HISTORY}' --device sim --setup faults.py` shows it" in said
+    assert (
+        f"It does not show in a process of its own; `parity replay '{HISTORY}' --device sim --setup faults.py` shows it" in said
+    )
     assert "It comes only after other cases in the same process" in said
 
 
