@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from parity.core.devices import backend_of
 from parity.devices import classify, resolve
 from parity.devices.native import CpuDevice, NativeDevice
 
@@ -165,3 +166,16 @@ def test_an_upload_to_cuda_alone_is_not_waited_for(place: str, pinned: bool, wai
 
     NativeDevice(torch.device(place), SimpleNamespace()).upload(Tensor())  # type: ignore[arg-type]
     assert asked == [not waits]
+
+
+def test_the_driver_is_told_without_a_cudnn_that_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch raises where the one that it finds is another than it was built for."""
+
+    def another() -> int:
+        raise RuntimeError("cuDNN version incompatibility")
+
+    monkeypatch.setattr(torch.backends.cudnn, "version", another)
+    monkeypatch.setattr(torch._C, "_cuda_getDriverVersion", lambda: 12080, raising=False)
+    assert backend_of("cuda").driver().endswith("driver 12080")
+    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91002)
+    assert backend_of("cuda").driver().endswith("driver 12080, cuDNN 91002")
