@@ -118,9 +118,13 @@ class Flag:
     dtypes: tuple[str, ...] = ()
 
     def value(self) -> Any:
-        """Its value now; None where this torch does not have it, or was built without its library."""
+        """Its value now; None where this torch does not have it, was built without its library, or does not give it: that of
+        TF32 where somebody has set `fp32_precision` of a part."""
         get = getattr(torch_at("_C"), f"_get_{self.pair}", None)
-        return None if get is None else get()
+        try:
+            return None if get is None else get()
+        except RuntimeError:
+            return None
 
     def in_force(self) -> bool:
         """Whether it may change results now."""

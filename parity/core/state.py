@@ -56,7 +56,18 @@ def _put_inference(on: bool) -> None:
 _inference, _grad, _any_autocast = torch.is_inference_mode_enabled, torch.is_grad_enabled, _C._is_any_autocast_enabled
 _threads, _dtype = _C._is_multithreading_enabled, torch.get_default_dtype
 _forward, _anomalies = _C._is_fwd_grad_enabled, _C.is_anomaly_enabled
-AUTOCAST = [t for t in ("cpu", *devices.BACKENDS, "privateuseone") if torch.amp.is_autocast_available(t)]
+
+
+def _has_autocast(kind: str) -> bool:
+    """Whether torch casts by itself there; not where it does not know the type, as that of a package that nobody has imported
+    yet, which is `privateuseone` to torch."""
+    try:
+        return torch.amp.is_autocast_available(kind)
+    except RuntimeError:
+        return False
+
+
+AUTOCAST = [t for t in ("cpu", *devices.BACKENDS, "privateuseone") if _has_autocast(t)]
 
 
 def _autocast() -> tuple[str, ...]:
@@ -163,26 +174,25 @@ def modes() -> list[Any]:
 # ------------------------------------------------------------------------------------------------- flags: how it is computed
 
 
-def _pair(name: str) -> Piece:
-    """A flag that torch's backends read."""
-    get, put = getattr(_C, f"_get_{name}"), getattr(_C, f"_set_{name}")
-    return Piece(name, get, lambda v: put(*v) if isinstance(v, tuple) else put(v))
-
-
+MIXED = "mixed"  # in place of a value: torch refuses to give some where its backends, or parts of one, differ
 PRECISION = "float32_matmul_precision"
 
 
-def _precision() -> str:
-    """torch refuses to give it where its backends differ."""
-    try:
-        return str(_C._get_float32_matmul_precision())
-    except RuntimeError:
-        return "mixed"
+def _pair(name: str) -> Piece:
+    """A flag that torch's backends read."""
+    get, put = getattr(_C, f"_get_{name}"), getattr(_C, f"_set_{name}")
 
+    def read() -> Any:
+        try:
+            return get()
+        except RuntimeError:
+            return MIXED
 
-def _put_precision(word: str) -> None:
-    if word != "mixed":
-        _C._set_float32_matmul_precision(word)
+    def back(value: Any) -> None:
+        if value != MIXED:
+            put(*value) if isinstance(value, tuple) else put(value)
+
+    return Piece(name, read if name == PRECISION or name.endswith("tf32") else get, back)
 
 
 def _attention(name: str) -> Piece:
@@ -239,7 +249,7 @@ OF_BACKENDS = [f.pair for b in devices.all_backends() for f in b.flags if f.pair
 _DEVICE: Any = torch._GLOBAL_DEVICE_CONTEXT
 FLAGS = (
     Piece("the default device", lambda: getattr(_DEVICE, "device_context", None), partial(setattr, _DEVICE, "device_context")),
-    Piece(PRECISION, _precision, _put_precision),  # first, because it sets others
+    _pair(PRECISION),  # first, because it sets others
     *(_pair(name) for name in (*PAIRS.split(), *OF_BACKENDS) if hasattr(_C, f"_get_{name}")),
     *(_attention(name) for name in ("flash", "mem_efficient", "math", "cudnn")),
     Piece("the number of threads", torch.get_num_threads, torch.set_num_threads),

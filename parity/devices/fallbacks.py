@@ -23,7 +23,7 @@ def fell_back(message: str) -> str:
         return message.split(" is not currently", 1)[0].removeprefix("The operator ").strip("'")
     for backend in all_backends():
         if backend.fallback and (match := backend.fallback.search(message)):
-            return match[1] or UNNAMED
+            return (match[1] if match.re.groups else "") or UNNAMED
     return ""
 
 

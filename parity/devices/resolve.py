@@ -23,7 +23,7 @@ ADDED: dict[str, Callable[[str], Device]] = {}  # of files outside of the packag
 def add(kind: str, make: Callable[[str], Device]) -> None:
     """Add a type of devices of a file outside of the package, for a backend that needs a class of its own; one that torch knows
     by a module `torch.<type>` needs none. make: takes the name ("mine:1"). Raises UsageError for a type that is taken."""
-    if kind in (*USUAL, *ADDED) or not re.fullmatch(r"[a-z_]+", kind):
+    if _is_taken(kind) or kind in ADDED or not re.fullmatch(r"[a-z_]+", kind):
         raise UsageError(f"no type of devices can be added as '{kind}'; name yours otherwise, in small letters")
     ADDED[kind] = make
     extensions.note("device", kind)
@@ -43,7 +43,7 @@ def resolve(name: str, faults: Sequence[Fault] = ()) -> Device:
         return simulated(name, faults)
     if faults:
         raise UsageError(f"faults can only be planted on a simulated device, not on '{name}'; use --device sim or sim:mps")
-    if (kind := name.partition(":")[0]) not in USUAL:
+    if not _is_taken(kind := name.partition(":")[0]):
         extensions.load()  # it may import the backend, or add the type
         if kind in ADDED:
             return ADDED[kind](name)
@@ -62,20 +62,32 @@ def _first_accelerator() -> str:
     return "sim:mps" if accelerator is None or accelerator.type == "sim" else accelerator.type
 
 
+def _is_taken(kind: str) -> bool:
+    """Whether a usual name is parity's or torch's own. That of a table alone is not: a package may bring its devices."""
+    return kind in ("auto", *SIMULATED) or (kind in USUAL and _is_torchs(kind))
+
+
+def _is_torchs(kind: str) -> bool:
+    try:
+        torch.device(kind)
+    except RuntimeError:
+        return False
+    return True
+
+
 def _parse(name: str) -> tuple[str, int | None]:
     """Type and index. A type is known if torch parses it and can compute on it."""
     match = re.fullmatch(r"([a-z_]+\d*[a-z_]*)(?::(\d+))?", name)
     kind = match.group(1) if match else ""
-    try:
-        torch.device(kind)
-    except RuntimeError:
-        kind = ""
-    if not match or not kind or kind in NO_NUMBERS:
+    if not match or not _is_torchs(kind) or kind in NO_NUMBERS:
         raise UsageError(_unknown(name))
     return kind, None if match.group(2) is None else int(match.group(2))
 
 
 def _unknown(name: str) -> str:
+    if name in USUAL:
+        way_out = "import that in a file, --setup FILE" + project.origin("device", name)
+        return f"torch does not know the device '{name}' before its package is imported; {way_out}"
     hint = near(name, USUAL)
     return (
         f"no device '{name}'; allowed: auto, cpu, {', '.join(SIMULATED)}, mps, or another of torch's names with or without an "

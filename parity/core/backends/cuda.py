@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from parity.core.devices import Backend, Flag, says, text, torch_at
 
 # Limits that the documentation of its libraries names.
@@ -34,12 +36,10 @@ OUT_OF_MEMORY = (
 def _driver() -> str:
     versions = {"CUDA": torch_at("version").cuda, "HIP": torch_at("version").hip}
     words = [f"{k} {v}" for k, v in versions.items() if v]
-    try:
-        words.append(f"driver {torch_at('_C._cuda_getDriverVersion')()}")
-    except (AttributeError, RuntimeError):  # a build without CUDA, or no driver
-        pass
-    if (cudnn := torch_at("backends.cudnn").version()) is not None:
-        words.append(f"cuDNN {cudnn}")
+    for name, path in (("driver", "_C._cuda_getDriverVersion"), ("cuDNN", "backends.cudnn.version")):
+        with contextlib.suppress(AttributeError, RuntimeError):  # built without CUDA, no driver, or another cuDNN than torch's
+            if (version := torch_at(path)()) is not None:
+                words.append(f"{name} {version}")
     return ", ".join(words)
 
 

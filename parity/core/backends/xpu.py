@@ -83,12 +83,12 @@ BACKEND = Backend(
     # quotation in some versions).
     fallback=re.compile(r"The operator '([\w:.]+)'? ?on the XPU backend|fallback from XPU to CPU"),
     fallback_variable=FALLBACK_VARIABLE,
+    # Not those that choose a device (ONEAPI_DEVICE_SELECTOR, ZE_AFFINITY_MASK): the steps of `parity doctor --archive` go
+    # without all of these, and would be on another one.
     variables={
         FALLBACK_VARIABLE: "1 runs operators without a kernel on the CPU",
         NAMING_VARIABLE: "1 names the operators that run on the CPU",
         "PYTORCH_XPU_FALLBACK_OP": "operators that run on the CPU although they have a kernel",
-        "ONEAPI_DEVICE_SELECTOR": "which devices, by which of Intel's libraries",
-        "ZE_AFFINITY_MASK": "which devices, and which tiles of one",
         "IGC_EnableDPEmulation": "1 computes float64 where the device does not have it, slowly",
         "OverrideDefaultFP64Settings": "1 says that float64 is there although the device does not have it",
     },

@@ -172,3 +172,26 @@ def test_a_mode_that_refuses_everything_is_left_first() -> None:
         entered(TorchFunctionMode)()
     assert len(kept.left) == 2
     assert torch.is_grad_enabled()
+
+
+def test_a_type_that_torch_does_not_know_yet_has_no_autocast() -> None:
+    """That of a backend in a package which nobody has imported: its table must not end every process."""
+    assert not state._has_autocast("npu")
+    assert state._has_autocast("cpu")
+    assert {"cpu", "cuda", "mps", "xpu"} <= {*state.AUTOCAST}
+
+
+def test_a_flag_that_torch_does_not_give_stays() -> None:
+    """torch refuses to say whether cuDNN may use TF32 where its convolutions and its recurrent cells differ."""
+    setter: Any = torch._C._set_fp32_precision_setter
+    setter("cuda", "conv", "ieee")
+    try:
+        with pytest.raises(RuntimeError, match="allow_tf32"):
+            torch._C._get_cudnn_allow_tf32()
+        with state.Kept() as kept:
+            torch.backends.cuda.enable_math_sdp(False)
+        assert kept.left == ["math_sdp (on before, off after)"]
+        assert torch._C._get_fp32_precision_getter("cuda", "conv") == "ieee"
+    finally:
+        torch._C._set_cudnn_allow_tf32(True)
+    assert torch._C._get_fp32_precision_getter("cuda", "conv") == "tf32"

@@ -34,3 +34,16 @@ def test_only_flags_in_force_are_tried() -> None:
         assert not flag.in_force()
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+def test_a_flag_that_torch_does_not_give_is_not_tried() -> None:
+    """Where convolutions and recurrent cells differ, torch raises."""
+    (flag,) = (f for f in backend_of("cuda").flags if f.pair == "cudnn_allow_tf32")
+    assert flag.in_force()
+    torch._C._set_fp32_precision_setter("cuda", "conv", "ieee")
+    try:
+        assert flag.value() is None
+        assert not flag.in_force()
+    finally:
+        torch._C._set_cudnn_allow_tf32(True)
+    assert flag.in_force()

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from parity.core.devices import backend_of
 from parity.devices import classify, resolve
 from parity.devices.native import CpuDevice, NativeDevice
 
@@ -99,12 +100,12 @@ def test_another_backend_is_asked_with_its_device() -> None:
         get_device_name=lambda d: "Some GPU",
         get_device_capability=lambda d: (9, 0),
     )
-    place = torch.device("hpu", 1)
+    place = torch.device("maia", 1)  # which computes no numbers, so that nobody adds a table of it
     native = NativeDevice(place, module)
     native.synchronize()
     native.seed(5)
     assert asked == [("synchronize", place), ("device", place), ("seed", 5)]
-    assert native.name == "hpu:1"
+    assert native.name == "maia:1"
     assert native.memory() == {"allocated": 3, "total": 9}
     assert native.facts() == {"chip": "Some GPU", "capability": "9.0"}
 
@@ -165,3 +166,16 @@ def test_an_upload_to_cuda_alone_is_not_waited_for(place: str, pinned: bool, wai
 
     NativeDevice(torch.device(place), SimpleNamespace()).upload(Tensor())  # type: ignore[arg-type]
     assert asked == [not waits]
+
+
+def test_the_driver_is_told_without_a_cudnn_that_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch raises where the one that it finds is another than it was built for."""
+
+    def another() -> int:
+        raise RuntimeError("cuDNN version incompatibility")
+
+    monkeypatch.setattr(torch.backends.cudnn, "version", another)
+    monkeypatch.setattr(torch._C, "_cuda_getDriverVersion", lambda: 12080, raising=False)
+    assert backend_of("cuda").driver().endswith("driver 12080")
+    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91002)
+    assert backend_of("cuda").driver().endswith("driver 12080, cuDNN 91002")

@@ -102,6 +102,23 @@ def test_a_type_of_devices_can_be_added(monkeypatch: pytest.MonkeyPatch) -> None
             devices.add(taken, resolve)
 
 
+def test_a_type_with_a_table_can_be_added_where_torch_does_not_know_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table is what parity knows of a backend; the devices may come with a package. Until they do, it is told how."""
+    module = importlib.import_module("parity.devices.resolve")
+    monkeypatch.setattr(module, "ADDED", {})
+    monkeypatch.setattr(module, "USUAL", (*module.USUAL, "mine"))
+    monkeypatch.setattr(extensions, "added", [])
+    why = "torch does not know the device 'mine' before its package is imported; import that in a file, --setup FILE"
+    with pytest.raises(UsageError, match=why):
+        resolve("mine")
+    cpu = resolve("cpu")
+    devices.add("mine", lambda name: cpu)
+    assert resolve("mine") is cpu
+    for taken in ("mine", "auto", "sim", "hpu"):
+        with pytest.raises(UsageError, match="no type of devices can be added"):
+            devices.add(taken, resolve)
+
+
 def test_an_unknown_device_of_the_settings_names_their_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "pyproject.toml"
     file.write_text('[tool.parity]\ndevice = "mpss"\n')

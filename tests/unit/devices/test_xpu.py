@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import warnings
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -17,11 +18,11 @@ from parity.checks.check import Settings, check, quiet
 from parity.checks.refusal import survives
 from parity.comparing.advice import advice, on_the_cpu
 from parity.core.backends import xpu
-from parity.core.devices import backend_of
+from parity.core.devices import Backend, backend_of
 from parity.core.errors import DeviceError
 from parity.core.notation import parse
 from parity.core.results import Aspect, Status
-from parity.devices import Call, Fault, resolve
+from parity.devices import Call, Fault, fallbacks, resolve
 from parity.devices.fallbacks import UNNAMED, listening
 from parity.devices.fingerprint import environment, fingerprint
 from parity.devices.native import NativeDevice
@@ -159,8 +160,9 @@ def test_advice_names_its_own_variable() -> None:
 
 
 def test_its_variables_are_in_the_fingerprint() -> None:
-    given = {"IGC_EnableDPEmulation": "1", "ZE_AFFINITY_MASK": "0.1", "HOME": "/root"}
-    assert environment(given) == (("IGC_EnableDPEmulation", "1"), ("ZE_AFFINITY_MASK", "0.1"))
+    """Those that choose a device are not: the steps of an archive go without what is, and would be on another device."""
+    given = {"IGC_EnableDPEmulation": "1", "ZE_AFFINITY_MASK": "0.1", "ONEAPI_DEVICE_SELECTOR": "level_zero:1", "HOME": "/root"}
+    assert environment(given) == (("IGC_EnableDPEmulation", "1"),)
     assert backend_of("xpu:1") is xpu.BACKEND
 
 
@@ -168,3 +170,11 @@ def test_its_variables_are_in_the_fingerprint() -> None:
 def test_an_absent_one_says_why() -> None:
     with pytest.raises(DeviceError, match=r"device 'xpu' is not available: torch .+ is built without XPU; name a device"):
         resolve("xpu")
+
+
+def test_a_pattern_of_a_fallback_need_not_name_the_operator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of another backend, whose table has a pattern without a group."""
+    other = Backend(name="npu", fallback=re.compile(r"runs on the host"))
+    monkeypatch.setattr(fallbacks, "all_backends", lambda: (other,))
+    assert fallbacks.fell_back("tanh runs on the host") == UNNAMED
+    assert fallbacks.fell_back("tanh runs on the device") == ""
