@@ -122,7 +122,7 @@ class RunState:
         ours, items = {*map(id, self.records)}, recounted(self.items, self.records)
         records: Sequence[Record] = [*self.records, *(r for r in held if id(r) not in ours)]
         if self.is_whole and not (self.stopped or stopped) and marginal.decides(self.header):
-            records, items = marginal.settled(records, folded(items))
+            records, items = marginal.settled(records, folded(items), self.deaths)
         # Of a run in parts, those with a least case may fail it: only a later part shows whether what round 0 drew is known.
         failing = kinds(records) if self.explains_later or self.timed is not None else records
         return RunResult(

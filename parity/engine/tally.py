@@ -205,6 +205,7 @@ def record(item: Item, r: Result, text: str, digest: str, pinned: bool, shrunk: 
 
 
 def is_near(r: Result) -> bool:
-    """Whether a drawn case's drift may be marginal: near its budget, in a tensor with enough other elements to say so."""
+    """Whether a drawn case's drift may be marginal: near its budget, in a tensor of which enough other elements were judged."""
     v = r.verdict
-    return v.near and v.status is Status.DRIFT and v.measure is not None and v.measure.total >= marginal.WITNESSES
+    judged = 0 if v.measure is None else v.measure.total - v.measure.unjudged
+    return v.near and v.status is Status.DRIFT and judged >= marginal.WITNESSES

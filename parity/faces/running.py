@@ -21,7 +21,7 @@ from parity.core import machine, outputs, parent, processes, resources, untruste
 from parity.core.errors import DeviceError, NothingCompared, OutputError, UsageError
 from parity.core.health import SUSPECT, UNUSABLE
 from parity.core.outputs import writable
-from parity.core.results import Fingerprint, statuses
+from parity.core.results import Fingerprint, Status, statuses
 from parity.engine import memory, own, resuming, suite
 from parity.engine.doctor import banner, examined, fingerprint_of
 from parity.engine.inquest import How
@@ -270,7 +270,8 @@ def _compared(o: RunOptions, items: Sequence[suite.Item], workers: int, reporter
     elif code == 1:
         reporter.try_again(how, workers, max(0.0, until - time.monotonic()))
     result = reporter.run.result()
-    excused = result.acquitted, result.not_reproduced, result.marginal
+    little = () if Status.MARGINAL in result.fail_on else result.marginal
+    excused = result.acquitted, result.not_reproduced, little
     if o.junit_xml and any(excused) and Path(o.junit_xml).is_file():
         from parity.report import junit
 

@@ -6,8 +6,8 @@ run knows all of its cases. So nothing is stored as marginal: the end of a run a
 whoever has a part of a run, which is all that a shard, a cut run or a single test has, reads drift.
 
 A fault of a device must stay drift. What is near is marginal only where nothing else was found of the operator, where it shows
-in fewer than `CASES` cases, all of one draw of values, where at most one of `ELEMENTS` elements is outside, and where no more
-operators are near than an honest device has in a run of that size.
+in fewer than `CASES` cases, all of one draw of values, of it and of all that have the same cause, where at most one of
+`ELEMENTS` elements is outside, and where no more operators are near than an honest device has in a run of that size.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from dataclasses import replace
 
 from parity.core.results import Record, Status
 from parity.store.reproduced import is_far
-from parity.store.rows import Header, ItemRow, Run
+from parity.store.rows import Death, Header, ItemRow, Run, counted
 
 WITNESSES = 32  # elements of a tensor: fewer say nothing of what all of them share, so that one outside may be all
 CASES = 3  # near cases of an operator, whatever their dtypes and passes, that make all of them drift
 SEEDS = 2  # and so do near cases of so many draws of values: one by another seed is a second witness
-ELEMENTS = 1000  # of so many elements that were judged of an operator in a dtype, one may be outside
+ELEMENTS = 1000  # of so many elements that were judged of an operator in a dtype, and of a tensor, one may be outside
 # A fault may be spread over many operators. An honest device is near its budget in 3 of 300,000 checks at most, mostly in one
 # or none, so a run may have one operator, another for each so many checks, and never more than so many.
 CHECKS, MOST = 50_000, 4
@@ -40,13 +40,15 @@ def of_run(run: Run) -> Run:
     """A stored run with its marginal findings; as it is if it is a part of a run."""
     if run.end is None or run.end.stopped or not decides(run.header):
         return run
-    records, items = settled(run.records, run.items)
+    records, items = settled(run.records, run.items, run.deaths)
     return replace(run, records=records, items=items)
 
 
-def settled(records: Sequence[Record], items: Sequence[ItemRow]) -> tuple[tuple[Record, ...], tuple[ItemRow, ...]]:
+def settled(
+    records: Sequence[Record], items: Sequence[ItemRow], deaths: Sequence[Death] = ()
+) -> tuple[tuple[Record, ...], tuple[ItemRow, ...]]:
     """All records and items of a whole run, in which what is near its budget is marginal, or stays drift."""
-    ops = _marginal(records, items)
+    ops = _marginal(records, items) - {d.op for d in counted(deaths, items)}
 
     def changed(counts: dict[str, int]) -> dict[str, int]:
         return {str(Status.MARGINAL) if s == Status.DRIFT else s: n for s, n in counts.items()}
@@ -67,7 +69,7 @@ def _marginal(records: Iterable[Record], items: Sequence[ItemRow]) -> frozenset[
     """The operators whose drift is marginal."""
     near, others, ops = defaultdict[str, list[Record]](list), set[str](), set[str]()
     for r in records:
-        little = bool(r.near) and not is_far(r) and not r.known
+        little = _is_little(r) and not r.known
         if little:
             ops.add(r.op)  # what was not reproduced, too
         if little and r.counts:
@@ -77,11 +79,30 @@ def _marginal(records: Iterable[Record], items: Sequence[ItemRow]) -> frozenset[
     checks = sum(sum(c.values()) for i in items for c in i.counts.values()) if near else 0
     if len(ops) > min(MOST, 1 + checks // CHECKS):
         return frozenset()
+    alike = defaultdict[str, set[str]](set)  # cause -> the near cases of all operators that have it
+    for r in (r for some in near.values() for r in some):
+        alike[_subject(r)].update(r.near)
     return frozenset(
         op
         for op, some in near.items()
-        if op not in others and is_seldom(c for r in some for c in r.near) and _accounts(some, [i for i in items if i.op == op])
+        if op not in others
+        and is_seldom(c for r in some for c in alike[_subject(r)].union(r.near))
+        and _accounts(some, [i for i in items if i.op == op])
     )
+
+
+def _is_little(r: Record) -> bool:
+    """Whether a record is marked as near, and its error and its cases do not contradict that."""
+    showed = len(r.near) == r.count if r.shrunk else r.near == (r.case,)
+    if not r.near or not showed or is_far(r):
+        return False
+    m = r.measures[0]
+    return m.problem == "value" and not m.certain and m.mismatched <= max(1, (m.total - m.unjudged) // ELEMENTS)
+
+
+def _subject(r: Record) -> str:
+    """What a near record has in common with those of other operators, which may call the same kernel."""
+    return r.cause.subject if r.cause is not None else r.op
 
 
 def _accounts(near: Sequence[Record], items: Sequence[ItemRow]) -> bool:

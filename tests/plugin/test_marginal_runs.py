@@ -58,8 +58,10 @@ def test_one_finding_near_its_budget_is_said_and_fails_where_asked(capsys: pytes
         assert said("report", "one.jsonl", "--format", form) == 0
         assert words in capsys.readouterr().out
 
-    assert said("run", "silu", *SHORT, "--skip", "shrink", "--output", "asked.jsonl", "--fail-on", "marginal") == 1
+    asked = "--fail-on", "marginal", "--junit-xml", "asked.xml"
+    assert said("run", "silu", *SHORT, "--skip", "shrink", "--output", "asked.jsonl", *asked) == 1
     assert "--fail-on fails the run for 2 checks marginal" in capsys.readouterr().out
+    assert ElementTree.parse("asked.xml").getroot()[0].get("failures") == "1"
     assert said("run", "silu", *SHORT, "--skip", "shrink", "--output", "timed.jsonl", "--time", "60s") == 0
     assert "PASS  2 marginal findings; everything else agrees" in capsys.readouterr().out
 

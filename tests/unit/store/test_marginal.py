@@ -15,7 +15,8 @@ from cases import verdict_on
 from torch import Tensor
 
 from parity import tolerance
-from parity.core.results import Cause, Measure, Record, Status, Verdict
+from parity.checks.check import Result
+from parity.core.results import Aspect, Cause, Measure, Record, Status, Verdict
 from parity.devices import Call, Fault, resolve
 from parity.engine import suite
 from parity.engine.examine import Examined, examine
@@ -23,10 +24,11 @@ from parity.engine.journal import NoJournal
 from parity.engine.merging import merged
 from parity.engine.options import RunOptions
 from parity.engine.planning import RunPlan
+from parity.engine.tally import is_near
 from parity.findings.causes import gather
 from parity.findings.verdict import RunResult
 from parity.store import marginal, run_file
-from parity.store.rows import End, ItemRow, Run, totals
+from parity.store.rows import Death, End, ItemRow, Run, totals
 
 NEAR, FAR = 3.8e-6, 9e-6  # relative errors of 1.3 and 3.1 budgets of silu in float32
 # Operators, and relative errors of 1.2 to 1.9 budgets of theirs.
@@ -84,6 +86,12 @@ def test_two_of_two_thousand_are_near() -> None:
 
 def test_an_exact_result_is_never_near() -> None:
     assert not verdict_on("neg(float32[2048].between(-3, 3))", partial(scaled, factor=1 + 3e-7)).near
+
+
+@pytest.mark.parametrize("unjudged, said", [(0, True), (1000, True), (1990, False)])
+def test_elements_that_were_not_judged_are_no_witnesses(unjudged: int, said: bool) -> None:
+    m = Measure("out", 1.3, mismatched=1, total=2000, unjudged=unjudged, problem="value")
+    assert is_near(Result(Aspect.FORWARD, Verdict(Status.DRIFT, measure=m, near=True))) is said
 
 
 # ------------------------------------------------------------------------------------------------------- planted faults
@@ -164,10 +172,12 @@ def test_a_fault_spread_over_eight_operators_fails() -> None:
 # ---------------------------------------------------------------------------------------------------- the end of a run
 
 
+ONE = Measure("out", 1.3, mismatched=1, total=100, problem="value")
+
+
 def found(case: str = "f(float32[99])", op: str = "silu", dtype: str = "float32", **more: Any) -> Record:
     """A near finding with its cause."""
-    m = Measure("out", 1.3, mismatched=1, total=100, problem="value")
-    made = Record(case, op, dtype, "forward", "drift", reason="1.3 times the budget", measures=(m,), shrunk=case, count=1)
+    made = Record(case, op, dtype, "forward", "drift", reason="1.3 times the budget", measures=(ONE,), shrunk=case, count=1)
     return replace(made, cause=Cause(f"aten::{op}", "values"), near=(case,), **more)
 
 
@@ -205,6 +215,10 @@ OTHER = found("f(float32[98].normal(seed=8))")
         pytest.param([found(), replace(OTHER, near=())], [item(drift=2)], id="and one that is not near"),
         pytest.param([found(), replace(found("g"), near=(), known="k")], [item(drift=2)], id="and one that is known"),
         pytest.param([replace(found(), measures=(Measure("out", 3.0),))], [item()], id="a mark that its error contradicts"),
+        pytest.param([replace(found(), count=2)], [item(drift=2)], id="a mark without one of its cases"),
+        pytest.param([replace(found(), shrunk="", near=("f(float32[9])",))], [item()], id="a mark of another case"),
+        pytest.param([replace(found(), measures=(replace(ONE, mismatched=2),))], [item()], id="more elements than one"),
+        pytest.param([replace(found(), measures=(replace(ONE, problem="lean"),))], [item()], id="what elements share"),
         pytest.param([found(), found(op="mish", gone=True)], [item(), item("mish", drift=0)], id="one that was not reproduced"),
         pytest.param([found()], [item(judged=999)], id="more than one of a thousand elements"),
         pytest.param([found()], [item(drift=2)], id="a check that drifts without a record"),
@@ -222,6 +236,25 @@ def test_a_large_run_may_have_as_many_as_an_honest_device() -> None:
     ops = [*OPS][:4]
     assert statuses([found(op=op) for op in ops], [item(op, agree=50_000) for op in ops]) == {"marginal"}
     assert statuses([found(op=op) for op in ops], [item(op, agree=30_000) for op in ops]) == {"drift"}
+
+
+def test_operators_with_one_cause_are_one_operator() -> None:
+    """Rows of other sources and modules call the same kernel: each of them alone would be marginal."""
+    ops = "silu", "opinfo:nn.functional.silu", "module:SiLU"
+    items = [item(op, agree=60_000) for op in ops]
+    records = [found(f"f(float32[{n}].normal(seed={n}))", op) for n, op in enumerate(ops, 97)]
+    assert statuses(records, items) == {"marginal"}
+    one = [replace(r, cause=Cause("aten::silu", "values")) for r in records]
+    assert statuses(one, items) == {"drift"}
+    assert statuses(one[:1], items[:1]) == {"marginal"}
+
+
+def test_an_operator_that_ended_a_process_drifts() -> None:
+    """Known or not."""
+    for op, then in (("silu", "drift"), ("mish", "marginal")):
+        death = Death(op, "float16", "g(float16[9])", how="crash", blame="device", known="k")
+        records, _ = marginal.settled([found()], [item()], [death])
+        assert [r.status for r in records] == [then]
 
 
 def test_a_known_finding_stays_what_it_is() -> None:
