@@ -21,6 +21,7 @@ OF_PROJECT = ("device", "profile", "effort", "known", "setup", "faults", "fail_o
 SETTLED = "parity_settled"  # of a worker's input: these options as the controller has them
 OF_INI = (*DEFAULTS, "known")  # what pytest's ini file had in the version before
 LARGEST_INI = 1 << 20  # bytes
+SUITE, OF_SUITE = Path("conformance", "test_operators.py"), "parity_item"  # the file of a suite, and a word that it holds
 # Where pytest looks for its settings, and parity for its own -> what the file must hold, one of these.
 INI_FILES = {
     "pytest.toml": ("",), "pytest.ini": ("",), ".pytest.ini": ("",),
@@ -76,7 +77,7 @@ def _check_root(config: pytest.Config) -> None:
     here = config.invocation_params.dir
     flags = [o.pytest_flag for o in OPTIONS if o.in_pytest and o.metavar == "FILE"] + ["--parity-output"]
     paths = [(flag, path) for flag, path in itertools.pairwise(given) if flag in flags and (here / path).exists()]
-    own = next((p for p in (here, *here.parents) if any(_is_ini(p / name, words) for name, words in INI_FILES.items())), None)
+    own = next((p for p in (here, *here.parents) if any(_holds(p / name, words) for name, words in INI_FILES.items())), None)
     chosen = any(a.startswith(("--rootdir", "--config-file", "-c")) for a in given)
     if paths and own is not None and own != config.rootpath and not chosen and not runs_the_suite(config):
         flag, path = paths[0]
@@ -84,8 +85,8 @@ def _check_root(config: pytest.Config) -> None:
         pytest.exit(f"parity: {moved}; write {flag}={path}", returncode=2)
 
 
-def _is_ini(path: Path, words: tuple[str, ...]) -> bool:
-    """Whether a file holds settings."""
+def _holds(path: Path, words: tuple[str, ...]) -> bool:
+    """Whether a file holds one of these words."""
     try:
         content = untrusted.content(path, LARGEST_INI)
     except (OSError, ValueError):  # there is none, or what pytest itself will not read
@@ -197,8 +198,15 @@ def _check_output(config: pytest.Config) -> None:
 
 
 def runs_the_suite(config: pytest.Config) -> bool:
-    """Whether this run is of parity's own suite; other runs under xdist are left alone."""
+    """Whether this run is of parity's suite: its own, or that of another checkout or a copy; other runs under xdist are left
+    alone."""
     from parity.core import resources
 
     suite = resources.folder("conformance").resolve()
-    return any(suite in (p := Path(arg.partition("::")[0]).resolve(), *p.parents) for arg in config.args)
+    paths = (Path(arg.partition("::")[0]).resolve() for arg in config.args)
+    return any(folder == suite or _is_a_suite(folder) for p in paths for folder in (p, *p.parents))
+
+
+def _is_a_suite(folder: Path) -> bool:
+    """Whether a folder is the suite of some parity."""
+    return folder.name == SUITE.parent.name and _holds(folder / SUITE.name, (OF_SUITE,))

@@ -22,6 +22,7 @@ REGIONS = (*PLAIN, "zero", "integers", "large", "tiny", "huge", "Inf", "NaN")
 NEAR_NOT_FINITE = "beside NaN or Inf"  # finite elements of operands that hold others
 CLASS = "class "
 PLACES = frozenset(c + r for c in ("", CLASS) for r in (*REGIONS, NEAR_NOT_FINITE))
+EXTREME = frozenset(("large", "tiny", "huge", "Inf", "NaN", NEAR_NOT_FINITE))  # where errors of any size may leave the range
 FACTOR = 16.0  # by which an error may exceed the known one
 
 
@@ -44,10 +45,12 @@ def joined(extents: Iterable[Extent]) -> Extent:
 
 def exceeds(new: Extent, old: Extent, dtype: str) -> str:
     """In which way an extent goes beyond a known one, in words; empty if it does not. A region that was not met is contained
-    where plain values fail in both. Where results were known to have nothing to do with the truth, they may be anything."""
+    where plain values fail in both, though NaN at plain values is not in a finite error. Where results were known to have
+    nothing to do with the truth, they may be anything."""
     known, plain = dict(old), max((x for k, x in old if k in PLAIN), default=0.0)
     ours = [x for k, x in new if k.removeprefix(CLASS) in PLAIN]
-    fails = (plain > 1.0 or any(CLASS + r in known for r in PLAIN)) and max(ours, default=math.inf) > 1.0
+    misses = _misses_plain(old)
+    fails = (plain > 1.0 or misses) and max(ours, default=math.inf) > 1.0
     anything = 1.0 / (FACTS[dtype].unit_roundoff or 1.0)
     for name, error in new:
         region = name.removeprefix(CLASS)
@@ -57,7 +60,7 @@ def exceeds(new: Extent, old: Extent, dtype: str) -> str:
         most = max(x for k, x in old if not k.startswith(CLASS)) if most >= picture.MOST else most
         if error <= 1.0 or most >= anything:
             continue
-        if name != region and name not in known and (region in known or not fails):
+        if name != region and name not in known and (region in known or not fails or (region in PLAIN and not misses)):
             return f"NaN or Inf differs at values {region}"
         if name == region and (most <= 1.0 or error > FACTOR * most):
             return f"{error:.3g} times the budget at values {region}" + (f", was {most:.3g}" if most > 1.0 else "")
@@ -65,22 +68,32 @@ def exceeds(new: Extent, old: Extent, dtype: str) -> str:
 
 
 def outgrows(new: Extent, here: Extent, every: Extent, dtype: str) -> str:
-    """In which way an extent goes beyond all that is known of its tensor, in words; empty if it does not. At which values a
-    cause was seen, and how large its error was there, is chance of the seed; whether plain values agree, how large the largest
-    error is, and whether NaN and Inf are kept, is not. here, every: what is known in the same tensor, and in all."""
+    """In which way an extent goes beyond all that is known of its tensor, in words; empty if it does not. At which rare values
+    a cause was seen, and how large its error was there, is chance of the seed; whether plain values agree, how large the
+    largest error is, and whether NaN and Inf are kept, is not. here, every: what is known in the same tensor, and in all."""
+    known, alike = dict(here), here or every
     plain = max([x for k, x in here if k in PLAIN] or [x for k, x in every if k in PLAIN], default=0.0)
-    rare = max((x for _, x in here or every), default=0.0)  # Inf where a class differs
-    known, classes = dict(here), {k for k, _ in every if k.startswith(CLASS)}
-    misses = {k.removeprefix(CLASS) for k in classes} & {*PLAIN}
-    fails = bool(classes) or (plain > 1.0 and any(x > 1.0 for k, x in new if k in PLAIN))
-    anything = 1.0 / (FACTS[dtype].unit_roundoff or 1.0)
+    largest = max((x for k, x in alike if not k.startswith(CLASS)), default=0.0)
+    largest_extreme = math.inf if any(k.startswith(CLASS) for k, _ in alike) else largest
+    fails = any(k.startswith(CLASS) for k, _ in every) or (plain > 1.0 and any(x > 1.0 for k, x in new if k in PLAIN))
+    if _misses_plain(here) or plain >= 1.0 / (FACTS[dtype].unit_roundoff or 1.0):
+        return ""
     for name, error in new:
         region = name.removeprefix(CLASS)
-        most = plain if region in PLAIN or name != region else rare
-        if error <= 1.0 or misses or most >= anything or (name in known and name != region):
+        agrees = known.get(region, math.inf) <= 1.0 and CLASS + region not in known
+        if name != region:
+            is_other = agrees if region in EXTREME else region in known or (region in PLAIN and not _misses_plain(every))
+            if name not in known and (is_other or not fails):
+                return f"NaN or Inf differs at values {region}"
             continue
-        if name != region and (known.get(region, math.inf) <= 1.0 or not fails):
-            return f"NaN or Inf differs at values {region}"
-        if name == region and (most <= 1.0 or error > FACTOR * most):
+        most = (
+            (0.0 if agrees else plain) if region in PLAIN else largest if agrees or region not in EXTREME else largest_extreme
+        )
+        if error > 1.0 and (most <= 1.0 or error > FACTOR * most):
             return f"{error:.3g} times the budget at values {region}" + (f", was {most:.3g}" if most > 1.0 else "")
     return ""
+
+
+def _misses_plain(e: Extent) -> bool:
+    """Whether NaN or Inf differs at plain values."""
+    return any(k.startswith(CLASS) and k.removeprefix(CLASS) in PLAIN for k, _ in e)

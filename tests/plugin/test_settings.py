@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,20 @@ def test_the_root_folder_counts_and_for_the_suite_where_it_is_called(configured:
     (inner / "pyproject.toml").write_text('[tool.parity]\ndevice = "cpu"\n')
     assert options(configured, "--rootdir", str(inner))["device"] == "cpu"
     assert options(configured, str(resources.folder("conformance")))["device"] == "sim"
+
+
+@pytest.mark.parametrize("place", ["", "/test_operators.py", "/test_operators.py::test_operator"])
+def test_the_suite_of_another_checkout_has_the_settings_of_where_it_is_called(
+    place: str, configured: pytest.Pytester, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Or it ends green on the wrong device. A folder of the same name with tests of somebody's own is none."""
+    checkout = tmp_path_factory.mktemp("checkout")
+    suite = shutil.copytree(resources.folder("conformance"), checkout / "tests" / "conformance")
+    (checkout / "pyproject.toml").write_text('[tool.parity]\ndevice = "cpu"\n')
+    assert options(configured, f"{suite}{place}")["device"] == "sim"
+    (suite / "test_operators.py").write_text("def test_operator() -> None: ...\n")
+    assert options(configured, f"{suite}{place}")["device"] is not None
+    assert options(configured, f"{suite}{place}")["device"] != "sim"
 
 
 def test_the_ini_file_counts_for_one_version(configured: pytest.Pytester, capfd: pytest.CaptureFixture[str]) -> None:

@@ -255,6 +255,13 @@ def test_an_error_is_compared_with_those_of_its_own_tensor(tensor: str, extent: 
         ({"class huge": math.inf, "NaN": 0.0}, {"class NaN": math.inf}, True),
         ({"class huge": math.inf}, {"0 to 1": 2.0}, True),
         ({"huge": 9.0}, {"huge": 9.0, "class NaN": math.inf}, True),
+        ({"0 to 1": 9.0}, {"0 to 1": 9.0, "class 0 to 1": math.inf}, True),
+        ({"0 to 1": 9.0}, {"0 to 1": 9.0, "class above 1": math.inf}, True),
+        ({"0 to 1": 9.0, "zero": 9.0}, {"0 to 1": 9.0, "class zero": math.inf}, True),
+        ({"0 to 1": 9.0, "huge": 9.0}, {"0 to 1": 9.0, "class huge": math.inf}, False),
+        ({"0 to 1": 9.0, "-1 to 0": 0.0}, {"-1 to 0": 9.0}, True),
+        ({"class NaN": math.inf, "integers": 0.0, "tiny": 0.0}, {"integers": 9.0}, True),
+        ({"class NaN": math.inf, "integers": 0.0, "tiny": 0.0}, {"tiny": 9.0}, True),
     ],
 )
 def test_exploration_fails_where_it_goes_beyond_all_that_is_known(
@@ -267,6 +274,22 @@ def test_exploration_fails_where_it_goes_beyond_all_that_is_known(
     if e.excess(x):
         assert e.sighting(x, date(2026, 1, 1), e.excess(x), strict=True).fails
         assert e.sighting(replace(x, pinned=True), date(2026, 1, 1), e.excess(x)).fails
+
+
+@pytest.mark.parametrize(("subjects", "fails"), [((), False), (("aten::exp", "aten::cos"), True)])
+def test_exploration_compares_with_other_ops_of_the_same_kernel_alone(subjects: tuple[str, ...], fails: bool) -> None:
+    """How large another operator's error is says nothing of this one's."""
+    errors = {"exp": (("0 to 1", 5.0),), "cos": (("0 to 1", 1e6),)}
+    e = entry(members=tuple(Cause(s, "values", ()) for s in subjects))
+    e = replace(e, ops=("exp", "cos"), extent=tuple(Measured("float32", op, "out", x) for op, x in errors.items()))
+    x = Found("exp", "float32", "wrong", "forward", "", "out", (("0 to 1", 1e6),), pinned=False)
+    assert e.sighting(x, date(2026, 1, 1), e.excess(x)).fails is fails
+
+
+def test_nan_in_one_tensor_accepts_no_error_in_another() -> None:
+    e = replace(LARGE, extent=(Measured("float32", "layer_norm", "out", (("class 0 to 1", math.inf),)),))
+    x = Found("layer_norm", "float32", "wrong", "backward", "", "grad[0]", (("0 to 1", 1e6),), pinned=False)
+    assert e.sighting(x, date(2026, 1, 1), e.excess(x)).fails
 
 
 def test_another_environment_is_told_and_a_build_is_none() -> None:
