@@ -221,8 +221,8 @@ def _sendable(o: RunOptions) -> None:
             (path or "").encode()
         except UnicodeEncodeError:
             remedy = "take a path that is" if utf8 else f"this locale has {sys.getfilesystemencoding()} only: set PYTHONUTF8=1"
-            shown = untrusted.named(path or "")
-            raise UsageError(f"{what} '{shown}' is not UTF-8, so that it cannot be sent to a worker; {remedy}") from None
+            why = f"'{untrusted.named(path or '')}' is not UTF-8, so that it cannot be sent to a worker"
+            raise UsageError(f"{what} {why}; {remedy}") from None
 
 
 def _how(o: RunOptions, workers: int) -> str:
@@ -270,8 +270,7 @@ def _compared(o: RunOptions, items: Sequence[suite.Item], workers: int, reporter
     elif code == 1:
         reporter.try_again(how, workers, max(0.0, until - time.monotonic()))
     result = reporter.run.result()
-    little = () if Status.MARGINAL in result.fail_on else result.marginal
-    excused = result.acquitted, result.not_reproduced, little
+    excused = result.acquitted, result.not_reproduced, () if Status.MARGINAL in result.fail_on else result.marginal
     if o.junit_xml and any(excused) and Path(o.junit_xml).is_file():
         from parity.report import junit
 

@@ -146,7 +146,8 @@ def judged_less(items: Sequence[ItemRow], records: Sequence[Record], errors: Seq
         ),
         Part(
             "marginal",
-            f"{plural(len(little), 'finding')} just outside an estimated budget, in few elements and cases: {_first(little)}",
+            f"{plural(len(little), 'finding')} just outside an estimated budget, in few elements and cases: {_first(little)}; "
+            "another --seed looks again, and with --fail-on marginal they fail",
             f"marginal: {Status.MARGINAL.meaning} (no failure)",
             little,
         ),
