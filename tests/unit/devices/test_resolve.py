@@ -103,7 +103,7 @@ def test_a_type_of_devices_can_be_added(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_type_with_a_table_can_be_added_where_torch_does_not_know_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A table is what parity knows of a backend; the devices may come with a package. Until they do, it is told how."""
+    """A table is what parity knows of a backend; the devices may come with a package. Until they do, it is said how."""
     module = importlib.import_module("parity.devices.resolve")
     monkeypatch.setattr(module, "ADDED", {})
     monkeypatch.setattr(module, "USUAL", (*module.USUAL, "mine"))
