@@ -42,6 +42,7 @@ ONLY_PARSED = {
     r"parity prove mutants( .*)?$": "half an hour; minutes for some ops",
     r"parity run .*--tx ": "another machine",
     r"parity run .*standin.py": "a file of the checkout and a C++ compiler; tests/standin has it",
+    r"parity run --device cuda": "an NVIDIA GPU",
     r"parity run --resume ": "a run that was interrupted on this machine",
     r"parity merge ": "runs of all shards; tests/unit/engine/test_merging.py has them",
     r"parity \w+ .*(timm|torchvision|hf|hf-small):": "packages that not everybody has; test_named.py has stubs",
@@ -50,7 +51,7 @@ ONLY_PARSED = {
 SHORT = {"run": ("--list",), "train": ("--steps", "1")}
 OUTSIDE = r"python3 -m venv|\.venv/bin/pip install|pytest -n 4 |python -m pytest -q tests/|\. \.venv/bin/activate"  # the gate's
 OTHERS = ("--index-url", "--runs", "--write")  # of pip and of programs in tests
-PLAIN_TEXT = {"code.md"}  # chapters with a drawing
+PLAIN_TEXT = {"code.md", "reports.md"}  # chapters with a drawing, or with a report of another machine
 # Words that only parity uses, as patterns: report, next to, diverge, missing and reproduced are everybody's.
 PRIVATE = (
     "told",
