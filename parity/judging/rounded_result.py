@@ -107,7 +107,7 @@ class RoundedResult:
         m = v.measure
         if v.status is not Status.DRIFT or m is None or m.problem != "value" or m.certain:
             return False
-        few = 0 < m.mismatched <= max(1, (m.total - m.unjudged) // yardstick.NEAR_OUTSIDE)
+        few = 0 < m.mismatched <= max(1, int((m.total - m.unjudged) / yardstick.NEAR_OUTSIDE))
         estimated = self.tol.ulp is None and self.rule.rounds and (b.scale is None or self.pass_ != "forward")
         if not (few and estimated and (m.share or math.inf) <= yardstick.NEAR and (m.spread or 0.0) <= 1.0):
             return False

@@ -117,7 +117,7 @@ CLOSE = _factor("close", 4.0, "budgets of few samples", "chosen: up to this more
 NEAR = _factor(
     "near", 2.0, "times an estimated budget", "chosen: up to this single elements of few cases are marginal; 1.12 on an H100"
 )
-NEAR_OUTSIDE = int(_factor("few near", 1000.0, "elements of a tensor, of which one may be near", "chosen; of fewer, one alone"))
+NEAR_OUTSIDE = _factor("few near", 1000.0, "elements of a tensor, of which one may be near", "chosen; of fewer, one alone")
 NEAR_OTHERS = _factor(
     "others of a near one", 0.5, "of the budget, root mean square", "chosen: honest errors are a quarter of an estimate or less"
 )

@@ -110,7 +110,7 @@ def test_a_fallback_warns_and_fails_on_demand() -> None:
         bad = failure(torch.sin, X, device=device, fail_on=wanted)
         assert bad.verdicts[0][1].status is Status.FALLBACK
         assert str(bad).startswith("sin float32 on sim: fallback: ran on the CPU: aten::sin")
-    with pytest.raises(UsageError, match="unknown status 'banana' for fail_on; allowed: drift, wrong, "):
+    with pytest.raises(UsageError, match="unknown status 'banana' for fail_on; allowed: drift, marginal, wrong, "):
         assert_parity(torch.sin, X, device=device, fail_on=("banana",))
 
 
