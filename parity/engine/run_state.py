@@ -44,7 +44,7 @@ from parity.store.rows import (
 from parity.store.run_file import Writer
 
 SCRIPTS = Path(RunOptions().findings)
-KEPT = 1024  # rows of parts, besides two of each item, from which on those of an item are summed up
+KEPT = 1024  # rows of parts, next to two of each item, from which on those of an item are summed up
 INTERRUPTED = "interrupted"  # how a run was stopped by Ctrl-C
 
 

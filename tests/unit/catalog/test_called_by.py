@@ -14,7 +14,7 @@ from parity.catalog.lookup import called_by
         ("softmax", "torch.nn.functional.softmax"),
         ("attention_packed", "torch.nn.functional.scaled_dot_product_attention"),
         ("attention_autocast", "torch.nn.functional.scaled_dot_product_attention"),  # given to a function that casts
-        ("attention_dropout", "torch.nn.functional.scaled_dot_product_attention"),  # with a factory beside it
+        ("attention_dropout", "torch.nn.functional.scaled_dot_product_attention"),  # and a factory next to it
         ("conv1d_of", "torch.nn.functional.conv1d"),
         ("lstm_packed", "torch.lstm"),
         ("reflection_pad1d", "torch.ops.aten.reflection_pad1d"),

@@ -152,12 +152,12 @@ def test_the_controller_of_a_long_run_keeps_no_more_with_each_part(tmp_path: Pat
         for k in range(40):
             item = ItemRow("exp", "float32", 2, {"forward": {"agree": 2}}, {"forward": k / 40}, judged=5, round=k)
             power = Power("exp", "float32", "forward", "half", {"seen": 1}, ("why",))
-            told = {
+            given = {
                 "rows": [run_file.encode(power), run_file.encode(item)],
                 "findings": [],
                 "features": pack([{f"{k}"}, {"a"}]),
             }
-            part = run.take(told)
+            part = run.take(given)
             assert part is not None
             run.store(part)
         assert len(run.items) == len(run.power) == 40 or kept == 3

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from commands import said as told
+from commands import said
 
 from parity.core import project
 from parity.core.backends.mps import KEY
@@ -113,7 +113,7 @@ def test_the_process_is_left_as_it_was() -> None:
 
 def test_the_command_says_graphs_minutes_memory_and_sources(capfd: pytest.CaptureFixture[str]) -> None:
     """The last line is what it comes to."""
-    code, out, _ = told(capfd, "prove", "cost", "softmax", "--dtype", "float32,float16", "--examples", "3", "--profile", "mac")
+    code, out, _ = said(capfd, "prove", "cost", "softmax", "--dtype", "float32,float16", "--examples", "3", "--profile", "mac")
     assert code == 0
     lines = out.splitlines()
     assert lines[0].startswith("mac profile: 2 of 2 op x dtype pairs on sim:mps, ")
@@ -121,7 +121,7 @@ def test_the_command_says_graphs_minutes_memory_and_sources(capfd: pytest.Captur
     assert [x.split(" cores")[0] for x in lines if " cores, " in x][:3] == ["3", "8", "12"]
     assert "pytorch/pytorch#184779" in out
     assert lines[-1].startswith("MODELLED  ")
-    assert told(capfd, "prove", "cost", "sofmax")[0] == 2
+    assert said(capfd, "prove", "cost", "sofmax")[0] == 2
 
 
 def test_the_profile_of_the_settings_is_modelled_and_no_limit_of_time(
@@ -130,9 +130,9 @@ def test_the_profile_of_the_settings_is_modelled_and_no_limit_of_time(
     (tmp_path / "pyproject.toml").write_text('[tool.parity]\nprofile = "mac"\n')
     monkeypatch.delenv(project.FILE, raising=False)
     monkeypatch.chdir(tmp_path)
-    code, out, _ = told(capfd, "prove", "cost", "exp", "--dtype", "float32", "--examples", "2")
+    code, out, _ = said(capfd, "prove", "cost", "exp", "--dtype", "float32", "--examples", "2")
     assert (code, out.partition(" ")[0]) == (0, "mac")
-    code, _, err = told(capfd, "prove", "cost", "exp", "--time", "5m")
+    code, _, err = said(capfd, "prove", "cost", "exp", "--time", "5m")
     assert (code, "a limit of time is not modelled" in err) == (2, True)
 
 
@@ -153,7 +153,7 @@ ASKED = ("softmax", "--dtype", "float32", "--examples", "3", "--profile", "mac")
 
 def test_what_was_measured_on_a_mac_takes_the_place_of_the_table(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """And the run is modelled on that machine; without the archive all is as before."""
-    code, out, _ = told(capfd, "prove", "cost", archived(tmp_path), *ASKED)
+    code, out, _ = said(capfd, "prove", "cost", archived(tmp_path), *ASKED)
     lines = out.splitlines()
     assert code == 0
     assert "Costs, measured on mps (Apple M4), macOS 15.5 (24F74), torch 2.13.0: low, middle, high" in lines
@@ -165,7 +165,7 @@ def test_what_was_measured_on_a_mac_takes_the_place_of_the_table(capfd: pytest.C
     assert {n for n, c in costs.items() if c == cost.costs()[n]} == {"check", "start", "process"}  # nothing measures these
     here, there = (cost.modelled(made, cost.MACHINES[0], t).queued[1] for t in (cost.costs(), costs))
     assert there > here + 9 * len(made.keys)
-    assert "measured on" not in told(capfd, "prove", "cost", *ASKED)[1]
+    assert "measured on" not in said(capfd, "prove", "cost", *ASKED)[1]
 
 
 @pytest.mark.parametrize(
@@ -180,12 +180,12 @@ def test_what_was_measured_on_a_mac_takes_the_place_of_the_table(capfd: pytest.C
 def test_an_archive_without_costs_is_one_sentence(
     capfd: pytest.CaptureFixture[str], tmp_path: Path, more: dict[str, object], why: str
 ) -> None:
-    code, _, err = told(capfd, "prove", "cost", archived(tmp_path, **more), *ASKED)
+    code, _, err = said(capfd, "prove", "cost", archived(tmp_path, **more), *ASKED)
     assert (code, err.count("\n")) == (2, 1)
     assert why in err
 
 
 def test_one_archive_that_is_there(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    code, _, err = told(capfd, "prove", "cost", "gone.zip", *ASKED)
+    code, _, err = said(capfd, "prove", "cost", "gone.zip", *ASKED)
     assert (code, "cannot read gone.zip: No such file or directory" in err) == (2, True)
-    assert "name one archive" in told(capfd, "prove", "cost", "a.zip", "b.zip", *ASKED)[2]
+    assert "name one archive" in said(capfd, "prove", "cost", "a.zip", "b.zip", *ASKED)[2]
