@@ -56,7 +56,9 @@ def end_with(parent: int) -> None:
 
 def note(folder: Path, worker: str) -> None:
     """Write the number of this process where the sentinel, and who interrupts the run, look for it."""
-    (folder / f"{PIDS}{worker}").write_text(str(os.getpid()))
+    keep_folder(folder)
+    with contextlib.suppress(OSError):  # the process ends by itself when its parent does, only later
+        (folder / f"{PIDS}{worker}").write_text(str(os.getpid()))
 
 
 def keep_folder(folder: Path) -> None:

@@ -308,6 +308,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> None:
         from parity.engine import journal
 
         worker: dict[str, Any] = item.config.workerinput  # type: ignore[attr-defined]  # xdist's
+        parent.keep_folder(Path(worker["parity_rundir"]))
         (Path(worker["parity_rundir"]) / f"journal-{worker['workerid']}{journal.FULL}").touch()
         os._exit(journal.LOST)
 

@@ -331,7 +331,7 @@ def _pytest(o: RunOptions, workers: int, reporter: Any, done: Collection[str] = 
         ended: int | pytest.ExitCode
         try:
             with processes.only_our_plugins(), _xml(o.junit_xml) as xml:
-                ended = pytest.main([*args, *(["--junit-xml", str(xml)] if xml else [])], plugins=[reporter])
+                ended = _main([*args, *(["--junit-xml", str(xml)] if xml else [])], reporter)
                 if xml and reporter.run.explains_later and reporter.run.failed is None and xml.is_file():
                     from parity.report import junit
 
@@ -349,6 +349,19 @@ def _pytest(o: RunOptions, workers: int, reporter: Any, done: Collection[str] = 
     if ended not in set(pytest.ExitCode):
         return int(ended)
     return int(reporter.run.result().exit_code)
+
+
+def _main(args: Sequence[str], reporter: Any) -> int:
+    """What pytest ends with. It is started once more where the folder of temporary files went away before it had begun."""
+    import pytest
+
+    try:
+        return pytest.main([*args], plugins=[reporter])
+    except FileNotFoundError:
+        if Path(tempfile.gettempdir()).is_dir():
+            raise
+    parent.keep_folder(Path(tempfile.gettempdir()))
+    return pytest.main([*args], plugins=[reporter])
 
 
 def _arguments(o: RunOptions, workers: int) -> list[str]:

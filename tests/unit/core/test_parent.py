@@ -82,3 +82,9 @@ def test_ctrl_c_is_a_persons_only_where_it_can_come_from_one() -> None:
         assert not processes.asked_to_stop(KeyboardInterrupt())
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def test_the_number_of_a_process_is_noted_in_a_folder_that_was_cleaned_up(tmp_path: Path) -> None:
+    """A worker that found its folder gone ended the run with a traceback of xdist."""
+    parent.note(tmp_path / "gone" / "run", "gw0")
+    assert [p.read_text() for p in (tmp_path / "gone" / "run").iterdir()] == [str(os.getpid())]

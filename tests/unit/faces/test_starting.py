@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import execnet
 import pytest
 
+from parity.faces import running
 from parity.faces.survival import STARTS, persistent
 
 
@@ -72,3 +74,30 @@ def test_one_that_is_gone_after_it_was_known_leaves_its_name(group: Any) -> None
 
     assert persistent(start, group)(execnet.XSpec("popen//id=gw0")).id == "gw0"
     assert [g for g in group if g.id == "gw0"] == [tries[-1]]
+
+
+@pytest.mark.parametrize("gone", [True, False], ids=["temporary folder gone", "another file missing"])
+def test_pytest_starts_again_where_its_temporary_folder_went_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gone: bool
+) -> None:
+    """It opens files there before its first hook. A file that is missing for another reason is an error at once."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    calls: list[Sequence[str]] = []
+
+    def fails_once(args: Sequence[str], plugins: object) -> int:
+        calls.append(args)
+        if len(calls) == 1:
+            if gone:
+                folder.rmdir()
+            raise FileNotFoundError(2, "No such file or directory")
+        return int(not folder.is_dir())
+
+    monkeypatch.setattr(pytest, "main", fails_once)
+    if gone:
+        assert running._main(["--this"], None) == 0
+    else:
+        with pytest.raises(FileNotFoundError):
+            running._main(["--this"], None)
+    assert calls == [["--this"]] * (1 + gone)
