@@ -1,15 +1,13 @@
 """How many small changes of parity's own code do its tests see? A sign, a limit, a lost branch, one at a time, each in a copy.
 
     python tests/bench/mutated.py --list                                        # the 60 changes that are drawn
-    python tests/bench/mutated.py -o seen.jsonl --stage control -j 8            # the mirrored tests on unchanged code: all pass
-    python tests/bench/mutated.py -o seen.jsonl --stage mirrored -j 8           # each change, by the tests of its own module
-    python tests/bench/mutated.py -o seen.jsonl --stage control-all -n 4        # the README's command on unchanged code
+    python tests/bench/mutated.py -o seen.jsonl -j 8                            # each change, by the tests of its own module
     python tests/bench/mutated.py -o seen.jsonl --stage all --range 0:30 -j 4 -n 4  # what these left, by the README's command
     python tests/bench/mutated.py -o seen.jsonl --summary
 
-A change is seen where tests fail that pass on unchanged code. What has an answer in the file is not asked again. A run that is
-stopped at its limit (--limit, seconds), or that ends without tests, has no answer: it counts neither as seen nor as unseen, and
-is asked again by the next call.
+The same tests run on unchanged code first, and those that fail there are left out. What has an answer in the file is not asked
+again. A run that is stopped at its limit (--limit, seconds), or that ends without tests, has no answer: it counts neither as
+seen nor as unseen, and is asked again by the next call.
 """
 
 from __future__ import annotations
@@ -36,8 +34,7 @@ from typing import Any
 REPO = Path(__file__).parents[2]
 FOLDERS = ("judging", "checks", "store", "engine")
 LEFT_OUT = (".git", ".venv", "__pycache__", ".*_cache", "parity-run-*")
-CONTROL = {"mirrored": "control", "all": "control-all"}  # of each stage: the same tests on unchanged code
-STAGES = ("control", "mirrored", "control-all", "all")
+STAGES = ("mirrored", "all")
 SIGNS = {ast.Add: "-", ast.Sub: "+"}
 LIMITS = {ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">"}
 
@@ -102,23 +99,22 @@ def drawn(number: int, seed: int) -> list[Change]:
     return [c for three in zip(*kinds.values(), strict=False) for c in three][:number]
 
 
-def asked(change: Change, stage: str, workers: int, limit: float) -> dict[str, Any]:
-    """What the tests of a stage say of a change, in a copy of the tree."""
+def failures(tests: list[str], change: Change | None, workers: int, limit: float, left_out: Sequence[str]) -> dict[str, Any]:
+    """The tests that fail in a copy of the tree: all of them where nothing is changed, else the first."""
     with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryDirectory() as outside:
         copy = Path(scratch, "copy")
         shutil.copytree(REPO, copy, ignore=shutil.ignore_patterns(*LEFT_OUT))
         subprocess.run(["git", "init", "-q"], cwd=copy, check=True)
-        if stage in CONTROL:
+        if change:
             file = copy / change.path
             file.write_bytes(change.made(file.read_bytes()))
-        paths, spread = ([], workers) if stage.endswith("all") else (change.mirrored, 0)
-        command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", str(spread), "-p", "no:cacheprovider", *paths]
+        command = [sys.executable, "-m", "pytest", "-q", "-n", str(workers), *(["-x"] if change else []), *tests]
         begun = time.monotonic()
-        surroundings = {**os.environ, "PYTHONPATH": str(copy), "TMPDIR": outside}
+        places = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p and Path(p).resolve() != REPO]
         with subprocess.Popen(
-            command,
+            [*command, *(f"--deselect={test}" for test in left_out)],
             cwd=copy,
-            env=surroundings,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(copy), *places]), "TMPDIR": outside},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -130,28 +126,22 @@ def asked(change: Change, stage: str, workers: int, limit: float) -> dict[str, A
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 text, code = process.communicate()[0], None
-    by = re.findall(r"^(?:FAILED|ERROR) (\S+)", text, re.M)
-    answer = "not seen" if code == 0 else "seen" if by and code in (1, 2) else "no answer"
+        told = copy / ".pytest_cache/v/cache/lastfailed"
+        failed = sorted(json.loads(told.read_text())) if code in (1, 2) and told.exists() else []
+    answer = "not seen" if code == 0 else "seen" if failed else "no answer"
     return {
-        "stage": stage, "change": vars(change), "answer": answer, "by": by[:3], "code": code,
+        "answer": answer, "by": failed, "code": code,
         "seconds": round(time.monotonic() - begun, 1), "tail": text[-300:] if answer == "no answer" else "",
     }  # fmt: skip
 
 
 def summary(rows: Sequence[dict[str, Any]], number: int) -> str:
-    """The counts of a file: the last answer to each question holds. Tests that do not pass on unchanged code see nothing."""
-    last = {(r["index"], r["stage"]): r["answer"] for r in rows}
+    """The counts of a file: the last answer to each question holds."""
+    last = {(r["index"], r["stage"]): r["answer"] for r in rows if "index" in r}
     lines = [f"{stage}: {dict(Counter(a for (_, s), a in last.items() if s == stage))}" for stage in STAGES]
-    noticed = {i for (i, stage), answer in last.items() if stage in CONTROL and answer == "seen"}
-    seen = {
-        i for i in noticed for stage, control in CONTROL.items()
-        if last.get((i, stage)) == "seen" and last.get((0 if stage == "all" else i, control)) == "not seen"
-    }  # fmt: skip
-    unseen = sorted(i for (i, stage), answer in last.items() if stage == "all" and answer == "not seen" and i not in noticed)
-    left = sorted(noticed - seen)
-    without = f" (without a control that passes: {left})" if left else ""
-    still = number - len(seen) - len(unseen)
-    return "\n".join([*lines, f"seen {len(seen)} of {number}; not seen {unseen}; open {still}{without}"])
+    seen = {i for (i, _), answer in last.items() if answer == "seen"}
+    unseen = sorted(i for (i, stage), answer in last.items() if stage == "all" and answer == "not seen" and i not in seen)
+    return "\n".join([*lines, f"seen {len(seen)} of {number}; not seen {unseen}; open {number - len(seen) - len(unseen)}"])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -170,26 +160,47 @@ def main(arguments: Sequence[str] | None = None) -> int:
     o = parser.parse_args(arguments)
     all_of_them = drawn(o.count, o.seed)
     rows = [json.loads(line) for line in o.output.read_text().splitlines()] if o.output.exists() else []
-    if stale := [r["index"] for r in rows if r["index"] < len(all_of_them) and r["change"] != vars(all_of_them[r["index"]])]:
+    known = [r for r in rows if r.get("index", len(all_of_them)) < len(all_of_them)]
+    if stale := [r["index"] for r in known if r["change"] != vars(all_of_them[r["index"]])]:
         parser.error(
             f"{o.output} is of other changes or another state of the code, first at {stale[0]}; name another file with -o"
         )
     if o.list:
         print("\n".join(f"{i:3} {c.kind:6} {c.path}:{c.line}  {c.new}" for i, c in enumerate(all_of_them)))
         return 0
-    if not o.summary:
-        done = {(r["index"], r["stage"]): r["answer"] for r in rows if r["answer"] != "no answer"}
-        first, _, end = o.range.partition(":")
-        chosen = range(len(all_of_them))[int(first or 0) : int(end or len(all_of_them))]
-        if o.stage == "control-all":
-            chosen = range(1)
-        asks = [i for i in chosen if o.stage != "all" or done.get((i, "mirrored")) == "not seen"]
-        with ThreadPoolExecutor(o.j) as pool, o.output.open("a") as file:
-            runs = {pool.submit(asked, all_of_them[i], o.stage, o.n, o.limit): i for i in asks if (i, o.stage) not in done}
+    if o.summary:
+        print(summary(rows, len(all_of_them)))
+        return 0
+    done = {(r["index"], r["stage"]): r["answer"] for r in known if r["answer"] != "no answer"}
+    first, _, end = o.range.partition(":")
+    chosen = range(len(all_of_them))[int(first or 0) : int(end or len(all_of_them))]
+    asks = [i for i in chosen if (i, o.stage) not in done]
+    tests = {i: all_of_them[i].mirrored for i in asks}
+    if o.stage == "all":
+        tests = {i: [] for i in asks if done.get((i, "mirrored")) == "not seen"}
+    workers = o.n if o.stage == "all" else 0
+    fail = {tuple(r["tests"]): r["by"] for r in rows if "tests" in r and r["answer"] != "no answer"}
+    with ThreadPoolExecutor(o.j) as pool, o.output.open("a") as file:
+
+        def answers(asked: dict[Any, tuple[list[str], Change | None]]) -> Iterator[tuple[Any, dict[str, Any]]]:
+            runs = {pool.submit(failures, *of, workers, o.limit, fail.get(tuple(of[0]), ())): key for key, of in asked.items()}
             for run in as_completed(runs):
-                rows.append({"index": runs[run], **run.result()})
-                print(json.dumps(rows[-1]), file=file, flush=True)
-                print(runs[run], rows[-1]["answer"], *rows[-1]["by"], f"{rows[-1]['seconds']} s", flush=True)
+                yield runs[run], run.result()
+
+        def write(row: dict[str, Any], what: str) -> None:
+            rows.append(row)
+            print(json.dumps(row), file=file, flush=True)
+            print(what, row["answer"], *row["by"][:3], f"{row['seconds']} s", flush=True)
+
+        unchanged: dict[Any, tuple[list[str], Change | None]] = {
+            tuple(of): (of, None) for of in tests.values() if tuple(of) not in fail
+        }
+        for key, row in answers(unchanged):
+            write({"tests": list(key), **row}, f"unchanged, {' '.join(key) or 'all tests'}:")
+            if row["answer"] != "no answer":
+                fail[key] = row["by"]
+        for i, row in answers({i: (of, all_of_them[i]) for i, of in tests.items() if tuple(of) in fail}):
+            write({"index": i, "stage": o.stage, "change": vars(all_of_them[i]), **row}, str(i))
     print(summary(rows, len(all_of_them)))
     return 0
 

@@ -337,25 +337,12 @@ def test_mutated_draws_each_kind_alike_and_more_of_them_begin_alike(capsys: pyte
     assert all((bench.REPO / test).exists() for c in bench.drawn(60, 1) for test in c.mirrored)
 
 
-def test_mutated_counts_as_seen_only_what_tests_see_that_pass_on_unchanged_code() -> None:
+def test_mutated_counts_what_is_seen_by_either_stage_and_as_unseen_only_what_all_tests_leave() -> None:
     bench = loaded("mutated")
-
-    def row(index: int, stage: str, answer: str) -> dict[str, Any]:
-        return {"index": index, "stage": stage, "answer": answer}
-
-    rows = [
-        *(row(i, "control", "not seen") for i in (0, 1)),
-        *(row(i, "mirrored", "seen") for i in (0, 2)),  # of 2 there is no control
-        row(1, "mirrored", "not seen"),
-        row(1, "all", "not seen"),
-        row(3, "control", "seen"),
-        row(3, "mirrored", "seen"),
-        row(4, "all", "seen"),
-    ]
-    last = bench.summary(rows, 6).splitlines()[-1]
-    assert last == "seen 1 of 6; not seen [1]; open 4 (without a control that passes: [2, 3, 4])"
-    last = bench.summary([*rows, row(0, "control-all", "not seen"), row(2, "control", "not seen")], 6).splitlines()[-1]
-    assert last == "seen 3 of 6; not seen [1]; open 2 (without a control that passes: [3])"
+    answers = [(0, "mirrored", "seen"), (1, "mirrored", "not seen"), (1, "all", "not seen"), (2, "mirrored", "not seen")]
+    rows = [{"index": i, "stage": stage, "answer": answer} for i, stage, answer in [*answers, (3, "all", "seen")]]
+    last = bench.summary([{"tests": [], "answer": "seen", "by": ["a"]}, *rows], 5).splitlines()[-1]
+    assert last == "seen 2 of 5; not seen [1]; open 2"
 
 
 @pytest.mark.slow
@@ -365,9 +352,12 @@ def test_mutated_asks_the_tests_of_the_changed_module_in_a_copy() -> None:
     file = "parity/judging/budget.py"
     source = (bench.REPO / file).read_bytes()
     broken = next(c for c in bench.changes(file, source) if c.kind == "sign")
-    assert bench.asked(broken, "control", 1, 300)["answer"] == "not seen"
-    told = bench.asked(broken, "mirrored", 1, 300)
+    told = bench.failures(broken.mirrored, broken, 0, 300, ())
     assert told["answer"] == "seen"
+    assert (
+        bench.failures(broken.mirrored, broken, 0, 300, told["by"])["by"] != told["by"]
+    )  # those that fail unchanged are left out
+    assert bench.failures(broken.mirrored, None, 0, 300, ())["answer"] == "not seen"
     assert (bench.REPO / file).read_bytes() == source
 
 
