@@ -6,7 +6,8 @@ of the same kind (status) in the same check or, if the check has no partner, in 
 each run unless seed and profile are equal. It does not matter what the earlier run had instead: agreement, a refusal, a
 fallback, nothing, or a finding of another kind (a crash that became `wrong` is new to users who worked around the crash). The
 exception is a change from `wrong` to `drift`, which is an improvement. What was marginal and drifts now is a regression, whose
-reason says if it is no farther from its budget; the other way round it is eased.
+reason says if it is no farther from its budget; the other way round it is eased. What agreed and is marginal now fails no more
+than errors that grew, with which it is listed.
 
 Errors that grew or shrank inside their budgets are `parity.history.drift`, times `parity.history.pace`; `parity.history.change`
 has the groups, and gathers the changes by cause.
@@ -169,9 +170,23 @@ def _changes(
     named = [(Group.REGRESSED, c) for c in regressed] + [(Group.LOST, c) for c in lost] + [(Group.EASED, c) for c in eased]
     named += [(Group.SUPPORTED, c) for c in gained] + [(Group.FIXED, c) for c in fixed]
     named += [(Group.INCOMPARABLE, c) for c in silent if c not in set(eased)]
+    if before.header.profile == after.header.profile:  # another one draws other cases
+        named += [(Group.WORSE, c) for c in _marginal(cells_before, cells_after, after)]
+        less = _marginal(cells_after, cells_before, before)
+        named += [(Group.BETTER, replace(c, before=c.after, after=c.before)) for c in less]
     for word, some in (("first", undrawn), ("second", cleared)):
         named += [(Group.INCOMPARABLE, replace(c, reason=OTHER_PROFILE.format(word))) for c in some]
     return [replace(c, group=_group(g, c)) for g, c in named]
+
+
+def _marginal(had: Mapping[Cell, Counter[str]], has: Mapping[Cell, Counter[str]], run: Run) -> list[Change]:
+    """Cells that agreed in `had` and in `has`, those of this run, are marginal. Which of their cases agreed nobody stored."""
+    near = {_cell(r): r for r in reversed(run.records) if r.status == Status.MARGINAL}
+    return [
+        Change(*cell, near[cell].shrunk or near[cell].case, str(Status.AGREE), str(Status.MARGINAL), paired=False)
+        for cell in sorted(near.keys() & has.keys())
+        if _clean(had.get(cell)) and not had[cell][Status.MARGINAL] and not _findings(has[cell])
+    ]
 
 
 def _not_drawn(appeared: Iterable[Change], before: Mapping[Cell, Counter[str]]) -> tuple[Change, ...]:

@@ -154,6 +154,24 @@ def test_drift_that_is_marginal_now_is_eased_and_not_fixed() -> None:
     assert (words(diff, Group.EASED), of(diff, Group.FIXED)) == ([("a", "drift", "marginal", False)], ())
 
 
+def test_what_agreed_and_is_marginal_now_is_named_and_fails_nothing() -> None:
+    """And the other way round; what was marginal before, or is new, or of another profile, is no change."""
+    little = replace(NEAR, status="marginal", shrunk="least")
+    had, has = run(items=(item(agree=9),)), run(little, items=(item(agree=8, marginal=1),))
+    diff = compare(had, has)
+    assert (words(diff, Group.WORSE), list(diff.groups)) == ([("least", "agree", "marginal", False)], [Group.WORSE])
+    assert (diff.exit_code(), diff.exit_code([Group.WORSE])) == (0, 1)
+    back = compare(has, had)
+    assert (words(back, Group.BETTER), list(back.groups)) == ([("least", "marginal", "agree", False)], [Group.BETTER])
+    assert list(compare(has, has).groups) == []
+    assert list(compare(had, replace(has, header=replace(HEADER, profile="mac"))).groups) == []
+    assert list(
+        compare(run(record("a"), items=(item("sub", agree=3),)), run(little, items=(item("sub", agree=3),))).groups
+    ) == [Group.WORSE]
+    with_findings = run(replace(little, shrunk=""), record("c", "wrong"), items=(item(agree=7, marginal=1, wrong=1),))
+    assert list(compare(had, with_findings).groups) == [Group.REGRESSED]
+
+
 def test_other_inputs_are_another_check() -> None:
     diff = compare(run(record("a", digest="1")), run(record("a", digest="2")))
     assert (diff.paired, diff.only_before, diff.only_after, diff.exit_code()) == (0, 1, 1, 0)
