@@ -4,9 +4,9 @@
 Bugs of the zoo are planted on the simulated device all at once, and two faults that strike by chance. One run of the ops that
 reach them finds what it finds, `parity known add` accepts all of it, and then the same ops run again: N times with the same
 seed, all of which must end with 0, and N times with other seeds, 18 in 20 of which should. A bug that the first run missed
-altogether fails them rightly; with --first N that run draws more cases. Printed are the exit codes, what was new where it was
-not 0, and what a run takes with and without the file. With --further N, N runs follow with one more bug each in the same ops or
-in others, which must all end with 1.
+altogether fails them rightly; with --first N that run draws more cases. It is resumed until all causes were looked for.
+Printed are the exit codes, what was new where it was not 0, and what a run takes with and without the file. With --further N, N
+runs follow with one more bug each in the same ops or in others, which must all end with 1.
 
 `--matrix [KIND ...]` asks whether a known finding hides itself alone: each of 12 kinds of faults of `exp` is known in turn, and
 each of them is planted with it. Printed is a row for each known one: `+` for a new fault that fails, `.` for one that does not
@@ -40,9 +40,12 @@ from parity.engine.journal import NoJournal
 from parity.engine.options import RunOptions
 from parity.engine.planning import RunPlan
 from parity.findings import known_entries, known_file
+from parity.findings.causes import gather
 from parity.findings.known import Environment, Known
+from parity.findings.standing import new_of
+from parity.store import run_file
 from parity.store.code import Code
-from parity.store.rows import Header, Run
+from parity.store.rows import GROWN, Header, Run
 from parity.zoo.subjects import load, select
 
 FAULTS = """
@@ -63,12 +66,14 @@ PRINT = Fingerprint("0", "2.13.0", "", "3.11", "Linux 6.8", "x86_64", "sim", "si
 
 @dataclass(frozen=True)
 class Ended:
-    """How one run ended. line: what it said of known findings; new: the causes that it listed as new, or what failed."""
+    """How one run ended. line: what it said of known findings; new: the causes that it listed as new, or what failed; whole:
+    whether it looked for all causes."""
 
     code: int
     seconds: float
     line: str
     new: tuple[str, ...]
+    whole: bool = True
 
 
 def reached(patterns: Sequence[str]) -> list[tuple[Any, list[str]]]:
@@ -107,7 +112,19 @@ def parity(*args: str, folder: Path) -> Ended:
     new = tuple(x.strip() for x in done.stdout.splitlines() if re.match(r"[ABCR] \[|  GROWN|  EXPIRED", x))
     if done.returncode not in (0, 1):
         new += (done.stderr.strip()[-300:],)
-    return Ended(done.returncode, time.monotonic() - began, line, new)
+    return Ended(done.returncode, time.monotonic() - began, line, new, "no cause was looked for" not in done.stdout)
+
+
+def details(path: Path) -> list[str]:
+    """What no entry accepts, and what has grown: op, dtype, pass, status, least case and reason of each."""
+    run = run_file.read(path, partial=True)
+    lines = [
+        f"{c.cause.id}: {r.op} {r.dtype} {r.aspect} {r.status}, {(r.shrunk or r.case)[:100]}: {r.reason[:80]}; {r.extent}"
+        for c in gather(*new_of(run))
+        for r in c.records[:2]
+    ]
+    grown = (s for s in run.known if s.state == GROWN)
+    return lines + [f"{'fails' if s.fails else 'green'} {s.id}: {s.op} {s.dtype} {s.aspect} {s.why[:100]}" for s in grown]
 
 
 # ------------------------------------------------------------------------------------------------ one fault hides another
@@ -240,7 +257,13 @@ def runs(o: argparse.Namespace, folder: Path) -> int:
     first = parity(
         "run", *rows, *planted("faults.py", ids), *many, *deeper, "--seed", o.seed, "--output", "first.jsonl", folder=folder
     )
-    print(f"{len(ids)} bugs, {len(rows)} ops; first run: {len(first.new)} causes, {first.seconds:.0f} s, code {first.code}")
+    print(
+        f"{len(ids)} bugs, {len(rows)} ops; first run: {len(first.new)} causes, {first.seconds:.0f} s, code {first.code}",
+        flush=True,
+    )
+    while not first.whole:
+        first = parity("run", "--resume", "first.jsonl", "--setup", "faults.py", *many, folder=folder)
+        print(f"resumed: {len(first.new)} causes, {first.seconds:.0f} s, code {first.code}", flush=True)
     added = parity("known", "add", "first.jsonl", "--reason", REASON, folder=folder)
     text = (folder / "parity-known.toml").read_text() if added.code == 0 else ""
     print(f"known add: code {added.code}, {text.count('[[known]]')} entries, {len(text.splitlines())} lines", flush=True)
@@ -249,6 +272,7 @@ def runs(o: argparse.Namespace, folder: Path) -> int:
         more = ("-n", o.n, "--seed", seed, "--known", "parity-known.toml", "--output", f"{what}.jsonl", "--findings", what)
         end = parity("run", *rows, *faults, *usual, *more, folder=folder)
         lines = [f"{what}: code {end.code}, {end.seconds:.0f} s, {end.line}", *(f"    {x[:200]}" for x in end.new)]
+        lines += [f"        {x[:300]}" for x in details(folder / f"{what}.jsonl")[:40]] if end.code in (0, 1) else []
         print("\n".join(lines), flush=True)
         return end
 
