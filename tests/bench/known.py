@@ -231,7 +231,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", default="0", help="of the first run, and of the choice of bugs")
     parser.add_argument("--folder", help="keep the files there")
     parser.add_argument("-n", default="1")
-    parser.add_argument("--jobs", type=int, default=1, help="runs at the same time, and workers of the first run")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at the same time; the first run has the workers of all")
     parser.add_argument("--others", action="store_true", help="only other seeds")
     o = parser.parse_args(argv)
     if o.matrix:
@@ -248,7 +248,7 @@ def runs(o: argparse.Namespace, folder: Path) -> int:
     asked = ["--device", "sim", "--dtype", o.dtype, "--power", "0"]
     usual = ["--examples", str(o.examples)] if o.examples else []
     deeper = ["--examples", str(o.first)] if o.first else usual
-    many = ["-n", str(max(o.jobs, int(o.n)))]
+    many = ["-n", str(o.jobs * int(o.n))]
 
     def planted(name: str, ids: Sequence[str]) -> list[str]:
         (folder / name).write_text(FAULTS.format(ids=set(ids)))
