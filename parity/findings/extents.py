@@ -91,7 +91,7 @@ def outgrows(new: Extent, here: Extent, every: Extent, dtype: str) -> str:
         agrees = known.get(region, math.inf) <= 1.0 and CLASS + region not in known
         if name != region:
             is_other = agrees if region in EXTREME else region in known or (region in PLAIN and not _misses_plain(every))
-            failed = fails or (region in EXTREME and known.get(region, 0.0) > 1.0)
+            failed = fails or (plain > 1.0 and region in EXTREME and known.get(region, 0.0) > 1.0)
             if name not in known and (is_other or not failed):
                 return f"NaN or Inf differs at values {region}"
             continue

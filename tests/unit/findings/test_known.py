@@ -262,6 +262,10 @@ def test_an_error_is_compared_with_those_of_its_own_tensor(tensor: str, extent: 
         ({"0 to 1": 9.0, "-1 to 0": 0.0}, {"-1 to 0": 9.0}, True),
         ({"class NaN": math.inf, "integers": 0.0, "tiny": 0.0}, {"integers": 9.0}, True),
         ({"class NaN": math.inf, "integers": 0.0, "tiny": 0.0}, {"tiny": 9.0}, True),
+        ({"0 to 1": 9.0, "Inf": 9.0}, {"class Inf": math.inf}, False),  # what was wrong there anyway
+        ({"0 to 1": 9.0, "Inf": 0.0}, {"0 to 1": 9.0, "class Inf": math.inf}, True),
+        ({"0 to 1": 9.0}, {"class Inf": math.inf}, False),
+        ({"Inf": 9.0}, {"class Inf": math.inf}, True),
     ],
 )
 def test_exploration_fails_where_it_goes_beyond_all_that_is_known(
@@ -274,6 +278,29 @@ def test_exploration_fails_where_it_goes_beyond_all_that_is_known(
     if e.excess(x):
         assert e.sighting(x, date(2026, 1, 1), e.excess(x), strict=True).fails
         assert e.sighting(replace(x, pinned=True), date(2026, 1, 1), e.excess(x)).fails
+
+
+@pytest.mark.parametrize(
+    ("known", "new", "fails"),
+    [
+        (("float16", 1.5), ("float32", 6e3), False),  # 0.07 % in both
+        (("float16", 1.5), ("float32", 1e6), True),
+        (("float32", 5e5), ("float16", 900.0), False),  # 3 % and 44 %
+        (("float32", 5e5), ("float16", 2e3), True),
+        (("float32", 4.0), ("float16", 15.0), False),
+        (("float32", 4.0), ("float16", 30.0), True),
+        (("int64", 4.0), ("int32", 60.0), False),
+    ],
+)
+def test_the_error_of_a_known_cause_in_another_dtype_is_as_large_relative_to_its_results(
+    known: tuple[str, float], new: tuple[str, float], fails: bool
+) -> None:
+    """Which dtypes show a cause is chance of the seed, so that exploration alone does not fail for one."""
+    e = replace(LARGE, dtypes=known[:1], extent=(Measured(known[0], "layer_norm", "out", (("0 to 1", known[1]),)),))
+    x = Found("layer_norm", new[0], "wrong", "forward", "", "out", (("0 to 1", new[1]),), pinned=False)
+    seen = e.sighting(x, date(2026, 1, 1), e.excess(x))
+    assert (seen.state, seen.fails) == (GROWN, fails)
+    assert e.sighting(replace(x, pinned=True), date(2026, 1, 1), e.excess(x)).fails
 
 
 @pytest.mark.parametrize(("subjects", "fails"), [((), False), (("aten::exp", "aten::cos"), True)])
