@@ -77,9 +77,10 @@ def exceeds(new: Extent, old: Extent, dtype: str) -> str:
 
 def outgrows(new: Extent, here: Extent, every: Extent, dtype: str) -> str:
     """In which way an extent goes beyond all that is known of its tensor, in words; empty if it does not. At which rare values
-    a cause was seen, and how large its error was there, is chance of the seed; whether plain values agree, how large the
-    largest error is, and whether NaN and Inf are kept, is not. here, every: what is known in the same tensor, and in all."""
-    known, alike = dict(here), here or every
+    a cause was seen, in which dtype and tensor, and how large its error was there, is chance of the seed; whether plain values
+    agree, how large the largest error is, and whether NaN and Inf are kept, is not. here, every: what is known in the same
+    tensor, in this dtype if it is in that, and in all tensors and dtypes."""
+    known, alike, anywhere = dict(here), here or every, dict(every)
     plain = max([x for k, x in here if k in PLAIN] or [x for k, x in every if k in PLAIN], default=0.0)
     largest = max((x for k, x in alike if not k.startswith(CLASS)), default=0.0)
     largest_extreme = math.inf if any(k.startswith(CLASS) for k, _ in alike) else largest
@@ -88,7 +89,8 @@ def outgrows(new: Extent, here: Extent, every: Extent, dtype: str) -> str:
         return ""
     for name, error in new:
         region = name.removeprefix(CLASS)
-        agrees = known.get(region, math.inf) <= 1.0 and CLASS + region not in known
+        elsewhere = region in EXTREME and (anywhere.get(region, 0.0) > 1.0 or CLASS + region in anywhere)
+        agrees = known.get(region, math.inf) <= 1.0 and CLASS + region not in known and not elsewhere
         if name != region:
             is_other = agrees if region in EXTREME else region in known or (region in PLAIN and not _misses_plain(every))
             failed = fails or (plain > 1.0 and region in EXTREME and known.get(region, 0.0) > 1.0)

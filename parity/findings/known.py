@@ -262,7 +262,8 @@ class Entry:
         larger = exceeds(f.extent, of(there), f.dtype)
         # How large one op's error was is chance of few cases where another op shows the same kernel. Joined causes are several.
         here = there if there and len({_bare(m.subject) for m in self.members}) > 1 else alike
-        return Excess(", ".join(parts) or larger, larger and outgrows(f.extent, of(here), of(self.extent), f.dtype))
+        every = joined(scaled(m, f.dtype) for m in self.extent)
+        return Excess(", ".join(parts) or larger, larger and outgrows(f.extent, of(here), every, f.dtype))
 
     def sighting(self, f: Found, today: date, excess: Excess = Excess(), strict: bool = False, fails: bool = True) -> Sighting:
         """What a run says of a finding of this entry. excess: how it goes beyond it; strict: whether that fails where

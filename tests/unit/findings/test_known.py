@@ -313,6 +313,30 @@ def test_exploration_compares_with_other_ops_of_the_same_kernel_alone(subjects: 
     assert e.sighting(x, date(2026, 1, 1), e.excess(x)).fails is fails
 
 
+HUGE: Extent = (("class huge", math.inf), ("NaN", 0.0), ("tiny", 0.0))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tensor", "also", "new", "fails"),
+    [
+        ("float32", "grad[0]", ("class tiny", math.inf), ("tiny", 2e5), False),
+        ("float16", "out", ("class NaN", math.inf), ("class NaN", math.inf), False),
+        ("float16", "out", ("class Inf", math.inf), ("class NaN", math.inf), True),
+        ("float32", "grad[0]", ("0 to 1", 2e5), ("0 to 1", 2e5), True),
+    ],
+)
+def test_at_which_rare_values_a_cause_shows_is_that_of_all_its_tensors_and_dtypes(
+    dtype: str, tensor: str, also: tuple[str, float], new: tuple[str, float], fails: bool
+) -> None:
+    """One that squares its operands loses large ones in one tensor, and tiny ones in another. Plain values are not rare."""
+    known_ones = [("float32", "out", (*HUGE, ("0 to 1", 0.0))), (dtype, tensor, (also,))]
+    e = replace(LARGE, extent=tuple(Measured(d, "layer_norm", t, x) for d, t, x in known_ones))
+    x = Found("layer_norm", "float32", "wrong", "forward", "", "out", (new,), pinned=False)
+    assert e.sighting(x, date(2026, 1, 1), e.excess(x)).fails is fails
+    alone = replace(e, extent=(e.extent or ())[:1])
+    assert alone.sighting(x, date(2026, 1, 1), alone.excess(x)).fails
+
+
 def test_nan_in_one_tensor_accepts_no_error_in_another() -> None:
     e = replace(LARGE, extent=(Measured("float32", "layer_norm", "out", (("class 0 to 1", math.inf),)),))
     x = Found("layer_norm", "float32", "wrong", "backward", "", "grad[0]", (("0 to 1", 1e6),), pinned=False)
