@@ -283,6 +283,8 @@ class Entry:
         if self.cause is None or UNSEARCHED in c.properties:
             return False
         for m in (self.cause, *self.members):
+            if m.says_all and m.symptom == c.symptom:  # of whatever function
+                return True
             like = _bare(m.subject) == _bare(c.subject) and m.symptom in (c.symptom, c.symptom.partition(": ")[0])
             chance = RARE if whatever_values and self.extent and not RARE.isdisjoint(c.properties) else set()
             if like and set(m.properties) - chance <= set(c.properties):

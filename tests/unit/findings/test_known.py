@@ -191,6 +191,15 @@ def test_a_cause_that_needs_more_is_the_same_and_one_that_needs_less_is_not() ->
     assert not entry().same_cause(Cause("aten::cos", "values"))
 
 
+def test_an_error_whose_words_name_the_check_is_one_in_whatever_function_says_it() -> None:
+    """As the causes of a run are joined; words that anybody says are not."""
+    words = "raises: RuntimeError in backward: expected scalar type T but found T"
+    e, other = (replace(entry(), cause=Cause("torch.instance_norm", s)) for s in (words, "raises: RuntimeError: out of memory"))
+    assert e.same_cause(Cause("torch.batch_norm", words, ("offset operand",)))
+    assert not e.same_cause(Cause("torch.batch_norm", words.replace("scalar", "layout")))
+    assert not other.same_cause(Cause("torch.batch_norm", "raises: RuntimeError: out of memory"))
+
+
 def test_which_rare_values_a_cause_needs_is_left_to_the_extent() -> None:
     """Where it was measured; plain values are another cause, and so is every other property."""
     e = replace(
