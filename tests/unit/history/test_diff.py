@@ -174,7 +174,7 @@ def test_what_agreed_and_is_marginal_now_is_named_and_fails_nothing() -> None:
 
 
 def test_a_regression_that_a_person_has_accepted_is_named_and_fails_nothing() -> None:
-    """Else a baseline from before the entry would fail each run after it. What grew, expired or is new beside it fails."""
+    """Else a baseline from before the entry would fail each run after it. What grew, expired or is new fails."""
     cause = Cause("aten::add", "values")
     known = replace(record("b", "wrong", shrunk="least", cause=cause), known="add-1")
     had, has = run(items=(item(agree=9),)), run(known, items=(item(agree=5, wrong=4),))
