@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -86,7 +87,8 @@ def by_kind(run: ItemRun, tally: ItemTally, known: Recognition, looks: Looks) ->
         case = one.case
         if kinds:
             case, result = shrink(run, one, result, k < kinds)
-        left = min(CAUSE_SECONDS - spent, run.plan.left)
+        # Where others are known, the cause alone says whether this one is.
+        left = min((math.inf if known.entries else CAUSE_SECONDS) - spent, run.plan.left)
         began = time.monotonic()
         look = locate and left > 0
         cause = None if later else unlocated(run.item.row, result, (UNSEARCHED,))

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from parity.core.errors import UsageError
-from parity.core.results import Fingerprint
+from parity.core.results import Fingerprint, Status
 from parity.engine import suite
+from parity.findings.verdict import RunResult
+from parity.store import marginal
 from parity.store.features import Coverage
 from parity.store.rows import End, Header, Run, totals
 
@@ -46,7 +48,7 @@ def merged(parts: Sequence[Part], mixed: bool = False, partial: bool = False) ->
         first.header, shard="", started=min(r.header.started for r in runs), machines=machines or first.header.machines
     )
     end = _end([r.end or End(stopped="truncated") for r in runs], missing)
-    return Run(
+    made = Run(
         header,
         by_item(x for r in runs for x in r.records),
         items,
@@ -59,6 +61,9 @@ def merged(parts: Sequence[Part], mixed: bool = False, partial: bool = False) ->
         by_item(x for r in runs for x in r.known),
         by_item(x for r in runs for x in r.features),
     )
+    whole, asked = marginal.of_run(made), [Status.MARGINAL] if f"--fail-on={Status.MARGINAL}" in header.options.split() else []
+    failed = RunResult(whole.items, whole.records, fail_on=asked).failed  # which no shard knows
+    return replace(made, end=replace(made.end or end, failed=(*end.failed, *failed)))
 
 
 def _numbered(parts: Sequence[Part]) -> list[Part]:
@@ -178,4 +183,5 @@ def _end(ends: Sequence[End], missing: str) -> End:
         tuple(x for e in ends for x in e.broken),
         tuple(map(sum, itertools.zip_longest(*(e.rounds for e in ends), fillvalue=0))),
         tuple(x for e in ends for x in e.lacking),
+        tuple(dict.fromkeys(x for e in ends for x in e.failed)),
     )

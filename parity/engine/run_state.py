@@ -385,7 +385,8 @@ class RunState:
         self.stopped = self.stopped or ("" if self.is_whole else "broken off")
         coverage = [t.coverage() for t in self._tallies.values()]
         lost, broken = tuple(self.lost), tuple(untrusted.printable(b)[:400] for b in self.broken)
-        end = End(seconds, dict(totals(self.items)), self.stopped, self.expected, lost, broken, rounds, unchecked)
+        failed = self.result(self.stopped).failed
+        end = End(seconds, dict(totals(self.items)), self.stopped, self.expected, lost, broken, rounds, unchecked, failed)
         self._write_all([*coverage, end])
         try:
             self.writer.close()

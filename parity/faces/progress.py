@@ -189,7 +189,8 @@ class Reporter:
             self.run.begin_to_look()
             self._screen.begin_anew()
             found = plural(self.run.explained + len(self.run.held), "item")
-            self.say(f"looking for the causes of what {found} found, for about {clock(self.run.share)} at most")
+            how_long = "at most" if self.run.known is None else "once one is new"
+            self.say(f"looking for the causes of what {found} found, for about {clock(self.run.share)} {how_long}")
 
     def own(self, row: Row | str) -> None:
         """Take in a row of a user's own function; the records of an item come before it. A text: why a function says

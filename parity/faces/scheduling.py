@@ -6,7 +6,8 @@ causes of what they found. An item with findings takes as long as a hundred othe
 looked for. So that is a part of its own (`parity.engine.rounds.CAUSES`). While items are left, these parts take a small share
 of the time (`EARLY_SHARE`), so that a run that is cut has looked into the worst of what it found; a worker for which no item is
 left takes what remains of them. Together they take as long as the items did, or `LEAST_SECONDS` of each worker if that is more;
-what is left then keeps its findings as they were drawn. The first ones are those that promise most (`Causes`).
+what is left then keeps its findings as they were drawn. The first ones are those that promise most (`Causes`). Where findings
+are known, only their causes say whether what was drawn is, so that the share holds from the first one on that is new.
 
 With a limit of time there are three: the pinned cases of every item, then causes and rounds of exploration, which share the
 time; each round is in the order of what the round before it brought.
@@ -44,11 +45,14 @@ FIRST_CAUSES = 0.001  # seconds: with a limit of time, causes come before explor
 class HandsOut:
     """A plugin of the controller that hands out the tests. yields: of a run with a limit of time, item -> what its last part
     brought for each second (new kinds of findings, new pairs of features); below 0 if the item is not worth another part.
-    `parity run` fills it."""
+    `parity run` fills it. undecided: whether findings are known, and no cause was new so far."""
 
-    def __init__(self, causes: bool, seconds: float | None = None, yields: Mapping[str, float] | None = None) -> None:
-        """causes: whether there are parts that look for causes when all items are done; seconds: the limit of time."""
-        self.causes, self.yields = causes, yields or {}
+    def __init__(
+        self, causes: bool, seconds: float | None = None, yields: Mapping[str, float] | None = None, known: bool = False
+    ) -> None:
+        """causes: whether there are parts that look for causes when all items are done; seconds: the limit of time; known:
+        whether there is a file of known findings."""
+        self.causes, self.yields, self.undecided = causes, yields or {}, known
         self.timed, self.seconds = seconds is not None, seconds or math.inf
         self.deadline = math.inf if seconds is None else time.monotonic() + seconds - END_SECONDS
         self.found: dict[str, Promise] = {}  # items whose findings are to be explained, in order
@@ -71,6 +75,7 @@ class HandsOut:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Note which items found something that another part explains."""
         item, number = part_of(report.nodeid)
+        self.undecided &= not (number == CAUSES and report.failed)
         if number == PINNED and report.when == "call" and report.failed:
             parts = [json.loads(str(value)) for name, value in report.user_properties if name == "parity"]
             if self.timed or any(part.get("later") for part in parts):
@@ -142,7 +147,7 @@ class Schedule(LoadScheduling):  # type: ignore[misc]  # an untyped base
         """Seconds of workers that may go into causes, without a limit of time. workers: at the start."""
         if self._first.has_more():
             return EARLY_SHARE * self._spent if self._done >= EARLY_ITEMS else 0.0
-        return max(LEAST_SECONDS * workers, self._spent)
+        return math.inf if self._out.undecided else max(LEAST_SECONDS * workers, self._spent)
 
     def _share_spent_otherwise(self, rounds: Rounds) -> float:
         """Seconds of workers that may go into causes, with a limit of time."""

@@ -24,6 +24,7 @@ CLASS = "class "
 PLACES = frozenset(c + r for c in ("", CLASS) for r in (*REGIONS, NEAR_NOT_FINITE))
 EXTREME = frozenset(("large", "tiny", "huge", "Inf", "NaN", NEAR_NOT_FINITE))  # where errors of any size may leave the range
 FACTOR = 16.0  # by which an error may exceed the known one
+LEAST = 1.001  # of what fails
 
 
 class Measured(NamedTuple):
@@ -33,6 +34,13 @@ class Measured(NamedTuple):
     op: str = ""
     tensor: str = ""
     extent: Extent = ()
+
+
+def scaled(m: Measured, dtype: str) -> Extent:
+    """The extent in the budgets of another dtype, of errors that are as large relative to their results: budgets are some
+    roundoffs. What fails goes on to fail."""
+    one, other = (FACTS[d].unit_roundoff or 1.0 for d in (m.dtype, dtype))
+    return tuple((k, max(x * one / other, LEAST) if x > 1.0 else x) for k, x in m.extent)
 
 
 def joined(extents: Iterable[Extent]) -> Extent:
@@ -69,9 +77,10 @@ def exceeds(new: Extent, old: Extent, dtype: str) -> str:
 
 def outgrows(new: Extent, here: Extent, every: Extent, dtype: str) -> str:
     """In which way an extent goes beyond all that is known of its tensor, in words; empty if it does not. At which rare values
-    a cause was seen, and how large its error was there, is chance of the seed; whether plain values agree, how large the
-    largest error is, and whether NaN and Inf are kept, is not. here, every: what is known in the same tensor, and in all."""
-    known, alike = dict(here), here or every
+    a cause was seen, in which dtype and tensor, and how large its error was there, is chance of the seed; whether plain values
+    agree, how large the largest error is, and whether NaN and Inf are kept, is not. here, every: what is known in the same
+    tensor, in this dtype if it is in that, and in all tensors and dtypes."""
+    known, alike, anywhere = dict(here), here or every, dict(every)
     plain = max([x for k, x in here if k in PLAIN] or [x for k, x in every if k in PLAIN], default=0.0)
     largest = max((x for k, x in alike if not k.startswith(CLASS)), default=0.0)
     largest_extreme = math.inf if any(k.startswith(CLASS) for k, _ in alike) else largest
@@ -80,10 +89,12 @@ def outgrows(new: Extent, here: Extent, every: Extent, dtype: str) -> str:
         return ""
     for name, error in new:
         region = name.removeprefix(CLASS)
-        agrees = known.get(region, math.inf) <= 1.0 and CLASS + region not in known
+        elsewhere = region in EXTREME and (anywhere.get(region, 0.0) > 1.0 or CLASS + region in anywhere)
+        agrees = known.get(region, math.inf) <= 1.0 and CLASS + region not in known and not elsewhere
         if name != region:
             is_other = agrees if region in EXTREME else region in known or (region in PLAIN and not _misses_plain(every))
-            if name not in known and (is_other or not fails):
+            failed = fails or (plain > 1.0 and region in EXTREME and known.get(region, 0.0) > 1.0)
+            if name not in known and (is_other or not failed):
                 return f"NaN or Inf differs at values {region}"
             continue
         most = (

@@ -28,7 +28,7 @@ from parity.core.dtypes import FACTS
 from parity.core.errors import CaseError, KnownError, near
 from parity.core.layout import base_shape
 from parity.core.results import EXTREME_VALUES, NON_FINITE, UNSEARCHED, Aspect, AspectWord, Cause, Fingerprint, Record, Status
-from parity.findings.extents import PLACES, Extent, Measured, exceeds, joined, outgrows
+from parity.findings.extents import PLACES, Extent, Measured, exceeds, joined, outgrows, scaled
 from parity.store.code import Code
 from parity.store.rows import EXPIRED, GROWN, SEEN, ItemRow, Sighting, is_own
 
@@ -244,7 +244,7 @@ class Entry:
 
     def excess(self, f: Found) -> Excess:
         """How a finding goes beyond this entry, if it does. An error is compared with those of its op and tensor, and with all
-        where none of these is known; one of a dtype that is not known with those of all dtypes."""
+        where none of these is known; one of a dtype that is not known with those of all dtypes, relative to the results."""
         parts = [f"now in {f.op}"] if f.op not in self.ops else []
         parts += [f"now in {f.dtype}"] if self.dtypes and f.dtype not in self.dtypes else []
         parts += [f"now in the {f.aspect} pass"] if f.aspect and self.aspects and f.aspect not in self.aspects else []
@@ -257,12 +257,13 @@ class Entry:
         parts += [f"now in {f.tensor} of {f.op}"] if not there and self.extent and f.op in self.ops else []
 
         def of(some: Sequence[Measured]) -> Extent:
-            return joined([m.extent for m in some if m.dtype == f.dtype] or [m.extent for m in some])
+            return joined([m.extent for m in some if m.dtype == f.dtype] or [scaled(m, f.dtype) for m in some])
 
         larger = exceeds(f.extent, of(there), f.dtype)
         # How large one op's error was is chance of few cases where another op shows the same kernel. Joined causes are several.
         here = there if there and len({_bare(m.subject) for m in self.members}) > 1 else alike
-        return Excess(", ".join(parts) or larger, larger and outgrows(f.extent, of(here), of(self.extent), f.dtype))
+        every = joined(scaled(m, f.dtype) for m in self.extent)
+        return Excess(", ".join(parts) or larger, larger and outgrows(f.extent, of(here), every, f.dtype))
 
     def sighting(self, f: Found, today: date, excess: Excess = Excess(), strict: bool = False, fails: bool = True) -> Sighting:
         """What a run says of a finding of this entry. excess: how it goes beyond it; strict: whether that fails where
@@ -282,6 +283,8 @@ class Entry:
         if self.cause is None or UNSEARCHED in c.properties:
             return False
         for m in (self.cause, *self.members):
+            if m.says_all and m.symptom == c.symptom:  # of whatever function
+                return True
             like = _bare(m.subject) == _bare(c.subject) and m.symptom in (c.symptom, c.symptom.partition(": ")[0])
             chance = RARE if whatever_values and self.extent and not RARE.isdisjoint(c.properties) else set()
             if like and set(m.properties) - chance <= set(c.properties):

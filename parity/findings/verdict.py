@@ -41,6 +41,7 @@ class Shortfall(StrEnum):
     MISSING = "items are missing"
     OWN = "an own function compared nothing"
     BROKEN = "parity itself failed"
+    FAILED = "the run was asked to fail"
 
 
 def shortfalls(run: Run) -> tuple[Shortfall, ...]:
@@ -51,13 +52,14 @@ def shortfalls(run: Run) -> tuple[Shortfall, ...]:
     some += [Shortfall.STOPPED] if end.stopped else [Shortfall.MISSING] if end.expected > len(run.items) else []
     if end.broken:
         some.append(Shortfall.OWN if is_own(end.broken[0].partition(" ")[0]) else Shortfall.BROKEN)
-    return tuple(some)
+    return (*some, Shortfall.FAILED) if end.failed else tuple(some)
 
 
 def of_causes(run: Run, causes: Sequence[Gathered], known: Mapping[str, Mark]) -> Conclusion:
-    """What some causes of a stored run say of the device: FAIL where one is not known as a whole."""
-    accepted = [c for c in causes if c.cause.id in known and known[c.cause.id].whole]
-    return Conclusion.of_run(len(accepted) < len(causes), not shortfalls(run))
+    """What some causes of a stored run say of the device: FAIL where one is not known as a whole, or for what the run was asked
+    to fail on."""
+    accepted, short = [c for c in causes if c.cause.id in known and known[c.cause.id].whole], shortfalls(run)
+    return Conclusion.of_run(len(accepted) < len(causes) or Shortfall.FAILED in short, not short)
 
 
 def kinds(records: Sequence[Record]) -> list[Record]:
@@ -150,6 +152,15 @@ class RunResult:
     def unjudged(self) -> list[ItemRow]:
         """The items that fail because too little of them was judged, the worst first."""
         return poorly_judged(self.items, self.min_judged)
+
+    @property
+    def failed(self) -> tuple[str, ...]:
+        """What it was asked to fail on besides findings, and met, in words."""
+        some = [f"{u.checks:,} check{'s' * (u.checks > 1)} {u.status}" for u in self.unwanted]
+        some += [f"{n} known finding{'s that are' if n > 1 else ' that is'} fixed"] if (n := self.fixed) else []
+        said = [f"--fail-on fails the run for {' and '.join(some)}"] if some else []
+        few = len(self.unjudged)
+        return tuple([*said, f"--min-judged fails {few} op x dtype pair{'s' * (few > 1)}"] if few else said)
 
     @property
     def compared(self) -> list[ItemRow]:

@@ -59,7 +59,7 @@ MEANING: dict[Group, str] = {
     Group.LOST: "compared before, refused now, or gone from torch",
     Group.SIGNATURE: "the call compared before, and torch takes other arguments now",
     Group.REFUSED: "compared before, refused by the CPU and by the device now",
-    Group.WORSE: "errors grew, inside the tolerance",
+    Group.WORSE: "errors grew, inside the tolerance, or agree became marginal",
     Group.FALLBACK: "runs on the CPU now, or no longer",
     Group.UNMADE: "compared before, and its cases could not be made now; an own function fails the diff",
     Group.INCOMPARABLE: "says nothing now; a pinned case with other inputs; or not drawn by the other profile",
@@ -69,7 +69,7 @@ MEANING: dict[Group, str] = {
     Group.EASED: "findings that became less severe",
     Group.ADDED: "in the second run only",
     Group.SUPPORTED: "refused before, compared now",
-    Group.BETTER: "errors shrank, inside the tolerance",
+    Group.BETTER: "errors shrank, inside the tolerance, or marginal became agree",
     Group.FASTER: "the device takes less time for equal cases",
     Group.SMALLER: "the device holds less memory for an own function",
     Group.FIXED: "findings that agree now",
@@ -82,7 +82,7 @@ OF_TORCH = {MISSING: Group.LOST, "this torch lacks": Group.LOST, OTHER_SIGNATURE
 @dataclass(frozen=True, slots=True)
 class Change:
     """A check whose status changed. paired: whether both runs have the very same case; otherwise only op, dtype and aspect are
-    the same."""
+    the same; known: whether the later run had an entry that accepts what it found there."""
 
     op: str
     dtype: str
@@ -93,6 +93,7 @@ class Change:
     reason: str = ""
     paired: bool = True
     group: Group = Group.REGRESSED
+    known: bool = False
 
     @property
     def cell(self) -> Cell:
@@ -103,7 +104,8 @@ class Change:
     def fails(self) -> bool:
         """Whether it makes a diff fail that asks for nothing more."""
         to_the_cpu = self.group is Group.FALLBACK and self.after == Status.FALLBACK
-        return self.group in ALWAYS_FAIL or to_the_cpu or (self.group is Group.UNMADE and is_own(self.op))
+        fails = self.group in ALWAYS_FAIL or to_the_cpu or (self.group is Group.UNMADE and is_own(self.op))
+        return fails and not self.known
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +143,12 @@ class ReportedChange:
     @property
     def fails(self) -> bool:
         """Whether it makes a diff fail that asks for nothing more."""
-        return self.group in ALWAYS_FAIL or any(c.fails for c in self.changes)
+        return any(c.fails for c in self.changes)
+
+    @property
+    def known(self) -> bool:
+        """Whether all of it is accepted."""
+        return bool(self.changes) and all(c.known for c in self.changes)
 
 
 def cells_of(causes: Iterable[Gathered]) -> dict[str, list[Cell]]:
@@ -219,7 +226,9 @@ def _by_cause(
             made = replace(made, cause=cause.cause, weight=cause.weight, workaround=cause.workaround)
         entries.append(made)
     weights = (*WEIGHTS, "")
-    entries.sort(key=lambda t: (_rank(status(t.changes[0])), weights.index(t.weight), -len(t.ops), -len(t.cells), t.cells))
+    entries.sort(
+        key=lambda t: (t.known, _rank(status(t.changes[0])), weights.index(t.weight), -len(t.ops), -len(t.cells), t.cells)
+    )
     return entries
 
 

@@ -6,7 +6,9 @@ of the same kind (status) in the same check or, if the check has no partner, in 
 each run unless seed and profile are equal. It does not matter what the earlier run had instead: agreement, a refusal, a
 fallback, nothing, or a finding of another kind (a crash that became `wrong` is new to users who worked around the crash). The
 exception is a change from `wrong` to `drift`, which is an improvement. What was marginal and drifts now is a regression, whose
-reason says if it is no farther from its budget; the other way round it is eased.
+reason says if it is no farther from its budget; the other way round it is eased. What the later run's file of known findings
+accepts fails nothing. What agreed and is marginal now fails no more
+than errors that grew, with which it is listed.
 
 Errors that grew or shrank inside their budgets are `parity.history.drift`, times `parity.history.pace`; `parity.history.change`
 has the groups, and gathers the changes by cause.
@@ -25,6 +27,7 @@ from parity.core.errors import NothingCompared, UsageError, near
 from parity.core.results import DEATHS, Aspect, Fingerprint, Record, Status
 from parity.core.status import Conclusion
 from parity.findings.causes import gather
+from parity.findings.standing import new_of
 from parity.history import change, own_change
 from parity.history.change import Change, Group, ReportedChange
 from parity.history.comparability import UNSET, few_cells, two_devices, unlike
@@ -169,9 +172,30 @@ def _changes(
     named = [(Group.REGRESSED, c) for c in regressed] + [(Group.LOST, c) for c in lost] + [(Group.EASED, c) for c in eased]
     named += [(Group.SUPPORTED, c) for c in gained] + [(Group.FIXED, c) for c in fixed]
     named += [(Group.INCOMPARABLE, c) for c in silent if c not in set(eased)]
+    if before.header.profile == after.header.profile:  # another one draws other cases
+        named += [(Group.WORSE, c) for c in _marginal(cells_before, cells_after, after)]
+        less = _marginal(cells_after, cells_before, before)
+        named += [(Group.BETTER, replace(c, before=c.after, after=c.before)) for c in less]
     for word, some in (("first", undrawn), ("second", cleared)):
         named += [(Group.INCOMPARABLE, replace(c, reason=OTHER_PROFILE.format(word))) for c in some]
-    return [replace(c, group=_group(g, c)) for g, c in named]
+    accepted = _accepted(after)
+    return [replace(c, group=_group(g, c), known=g is Group.REGRESSED and c.cell in accepted) for g, c in named]
+
+
+def _accepted(run: Run) -> set[Cell]:
+    """The cells of whose findings all are known."""
+    found, (new, _) = [r for r in run.records if Status(r.status).is_finding], new_of(run)
+    return {_cell(r) for r in found} - {_cell(r) for r in new if Status(r.status).is_finding}
+
+
+def _marginal(had: Mapping[Cell, Counter[str]], has: Mapping[Cell, Counter[str]], run: Run) -> list[Change]:
+    """Cells that agreed in `had` and in `has`, those of this run, are marginal. Which of their cases agreed nobody stored."""
+    near = {_cell(r): r for r in reversed(run.records) if r.status == Status.MARGINAL}
+    return [
+        Change(*cell, near[cell].shrunk or near[cell].case, str(Status.AGREE), str(Status.MARGINAL), paired=False)
+        for cell in sorted(near.keys() & has.keys())
+        if _clean(had.get(cell)) and not had[cell][Status.MARGINAL] and not _findings(has[cell])
+    ]
 
 
 def _not_drawn(appeared: Iterable[Change], before: Mapping[Cell, Counter[str]]) -> tuple[Change, ...]:
@@ -256,7 +280,7 @@ def _refuse_nothing(before: set[Item], after: set[Item], changes: Iterable[Chang
 
 def _with_emptied(changes: Sequence[Change], items: set[Item], after: Run) -> list[Change]:
     """The changes, with those items as regressions of which the later run compares nothing any more, if nothing else fails."""
-    items = items - {c.cell[:2] for c in changes if c.fails}
+    items = items - {c.cell[:2] for c in changes if c.fails or c.known}
     empty = [
         Change(i.op, i.dtype, "", "", "compared", "nothing compared", next(iter(i.void), ""), False, Group.REGRESSED)
         for i in after.items
@@ -272,7 +296,7 @@ def _emptied_aspects(before: Run, after: Run, lost: Collection[Cell], changes: I
     aspects."""
     if (before.header.profile, before.header.options) != (after.header.profile, after.header.options):
         return []
-    reported = {key for c in changes for key in ((c.cell, c.cell[:2]) if c.fails or not c.aspect else (c.cell,))}
+    reported = {key for c in changes for key in ((c.cell, c.cell[:2]) if c.fails or c.known or not c.aspect else (c.cell,))}
     ran = {(r.case, r.digest) for r in after.records}
     had = {(r.op, r.dtype, r.aspect) for r in before.records if r.pinned and (r.case, r.digest) in ran}
     left = [c for c in sorted(had.intersection(lost)) if c not in reported and c[:2] not in reported]
@@ -379,7 +403,7 @@ def _agreeing(counts: Mapping[str, int]) -> dict[str, int]:
 def with_deaths(run: Run) -> Run:
     """The run with a record for every death that counts."""
     dead = (
-        Record(d.case, d.op, d.dtype, d.aspect or "forward", d.how, reason=f"{d.signal} at stage {d.stage}")
+        Record(d.case, d.op, d.dtype, d.aspect or "forward", d.how, reason=f"{d.signal} at stage {d.stage}", known=d.known)
         for d in counted(run.deaths, run.items)
     )
     return replace(run, records=(*run.records, *dead))

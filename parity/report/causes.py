@@ -137,7 +137,8 @@ def render(
             text += [first, *mark, *rest, *(_members(c) if members else ())]
     accepted = sum(c.cause.id in known and known[c.cause.id].whole for c in causes)
     but = f", {accepted} of them known" if accepted else ""
-    said = f"{plural(len(causes), 'cause')}: {counts_line(causes)}{but}" if causes else "no finding"
+    why = ", but the run was asked to fail: see above" if conclusion is Conclusion.FAIL else ""
+    said = f"{plural(len(causes), 'cause')}: {counts_line(causes)}{but}" if causes else f"no finding{why}"
     return "\n".join([*text, last_line(conclusion, said)])
 
 

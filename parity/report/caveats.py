@@ -33,7 +33,7 @@ def _more(s: Shortfall, run: Run) -> str:
     if s is Shortfall.MISSING:
         lost = f": {listed(end.lost, LOST)}" if end.lost else ""
         return f"{end.expected - len(run.items):,} of {end.expected:,} were not compared{lost}"
-    return end.broken[0]
+    return "; ".join(end.failed) if s is Shortfall.FAILED else end.broken[0]
 
 
 def notes(run: Run) -> Iterator[tuple[str, str]]:

@@ -161,7 +161,8 @@ def about(t: ReportedChange) -> str:
     if t.cause is not None:
         inside = f"; errors {'grew' if t.shifts[0].is_worse else 'shrank'} inside the tolerance, too" if t.shifts else ""
         cells = plural(len(t.cells), "cell")
-        return f"{t.weight} [{t.cause.id}] {sentence(t.cause)}; {cells} in {where}{passes}: {moves}{inside}"
+        known = "; known to the second run" if t.known else ""
+        return f"{t.weight} [{t.cause.id}] {sentence(t.cause)}; {cells} in {where}{passes}: {moves}{inside}{known}"
     reason = f" ({shorten(t.reason, REASON, placeholder=' ...')})" if t.reason else ""
     return f"{where}{passes}{': ' + moves if t.changes else ''}{reason}"
 

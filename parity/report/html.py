@@ -114,7 +114,7 @@ def _headline(run: Run, causes: Sequence[Gathered]) -> str:
         return f"{plural(len(causes), 'cause')} ({counts_line(causes)})"
     if not any(map(compared, run.items)):
         return "Nothing was compared"
-    said = summary.agreed(run.records)
+    said = "; ".join(run.end.failed if run.end is not None else ()) or summary.agreed(run.records)
     return said[:1].upper() + said[1:]
 
 

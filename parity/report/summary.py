@@ -281,13 +281,9 @@ def _found_with_known(r: RunResult, known: Known) -> list[str]:
 
 def _failed(r: RunResult) -> str:
     """Why a run without findings fails."""
-    asked = [f"{plural(u.checks, 'check')} {u.status}" for u in r.unwanted]
-    if asked:
-        return f"--fail-on fails the run for {' and '.join(asked)}"
+    if r.failed:
+        return " and ".join(r.failed)
     if r.unchecked:
         return f"the pinned cases of {plural(len(r.unchecked), 'item')} were not checked"
-    few = len(r.unjudged)
-    if few:
-        return f"--min-judged fails {plural(few, 'op x dtype pair')}"
     whose = bool(r.broken) and all(is_own(b.partition(" ")[0]) for b in r.broken)
     return f"{plural(len(r.broken), 'function')} of yours compared nothing" if whose else "parity itself failed in some items"

@@ -326,7 +326,8 @@ class End:
     """The last row. seconds: wall time of the run; totals: status -> checks of all items; stopped: why it ended early, if it
     did. expected: number of items that were asked for (0 in older files); lost: items given up after several deaths; broken:
     failures of parity itself. With a limit of time: rounds: how many items came to an end in round 0 (the pinned cases), 1, 2
-    ...; lacking: the items whose pinned cases were not checked."""
+    ...; lacking: the items whose pinned cases were not checked. failed: what it was asked to fail on besides findings, and
+    met."""
 
     seconds: Number = 0.0
     totals: Statuses = field(default_factory=dict)
@@ -336,6 +337,7 @@ class End:
     broken: tuple[str, ...] = ()
     rounds: tuple[int, ...] = ()
     lacking: tuple[str, ...] = ()
+    failed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

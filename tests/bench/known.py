@@ -4,9 +4,10 @@
 Bugs of the zoo are planted on the simulated device all at once, and two faults that strike by chance. One run of the ops that
 reach them finds what it finds, `parity known add` accepts all of it, and then the same ops run again: N times with the same
 seed, all of which must end with 0, and N times with other seeds, 18 in 20 of which should. A bug that the first run missed
-altogether fails them rightly; with --first N that run draws more cases. Printed are the exit codes, what was new where it was
-not 0, and what a run takes with and without the file. With --further N, N runs follow with one more bug each in the same ops or
-in others, which must all end with 1.
+altogether fails them rightly; with --first full that run draws more cases. It is resumed until all causes were looked for.
+Printed are the exit codes, what was new where it was not 0, and what a run takes with and without the file. With --further N, N
+runs follow with one more bug each in the same ops or in others, which must all end with 1; a bug that such a run does not find
+alone gives its place to another.
 
 `--matrix [KIND ...]` asks whether a known finding hides itself alone: each of 12 kinds of faults of `exp` is known in turn, and
 each of them is planted with it. Printed is a row for each known one: `+` for a new fault that fails, `.` for one that does not
@@ -16,6 +17,7 @@ because the known one contains it, `!` for one that should have ended otherwise.
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 import random
 import re
@@ -40,9 +42,12 @@ from parity.engine.journal import NoJournal
 from parity.engine.options import RunOptions
 from parity.engine.planning import RunPlan
 from parity.findings import known_entries, known_file
+from parity.findings.causes import gather
 from parity.findings.known import Environment, Known
+from parity.findings.standing import new_of
+from parity.store import run_file
 from parity.store.code import Code
-from parity.store.rows import Header, Run
+from parity.store.rows import GROWN, Header, Run
 from parity.zoo.subjects import load, select
 
 FAULTS = """
@@ -56,6 +61,11 @@ def by_chance(share):
 FAULTS = [s.fault for s in load() if s.id in {ids!r}]
 FAULTS += [Fault("chance-half", ("erfinv",), by_chance(0.5)), Fault("chance-tenth", ("log1p",), by_chance(0.1))]
 """
+ALONE = """
+from parity.zoo.subjects import load
+
+FAULTS = [s.fault for s in load() if s.id == {id!r}]
+"""
 CHANCE_ROWS = ("erfinv", "log1p")
 REASON = "planted"
 PRINT = Fingerprint("0", "2.13.0", "", "3.11", "Linux 6.8", "x86_64", "sim", "simulated", simulated=True)
@@ -63,12 +73,14 @@ PRINT = Fingerprint("0", "2.13.0", "", "3.11", "Linux 6.8", "x86_64", "sim", "si
 
 @dataclass(frozen=True)
 class Ended:
-    """How one run ended. line: what it said of known findings; new: the causes that it listed as new, or what failed."""
+    """How one run ended. line: what it said of known findings; new: the causes that it listed as new, or what failed; whole:
+    whether it looked for all causes."""
 
     code: int
     seconds: float
     line: str
     new: tuple[str, ...]
+    whole: bool = True
 
 
 def reached(patterns: Sequence[str]) -> list[tuple[Any, list[str]]]:
@@ -107,7 +119,31 @@ def parity(*args: str, folder: Path) -> Ended:
     new = tuple(x.strip() for x in done.stdout.splitlines() if re.match(r"[ABCR] \[|  GROWN|  EXPIRED", x))
     if done.returncode not in (0, 1):
         new += (done.stderr.strip()[-300:],)
-    return Ended(done.returncode, time.monotonic() - began, line, new)
+    return Ended(done.returncode, time.monotonic() - began, line, new, "no cause was looked for" not in done.stdout)
+
+
+def details(path: Path) -> list[str]:
+    """What no entry accepts, and what has grown: op, dtype, pass, status, least case and reason of each."""
+    run = run_file.read(path, partial=True)
+    lines = [
+        f"{c.cause.id}: {r.op} {r.dtype} {r.aspect} {r.status}, {(r.shrunk or r.case)[:100]}: {r.reason[:80]}; {r.extent}"
+        for c in gather(*new_of(run))
+        for r in c.records[:2]
+    ]
+    grown = (s for s in run.known if s.state == GROWN)
+    return lines + [f"{'fails' if s.fails else 'green'} {s.id}: {s.op} {s.dtype} {s.aspect} {s.why[:100]}" for s in grown]
+
+
+def known_file_of(asked: Sequence[str], workers: Sequence[str], folder: Path) -> float:
+    """Run what was asked for, look for all causes, and write the file of known findings; the seconds of the first run."""
+    first = end = parity(*asked, *workers, folder=folder)
+    print(f"first run: {len(end.new)} causes, {end.seconds:.0f} s, code {end.code}", flush=True)
+    while not end.whole:
+        end = parity("run", "--resume", "first.jsonl", "--setup", "faults.py", *workers, folder=folder)
+        print(f"resumed: {len(end.new)} causes, {end.seconds:.0f} s, code {end.code}", flush=True)
+    added = parity("known", "add", "first.jsonl", "--reason", REASON, folder=folder)
+    print(f"known add: code {added.code}", flush=True)
+    return first.seconds
 
 
 # ------------------------------------------------------------------------------------------------ one fault hides another
@@ -209,12 +245,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--further", type=int, default=0, help="runs with one more bug each")
     parser.add_argument("--bugs", type=int, default=40)
     parser.add_argument("--examples", type=int, default=0)
-    parser.add_argument("--first", type=int, default=0, help="examples of the first run, whose findings are accepted")
+    parser.add_argument("--first", default="", help="profile of the first run, whose findings are accepted")
     parser.add_argument("--dtype", default="float32,float16,int64")
     parser.add_argument("--seed", default="0", help="of the first run, and of the choice of bugs")
-    parser.add_argument("--folder", help="keep the files there")
+    parser.add_argument("--folder", help="keep the files there; a file of known findings that is there already is taken")
     parser.add_argument("-n", default="1")
-    parser.add_argument("--jobs", type=int, default=1, help="runs at the same time, and workers of the first run")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at the same time; the first run has the workers of all")
     parser.add_argument("--others", action="store_true", help="only other seeds")
     o = parser.parse_args(argv)
     if o.matrix:
@@ -227,42 +263,58 @@ def runs(o: argparse.Namespace, folder: Path) -> int:
     """The runs with bugs of the zoo, in a folder."""
     ids, rows = chosen(o.patterns, o.bugs, o.seed)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "parity-known.toml").unlink(missing_ok=True)
     asked = ["--device", "sim", "--dtype", o.dtype, "--power", "0"]
     usual = ["--examples", str(o.examples)] if o.examples else []
-    deeper = ["--examples", str(o.first)] if o.first else usual
-    many = ["-n", str(max(o.jobs, int(o.n)))]
+    deeper = ["--profile", o.first] if o.first else usual
+    many = ["-n", str(o.jobs * int(o.n))]
 
     def planted(name: str, ids: Sequence[str]) -> list[str]:
         (folder / name).write_text(FAULTS.format(ids=set(ids)))
         return [*asked, "--setup", name]
 
-    first = parity(
-        "run", *rows, *planted("faults.py", ids), *many, *deeper, "--seed", o.seed, "--output", "first.jsonl", folder=folder
-    )
-    print(f"{len(ids)} bugs, {len(rows)} ops; first run: {len(first.new)} causes, {first.seconds:.0f} s, code {first.code}")
-    added = parity("known", "add", "first.jsonl", "--reason", REASON, folder=folder)
-    text = (folder / "parity-known.toml").read_text() if added.code == 0 else ""
-    print(f"known add: code {added.code}, {text.count('[[known]]')} entries, {len(text.splitlines())} lines", flush=True)
+    seconds = 0.0
+    if not (folder / "parity-known.toml").exists():
+        asked_first = ["run", *rows, *planted("faults.py", ids), *deeper, "--seed", o.seed, "--output", "first.jsonl"]
+        seconds = known_file_of(asked_first, many, folder)
+    text = (folder / "parity-known.toml").read_text()
+    print(f"{len(ids)} bugs, {len(rows)} ops; {text.count('[[known]]')} entries, {len(text.splitlines())} lines", flush=True)
 
     def again(what: str, seed: str, rows: Sequence[str], faults: Sequence[str]) -> Ended:
         more = ("-n", o.n, "--seed", seed, "--known", "parity-known.toml", "--output", f"{what}.jsonl", "--findings", what)
         end = parity("run", *rows, *faults, *usual, *more, folder=folder)
         lines = [f"{what}: code {end.code}, {end.seconds:.0f} s, {end.line}", *(f"    {x[:200]}" for x in end.new)]
+        lines += [f"        {x[:300]}" for x in details(folder / f"{what}.jsonl")[:40]] if end.code in (0, 1) else []
         print("\n".join(lines), flush=True)
         return end
 
+    def one_more(what: str, seed: str, rows: Sequence[str], faults: Sequence[str]) -> Ended | None:
+        """As `again`; None for a bug that such a run does not find where it is alone and nothing is known."""
+        end, bug = again(what, seed, rows, faults), what.removeprefix("with-")
+        if end.code == 0:
+            (folder / f"alone-{bug}.py").write_text(ALONE.format(id=bug))
+            given = (*asked, "--setup", f"alone-{bug}.py", *usual, "-n", o.n, "--seed", seed, "--skip", "shrink,again")
+            alone = parity("run", *rows, *given, "--output", f"alone-{bug}.jsonl", folder=folder)
+            print(f"    {bug} alone, and nothing known: code {alone.code}", flush=True)
+            return end if alone.code else None
+        return end
+
+    def ended(what: str, wanted: int, asks: Sequence[Any], run: Callable[..., Ended | None] = again, most: int = 0) -> bool:
+        """Whether these runs end as they should, or the first so many that say something."""
+        ends, left = list[Ended](), iter(asks)
+        with ThreadPoolExecutor(o.jobs) as pool:
+            while some := list(itertools.islice(left, (most or len(asks)) - len(ends))):
+                ends += filter(None, pool.map(lambda ask: run(*ask), some))
+        took = f"{sum(e.seconds for e in ends) / max(1, len(ends)):.0f} s each, without the file {seconds:.0f} s"
+        print(f"{what}: {sum(e.code == wanted for e in ends)} of {len(ends)} end with {wanted}; {took}", flush=True)
+        return all(e.code == wanted for e in ends)
+
     same = [(f"same-{k}", o.seed, rows, planted("faults.py", ids)) for k in range(0 if o.others else o.runs)]
     others = [(f"other-{k}", f"other-{k}", rows, planted("faults.py", ids)) for k in range(o.runs)]
-    more = [(f"with-{i}", o.seed, r, planted(f"with-{i}.py", (*ids, i))) for i, r in further(o.further, o.seed, ids, rows)]
-    right = True
-    for what, wanted, asks in (("same seed", 0, same), ("other seeds", 0, others), ("one more bug", 1, more)):
-        with ThreadPoolExecutor(o.jobs) as pool:
-            ends = list(pool.map(lambda ask: again(*ask), asks))
-        right &= what == "other seeds" or all(e.code == wanted for e in ends)
-        took = f"{sum(e.seconds for e in ends) / max(1, len(ends)):.0f} s each, without the file {first.seconds:.0f} s"
-        print(f"{what}: {sum(e.code == wanted for e in ends)} of {len(ends)} end with {wanted}; {took}", flush=True)
-    return 0 if added.code == 0 and right else 1
+    bugs = further(2 * o.further, o.seed, ids, rows)
+    more = [(f"with-{i}", o.seed, r, planted(f"with-{i}.py", (*ids, i))) for i, r in bugs]
+    right = ended("same seed", 0, same)
+    ended("other seeds", 0, others)
+    return 0 if right & ended("one more bug", 1, more, one_more, o.further) else 1
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from parity.core.errors import RunFileError, UsageError
-from parity.core.results import Fingerprint, Record
+from parity.core.results import Fingerprint, Measure, Record
 from parity.engine import merging, suite
 from parity.faces import cli
 from parity.findings.known import Entry
@@ -112,6 +112,26 @@ def test_a_shard_that_was_interrupted_leaves_the_run_so() -> None:
     end = merging.merged([part(1, 2), (path, cut)]).end
     assert end is not None
     assert (end.stopped, end.lost) == ("interrupted", ("log-float32",))
+
+
+def test_shards_fail_together_for_what_each_was_asked_to_fail_on() -> None:
+    """And for what is marginal in the whole run, which is drift to a shard."""
+    (path, run), other = part(1, 2, "exp"), part(2, 2, "log")
+    assert run.end is not None
+    failed = replace(run, end=replace(run.end, failed=("--min-judged fails 1 op x dtype pair",)))
+    merged = merging.merged([(path, failed), other]).end
+    assert merged is not None
+    assert merged.failed == ("--min-judged fails 1 op x dtype pair",)
+    little = Measure("out", 1.3, mismatched=1, total=2000, problem="value")
+    near = Record("exp(float32[3])", "exp", "float32", "forward", "drift", measures=(little,), shrunk="exp(float32[3])")
+    near = replace(near, count=1, near=("exp(float32[3])",))
+    drifts = ItemRow("exp", "float32", 2, {"forward": {"agree": 1, "drift": 1}}, judged=4000)
+    for options, words in (("--fail-on=marginal", ("--fail-on fails the run for 1 check marginal",)), ("", ())):
+        parts = [part(1, 2, "exp", options=options), part(2, 2, "log", options=options)]
+        parts[0] = (path, replace(parts[0][1], items=(drifts,), records=(near,)))
+        made = merging.merged(parts).end
+        assert made is not None
+        assert made.failed == words
 
 
 def test_an_item_in_two_shards_is_a_contradiction(tmp_path: Path) -> None:

@@ -54,13 +54,18 @@ class Session:
     """Workers, the scheduler, and items that find something."""
 
     def __init__(
-        self, workers: int, finding: Collection[str] = (), causes: float = 1.0, tests: Sequence[str] = tuple(TESTS)
+        self,
+        workers: int,
+        finding: Collection[str] = (),
+        causes: float = 1.0,
+        tests: Sequence[str] = tuple(TESTS),
+        new: Collection[str] | None = None,
     ) -> None:
         """finding: items that find something; of a mapping, what each finds; causes: seconds that looking for the causes of an
-        item takes; an item takes one."""
+        item takes; an item takes one; new: items whose causes are new, where others are known."""
         self.workers, self.tests = [Worker() for _ in range(workers)], tests
         self.finding, self.causes = finding, causes
-        self.plugin = HandsOut(True)
+        self.plugin, self.new = HandsOut(True, known=new is not None), new or ()
         self.told: list[tuple[int, int]] = []
         hook = SimpleNamespace(pytest_parity_idle=lambda workers, idle: self.told.append((workers, idle)))
         self.schedule = Schedule(config(workers, hook), None, self.plugin)
@@ -82,7 +87,7 @@ class Session:
         rows = [run_file.encode(r) for r in self.finding.get(item, ())] if isinstance(self.finding, Mapping) else []
         told = json.dumps({"later": item in self.finding, "rows": rows})
         report: Any = SimpleNamespace(
-            nodeid=self.tests[index], when="call", failed=item in self.finding, user_properties=[("parity", told)]
+            nodeid=self.tests[index], when="call", failed=item in (*self.finding, *self.new), user_properties=[("parity", told)]
         )
         self.plugin.pytest_runtest_logreport(report)
         self.schedule.mark_test_complete(w, index, self.causes if "causes" in self.tests[index] else 1.0)
@@ -269,6 +274,14 @@ def test_each_worker_has_its_least_share() -> None:
     """However little time the items took."""
     assert sum("causes" in i for i in Session(1, tuple(ITEMS), causes=LEAST_SECONDS / 5).go_on()) == 5
     assert sum("causes" in i for i in Session(2, tuple(ITEMS), causes=LEAST_SECONDS / 5).go_on()) == len(ITEMS)
+
+
+def test_where_findings_are_known_the_share_holds_from_the_first_new_cause_on() -> None:
+    """Until then nobody knows how the run ends."""
+    seconds, all_of_them = LEAST_SECONDS / 2, len(ITEMS)
+    assert sum("causes" in i for i in Session(1, tuple(ITEMS), causes=seconds, new=()).go_on()) == all_of_them
+    assert sum("causes" in i for i in Session(1, tuple(ITEMS), causes=seconds, new=["a-f causes"]).go_on()) == 2
+    assert sum("causes" in i for i in Session(1, tuple(ITEMS), causes=seconds, new=["d-f causes"]).go_on()) == 4
 
 
 @pytest.fixture

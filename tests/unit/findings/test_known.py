@@ -191,6 +191,15 @@ def test_a_cause_that_needs_more_is_the_same_and_one_that_needs_less_is_not() ->
     assert not entry().same_cause(Cause("aten::cos", "values"))
 
 
+def test_an_error_whose_words_name_the_check_is_one_in_whatever_function_says_it() -> None:
+    """As the causes of a run are joined; words that anybody says are not."""
+    words = "raises: RuntimeError in backward: expected scalar type T but found T"
+    e, other = (replace(entry(), cause=Cause("torch.instance_norm", s)) for s in (words, "raises: RuntimeError: out of memory"))
+    assert e.same_cause(Cause("torch.batch_norm", words, ("offset operand",)))
+    assert not e.same_cause(Cause("torch.batch_norm", words.replace("scalar", "layout")))
+    assert not other.same_cause(Cause("torch.batch_norm", "raises: RuntimeError: out of memory"))
+
+
 def test_which_rare_values_a_cause_needs_is_left_to_the_extent() -> None:
     """Where it was measured; plain values are another cause, and so is every other property."""
     e = replace(
@@ -262,6 +271,10 @@ def test_an_error_is_compared_with_those_of_its_own_tensor(tensor: str, extent: 
         ({"0 to 1": 9.0, "-1 to 0": 0.0}, {"-1 to 0": 9.0}, True),
         ({"class NaN": math.inf, "integers": 0.0, "tiny": 0.0}, {"integers": 9.0}, True),
         ({"class NaN": math.inf, "integers": 0.0, "tiny": 0.0}, {"tiny": 9.0}, True),
+        ({"0 to 1": 9.0, "Inf": 9.0}, {"class Inf": math.inf}, False),  # what was wrong there anyway
+        ({"0 to 1": 9.0, "Inf": 0.0}, {"0 to 1": 9.0, "class Inf": math.inf}, True),
+        ({"0 to 1": 9.0}, {"class Inf": math.inf}, False),
+        ({"Inf": 9.0}, {"class Inf": math.inf}, True),
     ],
 )
 def test_exploration_fails_where_it_goes_beyond_all_that_is_known(
@@ -276,6 +289,29 @@ def test_exploration_fails_where_it_goes_beyond_all_that_is_known(
         assert e.sighting(replace(x, pinned=True), date(2026, 1, 1), e.excess(x)).fails
 
 
+@pytest.mark.parametrize(
+    ("known", "new", "fails"),
+    [
+        (("float16", 1.5), ("float32", 6e3), False),  # 0.07 % in both
+        (("float16", 1.5), ("float32", 1e6), True),
+        (("float32", 5e5), ("float16", 900.0), False),  # 3 % and 44 %
+        (("float32", 5e5), ("float16", 2e3), True),
+        (("float32", 4.0), ("float16", 15.0), False),
+        (("float32", 4.0), ("float16", 30.0), True),
+        (("int64", 4.0), ("int32", 60.0), False),
+    ],
+)
+def test_the_error_of_a_known_cause_in_another_dtype_is_as_large_relative_to_its_results(
+    known: tuple[str, float], new: tuple[str, float], fails: bool
+) -> None:
+    """Which dtypes show a cause is chance of the seed, so that exploration alone does not fail for one."""
+    e = replace(LARGE, dtypes=known[:1], extent=(Measured(known[0], "layer_norm", "out", (("0 to 1", known[1]),)),))
+    x = Found("layer_norm", new[0], "wrong", "forward", "", "out", (("0 to 1", new[1]),), pinned=False)
+    seen = e.sighting(x, date(2026, 1, 1), e.excess(x))
+    assert (seen.state, seen.fails) == (GROWN, fails)
+    assert e.sighting(replace(x, pinned=True), date(2026, 1, 1), e.excess(x)).fails
+
+
 @pytest.mark.parametrize(("subjects", "fails"), [((), False), (("aten::exp", "aten::cos"), True)])
 def test_exploration_compares_with_other_ops_of_the_same_kernel_alone(subjects: tuple[str, ...], fails: bool) -> None:
     """How large another operator's error is says nothing of this one's."""
@@ -284,6 +320,30 @@ def test_exploration_compares_with_other_ops_of_the_same_kernel_alone(subjects: 
     e = replace(e, ops=("exp", "cos"), extent=tuple(Measured("float32", op, "out", x) for op, x in errors.items()))
     x = Found("exp", "float32", "wrong", "forward", "", "out", (("0 to 1", 1e6),), pinned=False)
     assert e.sighting(x, date(2026, 1, 1), e.excess(x)).fails is fails
+
+
+HUGE: Extent = (("class huge", math.inf), ("NaN", 0.0), ("tiny", 0.0))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tensor", "also", "new", "fails"),
+    [
+        ("float32", "grad[0]", ("class tiny", math.inf), ("tiny", 2e5), False),
+        ("float16", "out", ("class NaN", math.inf), ("class NaN", math.inf), False),
+        ("float16", "out", ("class Inf", math.inf), ("class NaN", math.inf), True),
+        ("float32", "grad[0]", ("0 to 1", 2e5), ("0 to 1", 2e5), True),
+    ],
+)
+def test_at_which_rare_values_a_cause_shows_is_that_of_all_its_tensors_and_dtypes(
+    dtype: str, tensor: str, also: tuple[str, float], new: tuple[str, float], fails: bool
+) -> None:
+    """One that squares its operands loses large ones in one tensor, and tiny ones in another. Plain values are not rare."""
+    known_ones = [("float32", "out", (*HUGE, ("0 to 1", 0.0))), (dtype, tensor, (also,))]
+    e = replace(LARGE, extent=tuple(Measured(d, "layer_norm", t, x) for d, t, x in known_ones))
+    x = Found("layer_norm", "float32", "wrong", "forward", "", "out", (new,), pinned=False)
+    assert e.sighting(x, date(2026, 1, 1), e.excess(x)).fails is fails
+    alone = replace(e, extent=(e.extent or ())[:1])
+    assert alone.sighting(x, date(2026, 1, 1), alone.excess(x)).fails
 
 
 def test_nan_in_one_tensor_accepts_no_error_in_another() -> None:

@@ -230,6 +230,17 @@ def test_what_was_not_investigated_is_marked_and_matches_its_own_kind_of_case_al
     assert new(run([strided], ["exp"], accepted(of_exp()), skip=("shrink",), dtypes=("float16",))), "nor any other's"
 
 
+def test_the_time_for_causes_ends_only_where_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What nobody looked into is no known finding."""
+    monkeypatch.setattr(findings, "CAUSE_SECONDS", 0.0)
+    few: dict[str, Any] = {"examples": 1}
+    other = Entry("other", "of another kernel", ("exp",), "wrong", Cause("aten::cos", "values"))
+    for entries, searched in (((), False), ((other,), True)):
+        found = new(run([wrong()], ["exp"], entries, **few))
+        assert found
+        assert {UNSEARCHED in f.cause.properties for f in found} == {not searched}
+
+
 @pytest.mark.slow
 def test_an_entry_of_an_older_file_matches_its_own_cases_alone() -> None:
     entries = [replace(e, extent=None) for e in accepted(of_exp())]

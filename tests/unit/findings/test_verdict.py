@@ -15,6 +15,9 @@ from parity.findings.causes import gather
 from parity.findings.known import Entry, Known
 from parity.findings.standing import marks
 from parity.findings.verdict import RunResult, Shortfall, compared, kinds, of_cases, of_causes, shortfalls
+from parity.report import causes as causes_text
+from parity.report import caveats, github
+from parity.store import run_file
 from parity.store.code import Code
 from parity.store.rows import AGREES, CPU, EXPIRED, GROWN, OUTSIDE, SEEN, Death, End, Header, ItemRow, Run, Sighting
 
@@ -107,6 +110,11 @@ def test_what_fails_on_demand_is_told_with_one_of_them_unless_it_is_known() -> N
     assert [(u.status, u.checks, u.one) for u in result.unwanted] == [
         ("unsupported", 1, "exp(float32[2])"), ("void", 2, "exp float32: the reference refuses: size")
     ]  # fmt: skip
+    assert result.failed == ("--fail-on fails the run for 1 check unsupported and 2 checks void",)
+    assert replace(result, fail_on=[Status.FALLBACK], min_judged=0.9).failed == ()
+    assert replace(AGREEING, min_judged=0.91, known=KNOWN, sightings=[seen(AGREES)], strict=True).failed == (
+        "--fail-on fails the run for 1 known finding that is fixed", "--min-judged fails 1 op x dtype pair"
+    )  # fmt: skip
     accepting = Known(Code("known.toml"), entries=(replace(ENTRY, status="unsupported"),))
     assert [u.status for u in replace(result, known=accepting).unwanted] == ["void"]
     late = Known(Code("known.toml"), entries=(replace(ENTRY, status="unsupported", until=date.today() - timedelta(1)),))
@@ -166,6 +174,19 @@ def test_a_stored_run_passes_only_if_nothing_is_missing(facts: dict[str, Any], s
     run = replace(WHOLE, **facts)
     assert shortfalls(run) == short
     assert of_causes(run, (), {}) == (Conclusion.INCONCLUSIVE if short else Conclusion.PASS)
+
+
+def test_a_stored_run_fails_for_what_it_was_asked_to_fail_on() -> None:
+    """Its end says so; an older file does not."""
+    words = "--fail-on fails the run for 1 check unsupported"
+    run = replace(WHOLE, end=End(1.0, {}, "", 1, failed=(words,)))
+    assert of_causes(run, (), {}) is Conclusion.FAIL
+    assert caveats.sentences(run)[0] == f"The run was asked to fail: {words}."
+    assert "error title=parity%3A the run was asked to fail" in github.render(run)
+    text = causes_text.render((), run.header, Conclusion.FAIL, caveats=caveats.sentences(run))
+    assert text.endswith("FAIL  no finding, but the run was asked to fail: see above")
+    assert run_file.decode(run_file.encode(run.end)) == run.end  # type: ignore[arg-type]
+    assert run_file.decode('{"kind": "end", "seconds": 1.0, "expected": 1}') == WHOLE.end
 
 
 def test_a_cause_fails_unless_all_of_it_is_known() -> None:

@@ -9,8 +9,9 @@ from parity.core.results import BOTH_REFUSE, MISSING, OTHER_SIGNATURE, Cause, Fi
 from parity.core.status import Conclusion
 from parity.history.change import Change, Group
 from parity.history.diff import PROMOTED, Diff, compare
+from parity.report.diff import about
 from parity.store.code import Code
-from parity.store.rows import Death, End, Header, ItemRow, Run
+from parity.store.rows import GROWN, Death, End, Header, ItemRow, Run, Sighting
 
 PRINT = Fingerprint("0.1", "2.13.0", "abc", "3.11", "macOS 15", "arm64", "mps", "Apple M2", environment=(("A", "1"),))
 HEADER = Header(PRINT, "0", "default", "all")
@@ -152,6 +153,42 @@ def test_drift_that_is_marginal_now_is_eased_and_not_fixed() -> None:
     counts = item(agree=8, drift=1), item(agree=8, marginal=1)
     diff = compare(run(NEAR, items=counts[:1]), run(replace(little, case="b"), items=counts[1:]))
     assert (words(diff, Group.EASED), of(diff, Group.FIXED)) == ([("a", "drift", "marginal", False)], ())
+
+
+def test_what_agreed_and_is_marginal_now_is_named_and_fails_nothing() -> None:
+    """And the other way round; what was marginal before, or is new, or of another profile, is no change."""
+    little = replace(NEAR, status="marginal", shrunk="least")
+    had, has = run(items=(item(agree=9),)), run(little, items=(item(agree=8, marginal=1),))
+    diff = compare(had, has)
+    assert (words(diff, Group.WORSE), list(diff.groups)) == ([("least", "agree", "marginal", False)], [Group.WORSE])
+    assert (diff.exit_code(), diff.exit_code([Group.WORSE])) == (0, 1)
+    back = compare(has, had)
+    assert (words(back, Group.BETTER), list(back.groups)) == ([("least", "marginal", "agree", False)], [Group.BETTER])
+    assert list(compare(has, has).groups) == []
+    assert list(compare(had, replace(has, header=replace(HEADER, profile="mac"))).groups) == []
+    assert list(
+        compare(run(record("a"), items=(item("sub", agree=3),)), run(little, items=(item("sub", agree=3),))).groups
+    ) == [Group.WORSE]
+    with_findings = run(replace(little, shrunk=""), record("c", "wrong"), items=(item(agree=7, marginal=1, wrong=1),))
+    assert list(compare(had, with_findings).groups) == [Group.REGRESSED]
+
+
+def test_a_regression_that_a_person_has_accepted_is_named_and_fails_nothing() -> None:
+    """Else a baseline from before the entry would fail each run after it. What grew, expired or is new fails."""
+    cause = Cause("aten::add", "values")
+    known = replace(record("b", "wrong", shrunk="least", cause=cause), known="add-1")
+    had, has = run(items=(item(agree=9),)), run(known, items=(item(agree=5, wrong=4),))
+    diff = compare(had, has)
+    assert (words(diff, Group.REGRESSED), diff.exit_code()) == ([("least", "agree", "wrong", False)], 0)
+    assert "known to the second run" in about(diff.groups[Group.REGRESSED][0])
+    grown = Sighting("add-1", "add", "float32", GROWN, "forward", "least", fails=True)
+    assert compare(had, replace(has, known=(grown,))).exit_code() == 1
+    assert compare(had, replace(has, known=(replace(grown, fails=False),))).exit_code() == 0
+    assert compare(had, replace(has, records=(known, record("c", "error", shrunk="c")))).exit_code() == 1
+    died = Death("add", "float32", "f", "", "crash", "SIGABRT", "device", known="add-2")
+    for death, code in ((died, 0), (replace(died, known=""), 1)):
+        ended = replace(run(record("x", op="sub")), deaths=(death,))
+        assert compare(run(record("x", op="sub"), items=(item(agree=9),)), ended).exit_code() == code
 
 
 def test_other_inputs_are_another_check() -> None:
