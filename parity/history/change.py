@@ -59,21 +59,15 @@ MEANING: dict[Group, str] = {
     Group.LOST: "compared before, refused now, or gone from torch",
     Group.SIGNATURE: "the call compared before, and torch takes other arguments now",
     Group.REFUSED: "compared before, refused by the CPU and by the device now",
-    Group.WORSE: "errors grew, inside the tolerance",
-    Group.FALLBACK: "runs on the CPU now, or no longer",
+    Group.WORSE: "errors grew, inside the tolerance", Group.FALLBACK: "runs on the CPU now, or no longer",
     Group.UNMADE: "compared before, and its cases could not be made now; an own function fails the diff",
     Group.INCOMPARABLE: "says nothing now; a pinned case with other inputs; or not drawn by the other profile",
-    Group.REMOVED: "in the first run only",
-    Group.SLOWER: "the device takes longer for equal cases",
-    Group.LARGER: "the device holds more memory for an own function",
-    Group.EASED: "findings that became less severe",
-    Group.ADDED: "in the second run only",
-    Group.SUPPORTED: "refused before, compared now",
-    Group.BETTER: "errors shrank, inside the tolerance",
-    Group.FASTER: "the device takes less time for equal cases",
-    Group.SMALLER: "the device holds less memory for an own function",
-    Group.FIXED: "findings that agree now",
-}
+    Group.REMOVED: "in the first run only", Group.SLOWER: "the device takes longer for equal cases",
+    Group.LARGER: "the device holds more memory for an own function", Group.EASED: "findings that became less severe",
+    Group.ADDED: "in the second run only", Group.SUPPORTED: "refused before, compared now",
+    Group.BETTER: "errors shrank, inside the tolerance", Group.FASTER: "the device takes less time for equal cases",
+    Group.SMALLER: "the device holds less memory for an own function", Group.FIXED: "findings that agree now",
+}  # fmt: skip
 ALWAYS_FAIL = frozenset({Group.DYING, Group.REGRESSED, Group.LOST, Group.SIGNATURE, Group.REFUSED})
 # How the reason of a check begins that says nothing now -> the group, if it is not INCOMPARABLE.
 OF_TORCH = {MISSING: Group.LOST, "this torch lacks": Group.LOST, OTHER_SIGNATURE: Group.SIGNATURE, BOTH_REFUSE: Group.REFUSED}
