@@ -119,10 +119,6 @@ def _has_nan(call: Call) -> bool:
     return any(t.isnan().any() for t in _tensors(call))
 
 
-def _without_nan(call: Call) -> Tensor:
-    return (torch.fmax if call.op.startswith("maximum") else torch.fmin)(*_tensors(call))
-
-
 def _is_extraordinary(call: Call) -> Tensor:
     """Where an operand is not finite, or the divisor is zero."""
     a, b = _tensors(call)
@@ -233,7 +229,8 @@ VALUES = (
     ),
     reported(
         "issues/143976 nan_mismatch value", "maximum and minimum let a number win over NaN",
-        ("maximum", "minimum"), _without_nan, _has_nan,
+        ("maximum", "minimum"),
+        lambda call: (torch.fmax if call.op.startswith("maximum") else torch.fmin)(*_tensors(call)), _has_nan,
         trigger=lambda device: torch.maximum(torch.tensor([1.0, torch.nan]).to(device), ramp(device, 2)),
         neighbour=lambda device: torch.maximum(torch.tensor([1.0, torch.inf]).to(device), ramp(device, 2)),
         rows="maximum minimum",

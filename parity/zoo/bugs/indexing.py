@@ -71,10 +71,6 @@ def _added(x: Tensor) -> Tensor:
 # ------------------------------------------------------------------------------------------------------- index_copy
 
 
-def _copies_strided(call: Call) -> bool:
-    return not (call.outs[0].is_contiguous() and argument(call, 3, "source").is_contiguous())
-
-
 def _copy_as_if_dense(call: Call) -> Tensor:
     """The source is read, and the destination written, as if both were dense from where they begin."""
     out = _destination(call)
@@ -260,7 +256,8 @@ BUGS = (
     reported(
         "issues/160993 silent_wrong_forward layout inplace",
         "index_copy_ addresses a strided destination or source as if it were dense",
-        ("index_copy",), _copy_as_if_dense, _copies_strided,
+        ("index_copy",), _copy_as_if_dense,
+        lambda call: not (call.outs[0].is_contiguous() and argument(call, 3, "source").is_contiguous()),
         trigger=lambda d: (
             _copied(torch.zeros(4, 5, 3, device=d).transpose(0, 1), 0, [3, 0]),
             _copied(torch.zeros(5, 4, device=d), 0, [4, 1], ramp(d, 4, 2).t()),

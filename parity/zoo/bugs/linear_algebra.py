@@ -100,10 +100,6 @@ def _rebuilt(a: Tensor) -> Tensor:
     return rebuilt
 
 
-def _on_two_devices(call: Call) -> bool:
-    return len({t.device for t in call.operands}) > 1
-
-
 def _solve_with_cpu_side(device: str) -> str:
     """What becomes of a triangular system whose right side lies on the CPU: torch refuses two devices."""
     try:
@@ -186,7 +182,7 @@ BUGS = (
     ),
     reported(
         "pull/178319 crash args", "a triangular system with one side on the CPU ends the process",
-        ("linalg.solve_triangular",), abort, _on_two_devices,
+        ("linalg.solve_triangular",), abort, lambda call: len({t.device for t in call.operands}) > 1,
         trigger=_solve_with_cpu_side,
         neighbour=lambda d: torch.linalg.solve_triangular(_matrix(d, 3, 3).triu(), ramp(d, 3, 2), upper=True),
         rows="solve_triangular", level="function",

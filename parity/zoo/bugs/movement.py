@@ -63,10 +63,6 @@ def _is_batch_permuted(t: Tensor) -> bool:
     return is_permuted(t) and not t.mT.is_contiguous()
 
 
-def _permuted_on_the_way_back(call: Call) -> bool:
-    return call.direction == "backward" and any(map(_is_batch_permuted, call.operands))
-
-
 def _read_as_stack(call: Call) -> Any:
     call.args[:] = [as_contiguous(call, a) if _is_batch_permuted(a) else a for a in call.args]
     return call.run()
@@ -106,7 +102,7 @@ BUGS = (
     reported(
         "issues/117826 silent_wrong_backward backward layout",
         "the gradients of a product of stacks take permuted operands for dense ones",
-        ("bmm",), _read_as_stack, _permuted_on_the_way_back,
+        ("bmm",), _read_as_stack, lambda call: call.direction == "backward" and any(map(_is_batch_permuted, call.operands)),
         trigger=lambda d: gradients(lambda x, w: torch.einsum("bij,ijk->bik", x, w), ramp(d, 2, 3, 4), ramp(d, 3, 4, 5)),
         neighbour=lambda d: gradients(lambda x, w: torch.einsum("ibj,ijk->ibk", x, w), ramp(d, 3, 2, 4), ramp(d, 3, 4, 5)),
         rows="einsum bmm matmul",

@@ -24,10 +24,6 @@ def _only_parameters_want_gradients(call: Call) -> bool:
     return not x and (weight or bias)
 
 
-def _gradients_left_over(call: Call) -> Any:
-    return tuple(None if g is None else noise(call, g) for g in call.run())
-
-
 def _layer_gradients(device: str, of_input: bool) -> tuple[Tensor, ...]:
     """Of weight and bias; of the input too, or not."""
     x, weight, bias = ramp(device, 4, 3), ramp(device, 3), ramp(device, 3)
@@ -63,10 +59,6 @@ def _normalized_around(device: str, mean: float) -> Tensor:
 
 
 # ----------------------------------------------------------------------------------------------------------- batch_norm
-
-
-def _trains_without_weight(call: Call) -> bool:
-    return argument(call, 1, "weight") is None and bool(argument(call, 5, "training"))
 
 
 def _too_small(call: Call) -> Any:
@@ -121,7 +113,8 @@ BUGS = (
     reported(
         "issues/183825 silent_wrong_backward backward args",
         "layer_norm's weight and bias get arbitrary gradients where the input needs none",
-        ("native_layer_norm_backward",), _gradients_left_over, _only_parameters_want_gradients,
+        ("native_layer_norm_backward",),
+        lambda call: tuple(None if g is None else noise(call, g) for g in call.run()), _only_parameters_want_gradients,
         trigger=lambda d: _layer_gradients(d, of_input=False),
         neighbour=lambda d: _layer_gradients(d, of_input=True),
         rows="layer_norm",
@@ -135,7 +128,8 @@ BUGS = (
     ),
     reported(
         "issues/84962 silent_wrong_forward args module", "batch_norm without a weight takes too large a variance in training",
-        ("native_batch_norm",), _too_small, _trains_without_weight,
+        ("native_batch_norm",), _too_small,
+        lambda call: argument(call, 1, "weight") is None and bool(argument(call, 5, "training")),
         trigger=lambda d: F.batch_norm(ramp(d, 2, 3, 4), None, None, training=True),
         neighbour=lambda d: F.batch_norm(ramp(d, 2, 3, 4), None, None, ramp(d, 3), ramp(d, 3), training=True),
         rows="batch_norm_train instance_norm instance_norm_running",

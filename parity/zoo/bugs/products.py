@@ -21,10 +21,6 @@ BATCH = 2**16  # as reported: 65537 small matrices cost little
 # --------------------------------------------------------------------------------------------------------------- linear
 
 
-def _linear_rows_wrap(call: Call) -> Tensor:
-    return wrapped(call.run(), LIMIT)
-
-
 def _is_wide_and_large(call: Call) -> bool:
     x, weight = call.args[:2]
     if weight.dim() != 2 or weight.shape[0] <= FEATURES:
@@ -80,7 +76,7 @@ BUGS = (
     reported(
         "issues/109457 silent_wrong_forward size",
         "a linear layer with many output features repeats its first outputs past a border",
-        ("linear",), _linear_rows_wrap, _is_wide_and_large,
+        ("linear",), lambda call: wrapped(call.run(), LIMIT), _is_wide_and_large,
         trigger=lambda d: F.linear(ramp(d, 9, 1), ramp(d, 40, 1)),
         neighbour=lambda d: (F.linear(ramp(d, 6, 1), ramp(d, 40, 1)), F.linear(ramp(d, 99, 1), ramp(d, 32, 1))),
         rows="linear", scaled="4.3e8 output elements -> LIMIT = 256, 32768 output features -> FEATURES = 32",

@@ -61,10 +61,6 @@ def _axis_out_of_reach(call: Call) -> bool:
     return rank > AXES and rank - int(argument(call, 1, "dim", -1)) % rank > AXES
 
 
-def _no_dimension_to_name(call: Call) -> bool:
-    return call.args[0].dim() == 0 and bool(_dims(call))
-
-
 def _named_none(call: Call) -> bool:
     """`dim=[]`, which means all of them."""
     dim = argument(call, 1, "dim", call.kwargs.get("axis"))
@@ -184,7 +180,8 @@ BUGS = (
     reported(
         "pull/82834 crash rank args", "a tensor without dimensions may not be reduced, gathered or scattered along dimension 0",
         ("sum", "mean", "prod", "amax", "amin", "gather", "scatter"),
-        raising(IndexError("Dimension specified as 0 but tensor has no dimensions")), _no_dimension_to_name,
+        raising(IndexError("Dimension specified as 0 but tensor has no dimensions")),
+        lambda call: call.args[0].dim() == 0 and bool(_dims(call)),
         trigger=lambda d: torch.tensor(5.0).to(d).sum(0),
         neighbour=lambda d: (torch.tensor(5.0).to(d).sum(), torch.tensor([5.0]).to(d).sum(0)),
         rows="sum sum_dim mean mean_dim prod amax amin gather scatter",

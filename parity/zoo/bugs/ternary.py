@@ -43,10 +43,6 @@ def _bounds(call: Call) -> tuple[Any, Any]:
     return argument(call, 1, "min"), argument(call, 2, "max")
 
 
-def _clamps_nan(call: Call) -> bool:
-    return call.args[0].is_floating_point() and bool(call.args[0].isnan().any())
-
-
 def _bound_for_nan(call: Call) -> Tensor:
     low, high = _bounds(call)
     missing = call.args[0].isnan()
@@ -65,14 +61,6 @@ def _death_or_lower_bound(call: Call) -> Tensor:
     low, high = _bounds(call)
     below = torch.clamp(call.args[0], max=high)
     return torch.clamp(below, min=low)
-
-
-def _is_integer_with_fraction(call: Call) -> bool:
-    return _is_integer(call.args[0].dtype) and any(isinstance(bound, float) for bound in _bounds(call))
-
-
-def _has_strided_bound(call: Call) -> bool:
-    return any(isinstance(bound, Tensor) and not bound.is_contiguous() for bound in _bounds(call))
 
 
 def _bounds_as_contiguous(call: Call) -> Any:
@@ -152,10 +140,6 @@ def _filled(x: Tensor, *, own: bool = False) -> Tensor:
 SCALER = ("grad_scale", "found_inf")
 
 
-def _is_scaled(call: Call) -> bool:
-    return any(call.kwargs.get(name) is not None for name in SCALER)
-
-
 def _unscaled(call: Call) -> Any:
     call.kwargs.update(dict.fromkeys(SCALER))
     return call.run()
@@ -183,7 +167,7 @@ def _sgd(device: str, found_inf: Tensor | None, grad_scale: Tensor | None = None
 CLAMP = (
     reported(
         "issues/120899 nan_mismatch value", "clamp to numbers makes a bound out of NaN",
-        ("clamp.out",), _bound_for_nan, _clamps_nan,
+        ("clamp.out",), _bound_for_nan, lambda call: call.args[0].is_floating_point() and bool(call.args[0].isnan().any()),
         trigger=lambda device: torch.tensor([torch.nan, 3.0]).to(device).clamp(1, 2),
         neighbour=lambda device: torch.tensor([-torch.inf, 3.0]).to(device).clamp(1, 2),
         rows="clamp",
@@ -198,7 +182,8 @@ CLAMP = (
     reported(
         "issues/133100 silent_wrong_forward promotion args", "clamp of integers to fractional numbers is zero everywhere",
         ("clamp.out", "clamp_min.out"),
-        lambda call: torch.zeros(call.args[0].shape, dtype=torch.result_type(call.args[0], 1.0)), _is_integer_with_fraction,
+        lambda call: torch.zeros(call.args[0].shape, dtype=torch.result_type(call.args[0], 1.0)),
+        lambda call: _is_integer(call.args[0].dtype) and any(isinstance(bound, float) for bound in _bounds(call)),
         trigger=lambda device: (
             ramp(device, 3, dtype=torch.int64).clamp_min(1.0),
             ramp(device, 3, dtype=torch.int64).clamp(0.1),
@@ -208,7 +193,8 @@ CLAMP = (
     ),
     reported(
         "issues/87348 silent_wrong_forward layout", "clamp takes the elements of strided bounds in the order of memory",
-        ("clamp.Tensor_out",), _bounds_as_contiguous, _has_strided_bound,
+        ("clamp.Tensor_out",), _bounds_as_contiguous,
+        lambda call: any(isinstance(bound, Tensor) and not bound.is_contiguous() for bound in _bounds(call)),
         trigger=lambda device: torch.clamp(ramp(device, 3, 3), ramp(device, 3, 3).t() - 0.2, ramp(device, 3, 3).t() + 0.2),
         neighbour=lambda device: torch.clamp(ramp(device, 3, 3).t(), ramp(device, 3, 3) - 0.2, ramp(device, 3, 3) + 0.2),
         rows="clamp",
@@ -289,7 +275,8 @@ FILLS = (
     reported(
         "pull/186360 silent_wrong_forward optimizer args",
         "fused optimizers do not see the scaler's factor, nor that it found infinity",
-        ("_fused_adam_", "_fused_adamw_", "_fused_sgd_"), _unscaled, _is_scaled,
+        ("_fused_adam_", "_fused_adamw_", "_fused_sgd_"), _unscaled,
+        lambda call: any(call.kwargs.get(name) is not None for name in SCALER),
         trigger=lambda device: _sgd(device, torch.ones(()).to(device)),
         neighbour=lambda device: _sgd(device, None),
     ),

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from parity.devices.sim.call import Call
-from parity.devices.sim.effects import as_contiguous, is_transposed, noise, read_with, replacing, write_contiguous
+from parity.devices.sim.effects import as_contiguous, is_transposed, noise, raising, read_with, replacing, write_contiguous
 from parity.devices.sim.faults import abort
 from parity.zoo.effects import complex_ramp, ramp, reported
 
@@ -67,10 +67,6 @@ def _left_over(call: Call) -> Tensor:
     return result.reshape(call.args[0].shape)
 
 
-def _starts_late(call: Call) -> bool:
-    return call.args[0].storage_offset() > 0 or call.outs[0].storage_offset() > 0
-
-
 def _from_the_start(call: Call) -> Any:
     """Both buffers are taken from their beginning on: what is read, and what is written to."""
     x, out = call.args[0], call.outs[0]
@@ -103,14 +99,6 @@ def _zeros_or_death(call: Call) -> Tensor:
     return torch.zeros(x.shape, dtype=call.outs[0].dtype)
 
 
-def _no_sigmoid(call: Call) -> NoReturn:
-    raise RuntimeError("MPS does not support sigmoid op with int64 input")
-
-
-def _no_abs(call: Call) -> NoReturn:
-    raise RuntimeError("Operation 'abs_out_mps()' does not support input type 'int64' in MPS backend")
-
-
 BUGS = (
     reported(
         f"{FORK}pull/309 silent_wrong_forward layout inplace",
@@ -131,7 +119,7 @@ BUGS = (
     reported(
         "pull/101507 silent_wrong_forward offset",
         "erfinv takes its buffers from the start of their memory, not from where the slice begins",
-        ("erfinv",), _from_the_start, _starts_late,
+        ("erfinv",), _from_the_start, lambda call: call.args[0].storage_offset() > 0 or call.outs[0].storage_offset() > 0,
         trigger=lambda device: ramp(device, 6)[2:].erfinv(),
         neighbour=lambda device: ramp(device, 6)[:4].erfinv(),
         rows="erfinv",
@@ -160,7 +148,7 @@ BUGS = (
     ),
     reported(
         "issues/154895 unsupported_dtype dtype", "sigmoid refuses int64",
-        ("sigmoid",), _no_sigmoid, _is_of(torch.int64),
+        ("sigmoid",), raising(RuntimeError("MPS does not support sigmoid op with int64 input")), _is_of(torch.int64),
         trigger=lambda device: torch.sigmoid(ramp(device, 2, 2, dtype=torch.int64)),
         neighbour=lambda device: torch.sigmoid(ramp(device, 2, 2, dtype=torch.int32)),
         rows="sigmoid",
@@ -175,7 +163,9 @@ BUGS = (
     ),
     reported(
         "issues/79200 unsupported_dtype dtype", "abs refuses int64",
-        ("abs",), _no_abs, _is_of(torch.int64),
+        ("abs",),
+        raising(RuntimeError("Operation 'abs_out_mps()' does not support input type 'int64' in MPS backend")),
+        _is_of(torch.int64),
         trigger=lambda device: torch.abs(ramp(device, 2, 4, dtype=torch.int64)),
         neighbour=lambda device: torch.abs(ramp(device, 2, 4, dtype=torch.int32)),
         rows="abs",
