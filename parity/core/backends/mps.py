@@ -1,7 +1,7 @@
 """MPS: the words of its library, the names of `torch.mps`, the variables that it reads.
 
 Nothing here was learnt by running MPS. Each text was read in the macOS wheels of torch 2.12.1, 2.13.0 and 2.14.1, and
-`parity.devices.mac_wheel` looks all of them up again in any wheel. This module is the only place that quotes MPS; whoever
+`tests/bench/mac_wheel.py` looks all of them up again in any wheel. This module is the only place that quotes MPS; whoever
 needs to understand its errors, or to imitate them, imports them from here.
 """
 
@@ -10,10 +10,9 @@ from __future__ import annotations
 import platform
 import re
 
-from parity.core.devices import Backend, Text, Wording, says, text, torch_at
+from parity.core.devices import Backend, Wording, says, text, torch_at
 
 LIBRARY = "torch/lib/libtorch_cpu.dylib"
-FIRST, LAST = "2.12", "2.14"  # the oldest and the newest torch that were read
 
 # ------------------------------------------------------------------------------------------------------ texts with holes
 
@@ -310,17 +309,12 @@ ERRORS: tuple[Wording, ...] = (
 # ---------------------------------------------------------------------------------------------------------------- names
 
 # Functions that parity asks, by what it wants to know. They take no device: MPS has one.
-SYNCHRONIZE, SEED = "synchronize", "manual_seed"
 MEMORY_FUNCTIONS = {
     "allocated": "current_allocated_memory",
     "reserved": "driver_allocated_memory",
     "recommended_max": "recommended_max_memory",
 }
 FACTS = {"chip": "get_name", "cores": "get_core_count"}  # of torch.backends.mps
-FUNCTIONS: dict[str, tuple[str, ...]] = {  # file of torch -> functions in it that parity calls
-    "torch/mps/__init__.py": ("is_available", "device_count", SYNCHRONIZE, SEED, *MEMORY_FUNCTIONS.values()),
-    "torch/backends/mps/__init__.py": ("is_built", "is_available", *FACTS.values()),
-}
 # Variables that change what the library computes or does, with the effect. A fingerprint takes all that start with PYTORCH_.
 FALLBACK_VARIABLE = "PYTORCH_ENABLE_MPS_FALLBACK"  # read once, when the library is loaded
 VARIABLES = {
@@ -355,9 +349,3 @@ BACKEND = Backend(
     # MPSGraph comes with macOS.
     driver=lambda: f"macOS {platform.mac_ver()[0]}" if platform.mac_ver()[0] else "", absent=_absent,
 )  # fmt: skip
-
-
-def all_texts() -> tuple[Text, ...]:
-    """Every text of this module, each once."""
-    wordings = (*REFUSALS, *OUT_OF_MEMORY, *ERRORS)
-    return tuple(dict.fromkeys((*(t for w in wordings for t in w.texts), FALLBACK)))

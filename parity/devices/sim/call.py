@@ -52,20 +52,9 @@ class Call:
     """
 
     __slots__ = (
-        "_origin",
-        "_resolved",
-        "_run",
-        "args",
-        "fresh",
-        "grad_mode",
-        "history",
-        "kwargs",
-        "level",
-        "op",
-        "outs",
-        "seen",
+        "_origin", "_resolved", "_run", "args", "fresh", "grad_mode", "history", "kwargs", "level", "op", "outs", "seen",
         "state",
-    )
+    )  # fmt: skip
 
     def __init__(
         self,
