@@ -33,49 +33,19 @@ if TYPE_CHECKING:
     from parity.training.trained import Training as Training
 
 _HOMES = {
-    "Call": "parity.devices",
-    "Captured": "parity.locating.capturing",
-    "Comparison": "parity.comparing.comparison",
-    "Fault": "parity.devices",
-    "Fixture": "parity.faces.fixture",
-    "Generation": "parity.training.generation",
-    "Located": "parity.locating.located",
-    "Needs": "parity.locating.needs",
-    "ParityFailure": "parity.comparing.comparison",
-    "ParityWarning": "parity.comparing.comparison",
-    "Training": "parity.training.trained",
-    "assert_parity": "parity.locating.asserting",
-    "audit": "parity.locating.auditing",
-    "capture": "parity.locating.capturing",
-    "cases": "parity.generation.shrink",
-    "compare": "parity.comparing.pair",
-    "compare_generation": "parity.training.generation",
-    "compare_training": "parity.training.train",
-    "locate": "parity.locating.locate",
-    "tensors": "parity.generation.strategies",
-}
+    "Call": "parity.devices", "Captured": "parity.locating.capturing", "Comparison": "parity.comparing.comparison",
+    "Fault": "parity.devices", "Fixture": "parity.faces.fixture", "Generation": "parity.training.generation",
+    "Located": "parity.locating.located", "Needs": "parity.locating.needs", "ParityFailure": "parity.comparing.comparison",
+    "ParityWarning": "parity.comparing.comparison", "Training": "parity.training.trained",
+    "assert_parity": "parity.locating.asserting", "audit": "parity.locating.auditing", "capture": "parity.locating.capturing",
+    "cases": "parity.generation.shrink", "compare": "parity.comparing.pair", "compare_generation": "parity.training.generation",
+    "compare_training": "parity.training.train", "locate": "parity.locating.locate", "tensors": "parity.generation.strategies",
+}  # fmt: skip
 __all__ = [
-    "Call",
-    "Captured",
-    "Comparison",
-    "Fault",
-    "Fixture",
-    "Generation",
-    "Located",
-    "Needs",
-    "ParityFailure",
-    "ParityWarning",
-    "Training",
-    "assert_parity",
-    "audit",
-    "capture",
-    "cases",
-    "compare",
-    "compare_generation",
-    "compare_training",
-    "locate",
+    "Call", "Captured", "Comparison", "Fault", "Fixture", "Generation", "Located", "Needs", "ParityFailure", "ParityWarning",
+    "Training", "assert_parity", "audit", "capture", "cases", "compare", "compare_generation", "compare_training", "locate",
     "tensors",
-]
+]  # fmt: skip
 
 
 if not TYPE_CHECKING:  # for a type checker a name that is not above is a mistake

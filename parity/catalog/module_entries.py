@@ -3,7 +3,7 @@
 A row is a module in a mode, "modules:nn.BatchNorm1d:train" or ":eval" where torch says that the two differ, or its state,
 "modules:nn.BatchNorm1d:state": the way of parameters and buffers to the device and back. Operands are the inputs of the call,
 then parameters and buffers. What torch's database expects to fail on a device is not read: parity judges for itself.
-`module_names.json` lists the rows; `python -m parity.catalog.module_entries` regenerates it.
+`module_names.json` lists the rows; `python tests/meta/torch_lists.py` regenerates it.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 from parity.catalog import module_rules as rules
 from parity.catalog import opinfo
 from parity.catalog.draw import Arguments, Draw
-from parity.catalog.opinfo_trees import generators, rebuilt, tensors_of
+from parity.catalog.opinfo_trees import generators, tensors_of
 from parity.catalog.row import ROUNDED, Counts, Draws, Forms, Quirk, Row
-from parity.catalog.samples import Sample, draw_sample, evenly, not_imported, sample_of, stored, torch_version, write
+from parity.catalog.samples import Sample, draw_sample, evenly, not_imported, sample_of, stored, torch_version
 from parity.core.case import OpClass
 from parity.core.dtypes import DEFAULT, FACTS
 from parity.core.errors import CaseError, near
@@ -141,7 +141,7 @@ class Make:
 
 
 @functools.cache
-def _database() -> dict[str, Any]:
+def database() -> dict[str, Any]:
     """All ModuleInfos by name. Raises CaseError if they cannot be imported."""
     try:
         from torch.testing._internal.common_modules import module_db
@@ -152,11 +152,11 @@ def _database() -> dict[str, Any]:
 
 def _info(key: str) -> Any:
     name = module_of(key)
-    if name not in _database():
+    if name not in database():
         raise CaseError(
-            f"torch {torch_version()} has no test data for '{name}'; {near(name, _database()) or 'see parity run --list'}"
+            f"torch {torch_version()} has no test data for '{name}'; {near(name, database()) or 'see parity run --list'}"
         )
-    return _database()[name]
+    return database()[name]
 
 
 @functools.lru_cache(maxsize=4)
@@ -197,13 +197,14 @@ def errors(key: str) -> dict[int, Sample]:
 
 def _refused(key: str, sample: Sample) -> bool:
     try:
-        _run(key, sample)
+        run(key, sample)
     except Exception:  # whatever a module raises for a wrong input
         return True
     return False
 
 
-def _run(key: str, sample: Sample) -> Any:
+def run(key: str, sample: Sample) -> Any:
+    """The result of the call of a sample on the CPU."""
     return getattr(importlib.import_module(GLUE), _runner(key))(*sample.args, **sample.kwargs)
 
 
@@ -345,69 +346,3 @@ def _argument(a: Any) -> str:
         inner = ", ".join(map(_argument, a))
         return f"[{inner}]" if isinstance(a, list) else f"({inner}{',' * (len(a) == 1)})"
     return repr(a) if a is None or isinstance(a, (bool, int, float, str)) else ""
-
-
-# ---------------------------------------------------------------------------------------------------------- the list
-
-
-def generate() -> dict[str, Any]:
-    """The entries of `module_names.json` for the installed torch: what its CPU computes."""
-    entries: dict[str, Any] = {}
-    for name, info in _database().items():
-        modes = (":train", ":eval") if info.train_and_eval_differ else ("",)
-        for key in (*(name + mode for mode in modes), f"{name}:state"):
-            tree = _facts(key, info)
-            if tree["dtypes"] or mode_of(key) != "state":
-                entries[key] = {word: said for word, said in tree.items() if said}
-    return entries
-
-
-def _facts(key: str, info: Any) -> dict[str, str]:
-    """Dtypes, dtypes with gradients, and flags of a row."""
-    forward, backward, flags = list[str](), list[str](), set[str]()
-    function = opinfo.ENTRIES.get(rules.FUNCTION_OF.get(module_of(key), ""), opinfo.OpInfoEntry())
-    takes_complex = _torch_dtype("complex64") in info.dtypes or "complex64" in function.dtypes
-    for dtype in (d for d in DTYPES if takes_complex or FACTS[d].kind != "complex"):
-        try:
-            kept = samples(key, dtype)
-        except CaseError:
-            continue
-        ran = [_tried(key, s) for s in kept.values()]
-        forward += [dtype] * any(done for done, _, _ in ran)
-        backward += [dtype] * any(graded for _, graded, _ in ran)
-        flags |= {"updates"} if any(updates for _, _, updates in ran) else set()
-    if info.supports_gradgrad and backward:
-        flags.add("gradgrad")
-    return {"dtypes": " ".join(forward), "backward": " ".join(backward), "flags": " ".join(sorted(flags))}
-
-
-def _tried(key: str, sample: Sample) -> tuple[bool, bool, bool]:
-    """Whether the CPU computes a sample, and its gradient, and whether the call changes an operand."""
-    import torch
-
-    flags = iter(sample.grads)
-
-    def leaf(x: Any) -> Any:
-        return x.detach().clone().requires_grad_(next(flags)) if isinstance(x, torch.Tensor) else x
-
-    args, kwargs = tree = rebuilt((sample.args, sample.kwargs), leaf)
-    before = [t.detach().clone() for t in tensors_of(tree)]
-    with generators(seeded=True), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            result = _run(key, replace(sample, args=args, kwargs=kwargs))
-        except Exception:  # the CPU does not have the dtype
-            return False, False, False
-        updates = any(bool(((a != b) & ((a == a) | (b == b))).any()) for a, b in zip(before, tensors_of(tree)))
-        outs = [t for t in tensors_of(result) if t.requires_grad]
-        try:
-            torch.autograd.grad(
-                [t.abs().sum() for t in outs], [t for t in tensors_of(tree) if t.requires_grad], allow_unused=True
-            )
-        except Exception:  # no gradient in this dtype
-            return True, False, updates
-    return True, bool(outs), updates
-
-
-if __name__ == "__main__":
-    write(NAMES, generate())

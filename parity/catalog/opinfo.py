@@ -1,6 +1,6 @@
 """Adapter to torch's own test data (OpInfo): its samples give the operands; layouts and the rest are drawn as for other rows.
 
-`opinfo_names.json` lists the entries, so that rows exist without importing torch; `python -m parity.catalog.opinfo` regenerates
+`opinfo_names.json` lists the entries, so that rows exist without importing torch; `tests/meta/torch_lists.py` regenerates
 it. OpInfo is private, changes between versions, and importing it freezes `torch.backends` flags, so the first sample loads it.
 A sample's `output_process_fn_grad`, which hides phases and ambiguities, is not used; the relations of the rows replace it.
 """
@@ -20,9 +20,9 @@ from parity.catalog.draw import Arguments, Draw
 from parity.catalog.opinfo_trees import digest_of, dtype_of, generators, outline, rebuilt, runs_dense
 from parity.catalog.opinfo_trees import tensors_of as tensors_of
 from parity.catalog.row import Counts, Draws, Forms, Judged, Quirk, Refuses, Row
-from parity.catalog.samples import Sample, draw_sample, evenly, not_imported, sample_of, stored, torch_version, write
+from parity.catalog.samples import Sample, draw_sample, evenly, not_imported, sample_of, stored, torch_version
 from parity.core.case import OpClass, entry_of
-from parity.core.dtypes import DEFAULT, FACTS
+from parity.core.dtypes import FACTS
 from parity.core.errors import CaseError, near
 
 PREFIX = "opinfo:"
@@ -146,7 +146,7 @@ def _draw(key: str, draw: Draw) -> Arguments:
 
 
 @functools.cache
-def _database() -> dict[str, Any]:
+def database() -> dict[str, Any]:
     """All OpInfos by key. Raises CaseError if they cannot be imported."""
     try:
         from torch.testing._internal.common_methods_invocations import op_db
@@ -157,9 +157,9 @@ def _database() -> dict[str, Any]:
 
 def _info(name: str) -> Any:
     key = entry_of(name)
-    if key not in _database():
-        raise CaseError(f"torch {torch_version()} has no OpInfo '{key}'; {near(key, _database()) or 'see parity run --list'}")
-    return _database()[key]
+    if key not in database():
+        raise CaseError(f"torch {torch_version()} has no OpInfo '{key}'; {near(key, database()) or 'see parity run --list'}")
+    return database()[key]
 
 
 def callables(name: str) -> tuple[Callable[..., Any], Callable[..., Any] | None, bool]:
@@ -256,32 +256,3 @@ def _fits(key: str, sample: tuple[tuple[Any, ...], dict[str, Any]]) -> bool:
     known = all(t.layout is torch.strided and dtype_of(t) in FACTS for t in tensors)
     small = sum(t.numel() for t in tensors) <= LARGEST
     return known and small and not drops and (key.partition(":")[0] not in rules.MEMORY or runs_dense(_info(key).op, sample))
-
-
-# ---------------------------------------------------------------------------------------------------------- the list
-
-
-def generate() -> dict[str, Any]:
-    """The entries of `opinfo_names.json` for the installed torch."""
-    import torch
-
-    entries = {}
-    for key, info in sorted(_database().items()):
-        forward, backward = info.supported_dtypes("cpu"), info.supported_backward_dtypes("cpu")
-        flags = {
-            "out": info.supports_out,
-            "inplace": info.inplace_variant is not None,
-            "gradgrad": info.supports_autograd and info.supports_gradgrad,
-            "forward_ad": info.supports_forward_ad,
-        }
-        tree = {
-            "dtypes": " ".join(d for d in DEFAULT if getattr(torch, d) in forward),
-            "backward": " ".join(d for d in DEFAULT if info.supports_autograd and getattr(torch, d) in backward),
-            "flags": " ".join(flag for flag, is_set in flags.items() if is_set),
-        }
-        entries[key] = {word: text for word, text in tree.items() if text}
-    return entries
-
-
-if __name__ == "__main__":
-    write(NAMES, generate())

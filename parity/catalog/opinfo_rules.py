@@ -138,26 +138,14 @@ RELATIONS: dict[str, tuple[OpClass, str]] = {
 # The distribution or mask that each random entry promises (`parity.judging.laws`).
 LAWS = {
     "rand_like": "randn",  # the entry calls randn_like
-    "randn_like": "randn",
-    "bernoulli": "bernoulli",
-    "multinomial": "multinomial",
-    "uniform": "uniform_",
-    "normal:in_place": "normal_",
-    "exponential": "exponential_",
-    "cauchy": "cauchy_",
-    "log_normal": "log_normal_",
-    "geometric": "geometric_",
-    "randint_like": "randint_like",
-    "nn.functional.dropout": "dropout",
-    "nn.functional.dropout2d": "dropout2d",
-    "nn.functional.dropout3d": "dropout3d",
-    "nn.functional.alpha_dropout": "alpha_dropout",
-    "nn.functional.feature_alpha_dropout:with_train": "feature_alpha_dropout",
-    "nn.functional.feature_alpha_dropout:without_train": "feature_alpha_dropout",
-    "nn.functional.rrelu": "rrelu",
-    "nn.functional.fractional_max_pool2d": "fractional_max_pool",
-    "nn.functional.fractional_max_pool3d": "fractional_max_pool",
-}
+    "randn_like": "randn", "bernoulli": "bernoulli", "multinomial": "multinomial", "uniform": "uniform_",
+    "normal:in_place": "normal_", "exponential": "exponential_", "cauchy": "cauchy_", "log_normal": "log_normal_",
+    "geometric": "geometric_", "randint_like": "randint_like", "nn.functional.dropout": "dropout",
+    "nn.functional.dropout2d": "dropout2d", "nn.functional.dropout3d": "dropout3d",
+    "nn.functional.alpha_dropout": "alpha_dropout", "nn.functional.feature_alpha_dropout:with_train": "feature_alpha_dropout",
+    "nn.functional.feature_alpha_dropout:without_train": "feature_alpha_dropout", "nn.functional.rrelu": "rrelu",
+    "nn.functional.fractional_max_pool2d": "fractional_max_pool", "nn.functional.fractional_max_pool3d": "fractional_max_pool",
+}  # fmt: skip
 # torch 2.13 on the CPU writes outside a destination whose batch dimensions cannot be merged (heap corruption).
 UNSAFE_OUT = ("tril", "triu", "lu_unpack", "linalg.lu", "lu")
 # In deterministic mode torch uses a formula in Python on all devices but the CPU, which rounds uint8 differently.
@@ -174,14 +162,11 @@ DTYPE_BOUND = (
 )  # fmt: skip
 # Entries that run the half-precision kernels of another one.
 SAME_KERNEL = {
-    "_batch_norm_with_update": "nn.functional.batch_norm",
-    "_native_batch_norm_legit": "nn.functional.batch_norm",
-    "native_batch_norm": "nn.functional.batch_norm",
-    "_softmax_backward_data": "logsumexp",
-    "nn.functional.upsample_bilinear": "nn.functional.interpolate:bilinear",
-    "grid_sampler_2d": "nn.functional.grid_sample",
+    "_batch_norm_with_update": "nn.functional.batch_norm", "_native_batch_norm_legit": "nn.functional.batch_norm",
+    "native_batch_norm": "nn.functional.batch_norm", "_softmax_backward_data": "logsumexp",
+    "nn.functional.upsample_bilinear": "nn.functional.interpolate:bilinear", "grid_sampler_2d": "nn.functional.grid_sample",
     "grid_sampler_3d": "nn.functional.grid_sample",
-}
+}  # fmt: skip
 # Only the first result is compared: dtype and shape of the others (saved statistics) depend on the backend.
 FIRST_ONLY = ("_batch_norm_with_update", "_native_batch_norm_legit", "native_batch_norm", "native_layer_norm")
 # Entries without a native row that would set these fields.
@@ -197,13 +182,8 @@ BIAS = {
 }
 # Names in the ULP tables that differ from those of the entries.
 ULP_NAMES = {
-    "true_divide": "div",
-    "__radd__": "add",
-    "__rsub__": "sub",
-    "__rmul__": "mul",
-    "__rdiv__": "div",
-    "__rpow__": "pow",
-}
+    "true_divide": "div", "__radd__": "add", "__rsub__": "sub", "__rmul__": "mul", "__rdiv__": "div", "__rpow__": "pow",
+}  # fmt: skip
 
 # Integer operands are indices to write to; repeated ones leave the result undefined, so these are never expanded.
 WRITES_AT = """scatter scatter_add scatter_reduce index_copy index_add index_fill index_put index_reduce put

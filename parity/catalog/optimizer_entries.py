@@ -3,7 +3,7 @@
 A row is an optimizer in an implementation: "optimizers:Adam" is the plain loop, "optimizers:Adam:foreach", ":fused",
 ":capturable" and ":differentiable" are the others that it has. A sample is an option set; its operands are two or three
 parameters and their gradients at each step, and a learning rate or betas that are tensors. `optimizer_names.json` lists the
-rows; `python -m parity.catalog.optimizer_entries` regenerates it.
+rows; `python tests/meta/torch_lists.py` regenerates it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from parity.catalog.draw import Arguments, Draw, Shape
 from parity.catalog.opinfo_trees import generators, rebuilt, tensors_of
 from parity.catalog.row import COMPOSITE, ROUNDED, Counts, Draws, Forms, Row
-from parity.catalog.samples import Sample, draw_sample, not_imported, sample_of, stored, torch_version, write
+from parity.catalog.samples import Sample, draw_sample, not_imported, sample_of, stored, torch_version
 from parity.core.dtypes import DEFAULT, FACTS
 from parity.core.errors import CaseError, near
 
@@ -119,7 +119,7 @@ def _draw(key: str, draw: Draw) -> Arguments:
 
 
 @functools.cache
-def _database() -> dict[str, Any]:
+def database() -> dict[str, Any]:
     """All OptimizerInfos by the name of their class. Raises CaseError if they cannot be imported."""
     try:
         from torch.testing._internal.common_optimizers import optim_db
@@ -131,11 +131,11 @@ def _database() -> dict[str, Any]:
 
 def _info(key: str) -> Any:
     name = optimizer_of(key)
-    if name not in _database():
+    if name not in database():
         raise CaseError(
-            f"torch {torch_version()} has no test data for '{name}'; {near(name, _database()) or 'see parity run --list'}"
+            f"torch {torch_version()} has no test data for '{name}'; {near(name, database()) or 'see parity run --list'}"
         )
-    return _database()[name]
+    return database()[name]
 
 
 def _options(key: str, dtype: str) -> Iterator[tuple[dict[str, Any], str]]:
@@ -193,7 +193,7 @@ def samples(key: str, dtype: str) -> dict[int, Sample]:
     """The samples of an entry in a dtype, by their index in torch's own order of the option sets. Raises CaseError."""
     with generators(seeded=True):
         made = {k: _sample(key, dtype, k, *how) for k, how in enumerate(_options(key, dtype))}
-        kept = {k: s for k, s in made.items() if _runs(s)}
+        kept = {k: s for k, s in made.items() if runs(s)}
     if not kept:
         raise CaseError(f"{key} has no sample in {dtype} that the CPU takes; choose another dtype or optimizer")
     return kept
@@ -237,7 +237,7 @@ def _copied(options: dict[str, Any]) -> dict[str, Any]:
     return copied
 
 
-def _runs(sample: Sample, through: bool = False) -> bool:
+def runs(sample: Sample, through: bool = False) -> bool:
     """Whether the CPU takes a sample. through: and gives gradients through the steps."""
     import torch
 
@@ -257,41 +257,3 @@ def _runs(sample: Sample, through: bool = False) -> bool:
         except Exception:  # a dtype that the CPU does not have, or an option that torch has for other devices
             return False
     return not through or bool(outs)
-
-
-# ---------------------------------------------------------------------------------------------------------- the list
-
-
-def generate() -> dict[str, Any]:
-    """The entries of `optimizer_names.json` for the installed torch: what its CPU computes."""
-    entries: dict[str, Any] = {}
-    for name, info in _database().items():
-        others = [
-            how for how in IMPLEMENTATIONS if how in info.supported_impls or (how == "capturable" and info.has_capturable_arg)
-        ]
-        for key in (name, *(f"{name}:{how}" for how in others)):
-            tree = _facts(key, info)
-            entries[key] = {word: said for word, said in tree.items() if said}
-    return entries
-
-
-def _facts(key: str, info: Any) -> dict[str, str]:
-    forward, backward = list[str](), list[str]()
-    for dtype in DTYPES:
-        if dtype in UNREPEATABLE.get(key, ()) or (dtype == "complex64" and not info.supports_complex):
-            continue
-        if optimizer_of(key) in IN_BFLOAT16 and dtype != "bfloat16":
-            continue
-        try:
-            kept = samples(key, dtype).values()
-        except CaseError:
-            continue
-        forward.append(dtype)
-        with generators(seeded=True):
-            graded = implementation_of(key) == "differentiable" and any(_runs(s, through=True) for s in kept)
-        backward += [dtype] if graded else []
-    return {"dtypes": " ".join(forward), "backward": " ".join(backward)}
-
-
-if __name__ == "__main__":
-    write(NAMES, generate())

@@ -81,22 +81,7 @@ def torch_version() -> str:
     return str(torch.__version__).partition("+")[0]
 
 
-# ------------------------------------------------------------------------------------------- the lists in the repository
-
-
 def stored(path: Path) -> dict[str, Any]:
     """The content of a list of entries."""
     tree: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return tree
-
-
-def text(tree: dict[str, Any]) -> str:
-    """The text of a list of entries: one line per entry, so that a new torch gives a readable diff."""
-    lines = [f"{json.dumps(key)}: {json.dumps(entry)}" for key, entry in tree["entries"].items()]
-    return f'{{"torch": {json.dumps(tree["torch"])}, "entries": {{\n' + ",\n".join(lines) + "\n}}\n"
-
-
-def write(path: Path, entries: dict[str, Any]) -> None:
-    """Write the list of the entries of the installed torch."""
-    path.write_text(text({"torch": torch_version(), "entries": entries}), encoding="utf-8")
-    print(f"wrote {len(entries)} entries of torch {torch_version()} to {path.name}")

@@ -33,12 +33,9 @@ unpack_dual: Callable[[Tensor], Any] = forward_ad.unpack_dual
 LARGEST = 2048  # elements of a factored matrix: derivatives cost ten times as much as the factors, and their truth more
 # torch's messages if a backend's kernel has no derivative beyond the first: it does not have the op in that aspect.
 UNDERIVED = (
-    "not infinitely differentiable",
-    "Trying to use forward AD with",
-    "is not implemented",
-    "not differentiable",
+    "not infinitely differentiable", "Trying to use forward AD with", "is not implemented", "not differentiable",
     "does not support automatic differentiation",
-)
+)  # fmt: skip
 
 
 def check(t: Trial, s: Sides) -> None:

@@ -128,20 +128,12 @@ def _other_scalar(t: Trial, here: Placed, grad: bool) -> Iterator[Step]:
 
 # Interchangeable words in the calls of torch: reductions, formulas, modes of padding and of interpolation.
 ARGUMENT_WORDS = (
-    ("mean", "sum", "none", "batchmean"),
-    ("none", "tanh"),
-    ("floor", "trunc"),
-    ("constant", "reflect", "replicate", "circular"),
-    ("zeros", "border", "reflection"),
-    ("nearest", "bilinear", "bicubic", "nearest-exact", "linear", "area", "trilinear"),
-    ("sum", "prod", "mean", "amax", "amin"),
-    ("linear", "lower", "higher", "midpoint", "nearest"),
-    ("backward", "forward", "ortho"),
-    ("reduced", "complete", "r"),
-    ("ij", "xy"),
-    ("L", "U"),
-    ("relu", "gelu"),
-)
+    ("mean", "sum", "none", "batchmean"), ("none", "tanh"), ("floor", "trunc"),
+    ("constant", "reflect", "replicate", "circular"), ("zeros", "border", "reflection"),
+    ("nearest", "bilinear", "bicubic", "nearest-exact", "linear", "area", "trilinear"), ("sum", "prod", "mean", "amax", "amin"),
+    ("linear", "lower", "higher", "midpoint", "nearest"), ("backward", "forward", "ortho"), ("reduced", "complete", "r"),
+    ("ij", "xy"), ("L", "U"), ("relu", "gelu"),
+)  # fmt: skip
 
 
 def _other_words(x: str) -> tuple[tuple[str, ...], ...]:

@@ -23,14 +23,8 @@ from parity.oracle.yardstick import CPU_ERRORS, OWN_ULP, SUM_ULP
 LARGEST = 1 << 22  # most bytes of the storages of a call's operands; larger calls are not run again
 # Operators that compute nothing, or nothing that can be expected to be equal.
 ATEN_NOT_UNIQUE = (
-    "_linalg_svd",
-    "_linalg_eigh",
-    "_linalg_eig",
-    "linalg_eig",
-    "linalg_qr",
-    "geqrf",
-    "linalg_householder_product",
-)
+    "_linalg_svd", "_linalg_eigh", "_linalg_eig", "linalg_eig", "linalg_qr", "geqrf", "linalg_householder_product",
+)  # fmt: skip
 ATEN_COPIES = ("_to_copy", "copy", "clone", "contiguous", "_copy_from", "_copy_from_and_resize", "to")
 ATEN_STATISTICS = frozenset(("running_mean", "running_var"))  # arguments that are written where a batch is normalized
 

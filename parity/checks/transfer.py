@@ -23,16 +23,9 @@ OPERANDS = 2  # at most so many operands of a case are copied
 CAST_EVERY = 3  # one operand in so many, by its seed, changes its dtype in the copy
 # dtype -> dtype of the copy: the conversion of every value is defined.
 CASTS = {
-    "float32": "float16",
-    "float16": "float32",
-    "bfloat16": "float32",
-    "int8": "int32",
-    "int16": "float32",
-    "int32": "int64",
-    "int64": "int32",
-    "uint8": "int16",
-    "bool": "float32",
-}
+    "float32": "float16", "float16": "float32", "bfloat16": "float32", "int8": "int32", "int16": "float32", "int32": "int64",
+    "int64": "int32", "uint8": "int16", "bool": "float32",
+}  # fmt: skip
 Way = Callable[[Device, Tensor], Tensor]
 
 

@@ -27,18 +27,10 @@ USUAL = ("auto", "cpu", *SIMULATED, *BACKENDS, "mtia", "hpu", "npu", "privateuse
 
 # What stands in a hole of a message, for examples.
 HOLES = {
-    "{op}": "aten::op.out",
-    "{sha}": "cf30153c4c13",
-    "{dtype}": "ComplexDouble",
-    "{rank}": "17",
-    "{device}": "mps",
-    "{size}": "24.00 GiB",
-    "{allocated}": "9.06 GiB",
-    "{other}": "384.00 KiB",
-    "{most}": "9.07 GiB",
-    "{asked}": "256 bytes",
+    "{op}": "aten::op.out", "{sha}": "cf30153c4c13", "{dtype}": "ComplexDouble", "{rank}": "17", "{device}": "mps",
+    "{size}": "24.00 GiB", "{allocated}": "9.06 GiB", "{other}": "384.00 KiB", "{most}": "9.07 GiB", "{asked}": "256 bytes",
     "{pool}": "shared",
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

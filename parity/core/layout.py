@@ -25,17 +25,9 @@ from parity.core.errors import CaseError
 Shape = tuple[int, ...]
 
 ARITY = {
-    "flat": 2,
-    "select": 2,
-    "slice": 3,
-    "step": 3,
-    "transpose": 2,
-    "permute": None,
-    "channels_last": 0,
-    "expand": 1,
-    "conj": 0,
+    "flat": 2, "select": 2, "slice": 3, "step": 3, "transpose": 2, "permute": None, "channels_last": 0, "expand": 1, "conj": 0,
     "neg": 0,
-}
+}  # fmt: skip
 # Names for layouts of tensors whose shape is not known when the case is drawn: destinations and cotangents.
 WORDS = ("contiguous", "offset", "transposed", "stepped", "step_outer", "columns", "rows", "reversed", "channels_last")
 # For cotangents alone: strides of 0, as the backward of sum() and of a sum over a dimension passes them on.

@@ -265,21 +265,14 @@ ANYBODYS = re.compile(
 
 # The symptoms of causes, and what each says of the subject.
 SYMPTOMS = {
-    "values": "gives wrong values",
-    "memory": "writes outside its destination, or not at all",
-    "metadata": "gives a wrong shape, dtype, stride or aliasing",
-    "accepts": "computes what must be refused",
-    "operands": "changes operands that it must only read",
-    "law": "draws from a wrong distribution",
-    "unstable": "gives different results in equal calls",
-    "not reproduced": "was wrong once and never again",
-    "raises": "raises where the CPU computes",
-    "state": "changes the state of its process",
-    "uncompared": "is not compared in all that was due",
-    "flag": "is in force, and without it the device agrees",
-    "memory exhausted": "runs out of memory",
-    "dies": "ends or hangs the process",
-}
+    "values": "gives wrong values", "memory": "writes outside its destination, or not at all",
+    "metadata": "gives a wrong shape, dtype, stride or aliasing", "accepts": "computes what must be refused",
+    "operands": "changes operands that it must only read", "law": "draws from a wrong distribution",
+    "unstable": "gives different results in equal calls", "not reproduced": "was wrong once and never again",
+    "raises": "raises where the CPU computes", "state": "changes the state of its process",
+    "uncompared": "is not compared in all that was due", "flag": "is in force, and without it the device agrees",
+    "memory exhausted": "runs out of memory", "dies": "ends or hangs the process",
+}  # fmt: skip
 
 
 if TYPE_CHECKING:

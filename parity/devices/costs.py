@@ -22,11 +22,8 @@ from parity.devices.base import Device
 from parity.devices.fingerprint import fingerprint
 
 GRAPHS: tuple[Callable[[Tensor], object], ...] = (
-    lambda x: torch.log_softmax(x, 1),
-    lambda x: torch.var(x, 1),
-    lambda x: torch.cumsum(x, 1),
-    lambda x: torch.argmax(x, 1),
-)
+    lambda x: torch.log_softmax(x, 1), lambda x: torch.var(x, 1), lambda x: torch.cumsum(x, 1), lambda x: torch.argmax(x, 1),
+)  # fmt: skip
 KERNELS: tuple[Callable[[Tensor], object], ...] = (torch.exp, torch.sin, torch.sqrt, torch.tanh, torch.erf, torch.log)
 SHAPES = 30  # new ones for each operator with a graph
 BATCHES = 3  # in which they come, each with its growth of memory

@@ -89,119 +89,62 @@ class RunProfile:
 
 
 # mac: where each new shape compiles a graph; quick: for a pull request; full: every night; deep: before an upgrade.
-PROFILES: dict[str, RunProfile] = {
-    p.name: p
-    for p in (
-        RunProfile(
-            "mac",
-            "native",
-            {"float32": 32, "float16": 16, "bfloat16": 12, "complex64": 10, "int64": 8, "": 5},
-            {"float32": 6, "": 3},
-            1,
-            Sizes(),
-            sweep=SweepPlan({"float32": 1}, BORDERS, SWEPT_LIMIT),
-            alike=64,
-            excludes="most shapes, scalars and flags besides one set for each op in each dtype (--seed draws another), and "
-            "border sizes in more than one case of each op in float32",
-            scores=(
-                Score("bugs of the zoo", 132, 154, 164, "eb6aa80", "parity prove zoo --profile mac"),
-                Score(
-                    "mutants of ten ops",
-                    31,
-                    34,
-                    35,
-                    "eb6aa80",
-                    "parity prove mutants softmax conv2d mm cumsum gelu sort layer_norm index_select avg_pool2d add --limit 40 "
-                    "--profile mac",
-                ),
+_OURS = (
+    RunProfile(
+        "mac", "native", {"float32": 32, "float16": 16, "bfloat16": 12, "complex64": 10, "int64": 8, "": 5},
+        {"float32": 6, "": 3}, 1, Sizes(), sweep=SweepPlan({"float32": 1}, BORDERS, SWEPT_LIMIT), alike=64,
+        excludes="most shapes, scalars and flags besides one set for each op in each dtype (--seed draws another), and "
+        "border sizes in more than one case of each op in float32",
+        scores=(
+            Score("bugs of the zoo", 132, 154, 164, "eb6aa80", "parity prove zoo --profile mac"),
+            Score(
+                "mutants of ten ops", 31, 34, 35, "eb6aa80",
+                "parity prove mutants softmax conv2d mm cumsum gelu sort layer_norm index_select avg_pool2d add --limit 40 "
+                "--profile mac",
             ),
         ),
-        RunProfile(
-            "quick",
-            "native",
-            {"float32": 32, "float16": 20, "bfloat16": 16, "complex64": 12, "int64": 10, "": 6},
-            {"float32": 6, "": 3},
-            2,
-            Sizes(),
-            sweep=SweepPlan({"float32": 2, "float16": 1, "int64": 1}, BORDERS, SWEPT_LIMIT),
+    ),
+    RunProfile(
+        "quick", "native", {"float32": 32, "float16": 20, "bfloat16": 16, "complex64": 12, "int64": 10, "": 6},
+        {"float32": 6, "": 3}, 2, Sizes(), sweep=SweepPlan({"float32": 2, "float16": 1, "int64": 1}, BORDERS, SWEPT_LIMIT),
+    ),
+    RunProfile(
+        "full", "all", {"float32": 140, "float16": 90, "bfloat16": 70, "complex64": 50, "": 30}, {"float32": 12, "": 6}, 8,
+        Sizes(
+            border=(
+                *(16, 17, 31, 32, 33, 64, 65, 127, 128, 255, 256, 257, 512, 1024, 4097, 8192),
+                *(32767, 32769, 65535, 65536, 65537),
+            ),
+            limit=1 << 18,
         ),
-        RunProfile(
-            "full",
-            "all",
-            {"float32": 140, "float16": 90, "bfloat16": 70, "complex64": 50, "": 30},
-            {"float32": 12, "": 6},
-            8,
-            Sizes(
-                border=(
-                    *(16, 17, 31, 32, 33, 64, 65, 127, 128, 255, 256, 257, 512, 1024, 4097, 8192),
-                    *(32767, 32769, 65535, 65536, 65537),
-                ),
-                limit=1 << 18,
-            ),
-            {
-                "histograms": 8,
-                "attention": 4,
-                "activations": 2,
-                "fft": 2,
-                "indexing": 2,
-                "reductions": 2,
-                "scans": 2,
-                "vision": 2,
-            },
-            poison=True,
-            sweep=SweepPlan(
-                one={"float32": 12, "float16": 8, "int64": 6, "": 3},
-                borders=MORE_BORDERS,
-                limit=MORE_SWEPT_LIMIT,
-                two={"float32": 13, "float16": 6, "int64": 4, "": 2},
-                elements={"float32": 1},
-                most=1 << 22,
-            ),
+        {
+            "histograms": 8, "attention": 4, "activations": 2, "fft": 2, "indexing": 2, "reductions": 2, "scans": 2,
+            "vision": 2,
+        },
+        poison=True,
+        sweep=SweepPlan(
+            one={"float32": 12, "float16": 8, "int64": 6, "": 3}, borders=MORE_BORDERS, limit=MORE_SWEPT_LIMIT,
+            two={"float32": 13, "float16": 6, "int64": 4, "": 2}, elements={"float32": 1}, most=1 << 22,
         ),
-        RunProfile(
-            "deep",
-            "all",
-            {"float32": 1100, "float16": 700, "bfloat16": 550, "complex64": 400, "": 240},
-            {"float32": 100, "": 50},
-            8,
-            Sizes(
-                border=(
-                    16,
-                    17,
-                    32,
-                    33,
-                    64,
-                    65,
-                    127,
-                    128,
-                    255,
-                    256,
-                    257,
-                    512,
-                    1024,
-                    4097,
-                    8192,
-                    32767,
-                    32769,
-                    65535,
-                    65537,
-                    131073,
-                ),
-                border_odds=6,
-                limit=1 << 25,
+    ),
+    RunProfile(
+        "deep", "all", {"float32": 1100, "float16": 700, "bfloat16": 550, "complex64": 400, "": 240}, {"float32": 100, "": 50},
+        8,
+        Sizes(
+            border=(
+                16, 17, 32, 33, 64, 65, 127, 128, 255, 256, 257, 512, 1024, 4097, 8192, 32767, 32769, 65535, 65537, 131073,
             ),
-            poison=True,
-            sweep=SweepPlan(
-                one={"float32": 48, "float16": 32, "int64": 24, "": 12},
-                borders=MORE_BORDERS,
-                limit=MORE_SWEPT_LIMIT,
-                two={"float32": 78, "float16": 26, "int64": 26, "": 13},
-                elements={"float32": 4, "float16": 1, "int64": 1},
-                most=1 << 24,
-            ),
+            border_odds=6, limit=1 << 25,
         ),
-    )
-}
+        poison=True,
+        sweep=SweepPlan(
+            one={"float32": 48, "float16": 32, "int64": 24, "": 12}, borders=MORE_BORDERS, limit=MORE_SWEPT_LIMIT,
+            two={"float32": 78, "float16": 26, "int64": 26, "": 13}, elements={"float32": 4, "float16": 1, "int64": 1},
+            most=1 << 24,
+        ),
+    ),
+)  # fmt: skip
+PROFILES: dict[str, RunProfile] = {p.name: p for p in _OURS}
 
 
 @dataclass(frozen=True, slots=True)

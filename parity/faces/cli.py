@@ -19,7 +19,7 @@ from parity.core.status import Conclusion
 from parity.core.version import __version__
 from parity.engine.journal import ALLOWED, NOTES
 from parity.engine.options import HANG_AFTER
-from parity.faces import commandline, old_names
+from parity.faces import commandline
 from parity.faces.commands.groups import Mistake
 from parity.faces.files import check_outputs, in_words
 from parity.faces.running import INTERRUPTED as INTERRUPTED
@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None, take: Callable[[Json], None] | None 
     """Run a command; the exit code. A user's mistake is one sentence on standard error. take: gets the answer of --json, which
     is printed by default."""
     with processes.restored(processes.DEADLY, HANG_AFTER, project.FILE):
-        given, warnings = old_names.renamed(sys.argv[1:] if argv is None else argv)
+        given = [*(sys.argv[1:] if argv is None else argv)]
         try:
             os.environ[project.FILE] = project.search()
             options = commandline.asked(given)
@@ -41,7 +41,6 @@ def main(argv: Sequence[str] | None = None, take: Callable[[Json], None] | None 
             if not commandline.wants_json(given):
                 raise
             return _refused(given, e.said, UsageError.exit_code, take)
-        print("".join(f"{w}\n" for w in warnings), end="", file=sys.stderr)
         with output.patient(), processes.isolated():
             try:
                 if not options.json:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +13,10 @@ import pytest
 from parity.core import processes, project, untrusted
 from parity.core.errors import UsageError
 from parity.engine.options import ALSO, OPTIONS
-from parity.faces import old_names
 
 DEFAULTS = {"device": "auto", "profile": "quick", "effort": "default"}  # of what has another value until the settings were read
 OF_PROJECT = ("device", "profile", "effort", "known", "setup", "faults", "fail_on")
 SETTLED = "parity_settled"  # of a worker's input: these options as the controller has them
-OF_INI = (*DEFAULTS, "known")  # what pytest's ini file had in the version before
 LARGEST_INI = 1 << 20  # bytes
 SUITE, OF_SUITE = Path("conformance", "test_operators.py"), "parity_item"  # the file of a suite, and a word that it holds
 # Where pytest looks for its settings, and parity for its own -> what the file must hold, one of these.
@@ -36,11 +33,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         if option.in_pytest:
             name, keywords = option.for_pytest()
             group.addoption(name, **keywords | ({"default": None} if option.name in DEFAULTS else {}))
-    for name, (now, value) in old_names.OF_PYTEST.items():
-        dest = now.lstrip("-").replace("-", "_")
-        group.addoption(name, dest=dest, action="append_const", const=value, help=f"now {now}={value}")
-    for name in OF_INI:
-        parser.addini(f"parity_{name}", f"now {name} in {project.SECTION} of {project.NAME}", default="")
     how = "how hard the fixture looks: quick, default or full, as effort= of parity.assert_parity"
     group.addoption("--parity-effort", dest="parity_effort", default=None, metavar="EFFORT", help=how)
     how = "a run file for what the tests compare, for parity diff (relative to the current folder)"
@@ -58,7 +50,6 @@ def pytest_configure_node(node: Any) -> None:
 def settle(config: pytest.Config) -> None:
     """Take what the settings say where no option does, and check both; ends a run that cannot be meant so."""
     _check_root(config)
-    _say_new_names(config)
     if (worker := getattr(config, "workerinput", None)) is not None:  # xdist gives it the command line alone
         config.option.__dict__.update(worker.get(SETTLED, {}))
     elif not config.option.parity_rundir:  # else a command has read them
@@ -94,16 +85,9 @@ def _holds(path: Path, words: tuple[str, ...]) -> bool:
     return any(w.encode() in content for w in words)
 
 
-def _say_new_names(config: pytest.Config) -> None:
-    """Say which options have other names now."""
-    given = () if hasattr(config, "workerinput") else map(str, config.invocation_params.args)
-    for name, (now, value) in ((w, old_names.OF_PYTEST[w]) for w in given if w in old_names.OF_PYTEST):
-        print(f"parity: '{name}' is now '{now}={value}'{old_names.ONLY}", file=sys.stderr)
-
-
 def _take_settings(config: pytest.Config) -> None:
-    """Take the settings of the project, and then of the ini file, where no option says otherwise. The suite is run from where
-    somebody is, wherever it lies; other tests have the settings of their root folder."""
+    """Take the settings of the project where no option says otherwise. The suite is run from where somebody is, wherever it
+    lies; other tests have the settings of their root folder."""
     start = config.invocation_params.dir if runs_the_suite(config) else config.rootpath
     variables = contextlib.ExitStack()
     variables.enter_context(processes.restored(project.FILE))
@@ -122,26 +106,11 @@ def _take_settings(config: pytest.Config) -> None:
         value, dest = getattr(asked, name), f"parity_{name}"
         if value and not getattr(config.option, dest) and (name != "faults" or _is_simulated(config)):
             setattr(config.option, dest, [*value] if isinstance(value, tuple) else value)
-    for name in OF_INI:
-        _take_ini(config, name)
 
 
 def _is_simulated(config: pytest.Config) -> bool:
     """Whether faults can be planted on the device."""
     return (config.option.parity_device or "auto").startswith(("auto", "sim"))
-
-
-def _take_ini(config: pytest.Config, name: str) -> None:
-    """Take what pytest's ini file has, where it stood in the version before."""
-    given, dest = str(config.getini(f"parity_{name}")), f"parity_{name}"
-    if not given:
-        return
-    said = f"'parity_{name}' of pytest's ini file is now '{name}' in {project.SECTION} of {project.NAME}"
-    print(f"parity: {said}{old_names.ONLY}", file=sys.stderr)
-    if name == "known" and config.inipath is not None:
-        given = str(config.inipath.parent / given)
-    if not getattr(config.option, dest):
-        setattr(config.option, dest, given)
 
 
 def _check_fail_on(config: pytest.Config) -> None:

@@ -35,7 +35,6 @@ from parity.oracle.sensitivity import PERTURBATIONS, REFUSALS, Changes, Rounding
 SAMPLES = (2, PERTURBATIONS, 8, 20)
 FACTORS = ("alpha", "beta")  # scalar factors of a sum
 HUGE = 1e150  # above all products of a few numbers of a dtype, or of their inverses
-WIDE = {"float16", "bfloat16", "float32"}
 
 
 def _dense(placed: Placed) -> Placed:

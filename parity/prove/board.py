@@ -75,15 +75,6 @@ def header(board: Board) -> list[str]:
     ]
 
 
-def line(score: Score) -> str:
-    """One score as a line of a log."""
-    what = f"{score.fault} ({score.generator}, seed {score.seed})"
-    if not score.found:
-        return f"missed {what}: {score.miss}"
-    where = f"{score.status} in {score.op} {score.dtype} {score.aspect}".rstrip()
-    return f"found  {what}: {where}, {plural(score.examples, 'example')}, {score.seconds:.1f} s: {score.shrunk}"
-
-
 def render(board: Board) -> str:
     """The whole table."""
     lines = [*header(board), ""]

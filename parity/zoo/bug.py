@@ -12,20 +12,9 @@ from parity.core.errors import FaultError
 from parity.devices import Fault
 
 KINDS = (
-    "silent_wrong_forward",
-    "silent_wrong_backward",
-    "silent_noop",
-    "nan_mismatch",
-    "rng",
-    "drift",
-    "metadata",
-    "nondeterminism",
-    "crash",
-    "hang",
-    "unsupported_op",
-    "unsupported_dtype",
-    "fallback",
-)
+    "silent_wrong_forward", "silent_wrong_backward", "silent_noop", "nan_mismatch", "rng", "drift", "metadata",
+    "nondeterminism", "crash", "hang", "unsupported_op", "unsupported_dtype", "fallback",
+)  # fmt: skip
 LOUD = ("crash", "hang", "unsupported_op", "unsupported_dtype", "fallback")
 
 

@@ -8,16 +8,113 @@ Ends with 1 where an assumption does not hold, 2 where there is no wheel to read
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 
+from parity.core.backends import mps
+from parity.core.devices import Text
 from parity.core.errors import ParityError, WheelError
 from parity.devices.mac_wheel import MacWheel
 
 PYTHON, PLATFORM = "3.12", "macosx_14_0_arm64"
 SECONDS = 600
+LIBRARIES = (mps.LIBRARY, "torch/lib/libc10.dylib")
+LARGE, LONGEST = 768 << 20, 600  # bytes of a library, and of a message
+_KERNEL = re.compile(rb"_GLOBAL__N_1L?(\d+)(wrapper_" + mps.KEY.encode() + rb"_\w*)")
+# Words by which a message of MPS may be a refusal.
+_OF_MPS, _REFUSING = re.compile(rb"MPS|_mps"), re.compile(r"support|implemented|only (defined|available)|larger than")
+FUNCTIONS: dict[str, tuple[str, ...]] = {  # file of torch -> functions in it that parity calls
+    "torch/mps/__init__.py": ("is_available", "device_count", "synchronize", "manual_seed", *mps.MEMORY_FUNCTIONS.values()),
+    "torch/backends/mps/__init__.py": ("is_built", "is_available", *mps.FACTS.values()),
+}
+
+
+def all_texts() -> tuple[Text, ...]:
+    """Every text that parity has of MPS, each once."""
+    wordings = (*mps.REFUSALS, *mps.OUT_OF_MEMORY, *mps.ERRORS)
+    return tuple(dict.fromkeys((*(t for w in wordings for t in w.texts), mps.FALLBACK)))
+
+
+class AssumedWheel(MacWheel):
+    """A wheel in which everything is looked up that parity assumes of MPS."""
+
+    @cached_property
+    def library(self) -> bytes:
+        """The bytes of the libraries that hold the texts, some 400 MB. Raises WheelError: another system's wheel has none."""
+        return b"".join(self.content(name, LARGE) for name in LIBRARIES)
+
+    def holds(self, literal: str) -> bool:
+        """Whether the libraries hold this text as it is."""
+        return literal.encode() in self.library
+
+    def missing(self) -> tuple[str, ...]:
+        """What of `parity.core.backends.mps` does not hold in this torch, a sentence each; none where all does."""
+        return (*self._texts(), *self._names(), *self._kernels())
+
+    def _texts(self) -> Iterator[str]:
+        for text in all_texts():
+            missing = [x for x in text.literals if not self.holds(x)]
+            if text.is_in(self.torch) and missing:
+                yield f"text '{text.text[:60]}': the library does not hold {missing[0]!r}"
+            elif not text.is_in(self.torch) and not missing:
+                yield f"text '{text.text[:60]}': the library holds it; it is said to be there {_span(text)}"
+        for name in (*mps.UNITS, *mps.VARIABLES):
+            if not self.holds(name):
+                yield f"'{name.strip()}': the library does not hold it"
+
+    def _names(self) -> Iterator[str]:
+        for file, functions in FUNCTIONS.items():
+            code = self.text(file)
+            for name in functions:
+                if not re.search(rf"^def {name}\(", code, re.MULTILINE):
+                    yield f"{file} does not define {name}"
+
+    def _kernels(self) -> Iterator[str]:
+        """Where the table and the kernels that the library registers for MPS disagree, either way."""
+        registered, expected = self.registered(), set()
+        for name in sorted(n for n, keys in self.table.keys.items() if mps.KEY in keys):
+            if not (symbols := registered.intersection(_symbols(name))):
+                yield f"operator {name}: has a kernel by the table, and the library registers none"
+            expected |= symbols
+        yield from (f"{name}: registered by the library, and not in the table" for name in sorted(registered - expected))
+
+    def registered(self) -> set[str]:
+        """The functions by which the library registers its kernels for MPS, from its symbols; a name's length stands before
+        it."""
+        return {m[2][: int(m[1])].decode() for m in _KERNEL.finditer(self.library)}
+
+    def unread(self) -> tuple[str, ...]:
+        """Messages that name MPS and may refuse something, but that no rule of parity takes for a refusal."""
+        library, messages = self.library, set()
+        for match in _OF_MPS.finditer(library):
+            start, end = library.rfind(b"\0", 0, match.start()) + 1, library.find(b"\0", match.end())
+            if 0 < end - start < LONGEST and (text := library[start:end]).isascii():
+                messages.add(text.decode())
+        known = [w.pattern for w in (*mps.REFUSALS, *mps.OUT_OF_MEMORY, *mps.ERRORS)]
+        literals = [x for t in all_texts() for x in t.literals]
+        return tuple(
+            m
+            for m in sorted(messages)
+            if m.isprintable() and " " in m and _REFUSING.search(m)
+            if not any(p.search(m) for p in known) and not any(m in x or (len(x) > 20 and x in m) for x in literals)
+        )
+
+
+def _symbols(operator: str) -> Iterator[str]:
+    """How torchgen may call the function that registers an overload ("add.out")."""
+    base, _, overload = operator.partition(".")
+    for name in (base, f"{base}_out"):
+        yield f"wrapper_{mps.KEY}_{overload}_{name}"
+        yield f"wrapper_{mps.KEY}_{name}_{overload}" if overload else f"wrapper_{mps.KEY}_{name}"
+
+
+def _span(text: Text) -> str:
+    return " ".join(f"{word} {v}" for word, v in (("from", text.since), ("until", text.until)) if v)
 
 
 def download(version: str, folder: Path) -> Path:
@@ -38,7 +135,7 @@ def download(version: str, folder: Path) -> Path:
 
 def report(path: Path) -> int:
     """Print what does not hold in this wheel; the exit code."""
-    wheel = MacWheel(path)
+    wheel = AssumedWheel(path)
     lacking, unread = wheel.missing(), wheel.unread()
     kernels = len(wheel.registered())
     print(f"torch {wheel.torch}: {kernels} kernels for MPS, {len(lacking)} assumptions do not hold")

@@ -311,7 +311,7 @@ def items(ops: str, source: str, dtype: str, everything: bool, rest: bool) -> li
 
 def entries(item: Item) -> Iterator[str]:
     """The OpInfo entries that an item's row covers and that take its dtype."""
-    known = opinfo._database()  # an older torch lacks some
+    known = opinfo.database()  # an older torch lacks some
     return (n for n in item.row.counts.opinfo if n in known and n in opinfo.ENTRIES and item.dtype in opinfo.ENTRIES[n].dtypes)
 
 

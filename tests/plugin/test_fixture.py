@@ -274,7 +274,7 @@ def test_known_findings_are_expected_failures(pytester: pytest.Pytester) -> None
     done.assert_outcomes(xfailed=1)
     assert done.ret == 0
     done.stdout.fnmatch_lines(["*known findings*", entry])
-    done = pytester.runpytest_subprocess("--parity-device=sim", "--parity-strict-known")
+    done = pytester.runpytest_subprocess("--parity-device=sim", "--parity-fail-on=known")
     done.assert_outcomes(passed=3)
     assert done.ret == 1
     done.stdout.fnmatch_lines(["*fixed [[]test_tanh-*"])

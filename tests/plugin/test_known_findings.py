@@ -185,7 +185,6 @@ def test_nothing_compared_is_not_green_whatever_is_known(parity: Parity, tmp_pat
     assert "nothing was compared: this is no success" in said
 
 
-INI = "[pytest]\nparity_known = {name}\n"
 ENTRY = """format = 1
 [[known]]
 id = "exp-by-hand"
@@ -197,15 +196,14 @@ cases = ["forward: exp(float32[3])"]
 
 
 @pytest.mark.slow
-def test_an_ini_file_names_the_file_and_workers_use_it(pytester: pytest.Pytester) -> None:
-    """As a path relative to it; pytest says what became of the entries, and strictly what is fixed fails."""
+def test_the_settings_name_the_file_and_workers_use_it(pytester: pytest.Pytester) -> None:
+    """As a path relative to them; pytest says what became of the entries, and strictly what is fixed fails."""
     faults = pytester.makepyfile(
         faults="from parity.devices import Fault\nFAULTS = [Fault('exp', ('exp',), lambda c: c.run() * 1.01)]\n"
     )
     (pytester.path / "known.toml").write_text(ENTRY)
-    ini = pytester.path / "own.ini"
-    ini.write_text(INI.format(name="known.toml"))
-    given = ["--rootdir", str(SUITE), str(SUITE), "-c", str(ini), "-p", "no:cacheprovider", "--parity-device", "sim"]
+    pytester.makepyprojecttoml('[tool.parity]\nknown = "known.toml"\n')
+    given = ["--rootdir", str(SUITE), str(SUITE), "-p", "no:cacheprovider", "--parity-device", "sim"]
     given += ["--parity-op", "exp", "--parity-dtype", "float32", "--parity-examples", "4"]
     broken = ("--parity-faults", str(faults))
     done = pytester.runpytest_subprocess(*given, *broken)
@@ -214,12 +212,11 @@ def test_an_ini_file_names_the_file_and_workers_use_it(pytester: pytest.Pytester
     done.stdout.fnmatch_lines(["*known findings*", "*[[]exp-by-hand[]] wrong in exp (ours)*"])
     done = pytester.runpytest_subprocess(*given, *broken, "-n", "1")
     done.assert_outcomes(xfailed=1)
-    done = pytester.runpytest_subprocess(*given, "-n", "1", "--parity-strict-known")
+    done = pytester.runpytest_subprocess(*given, "-n", "1", "--parity-fail-on=known")
     done.assert_outcomes(passed=1)
     done.stdout.fnmatch_lines(["*fixed [[]exp-by-hand[]]*remove it with parity known drop*"])
     assert done.ret == 1
-    ini.write_text(INI.format(name="none.toml"))
-    done = pytester.runpytest_subprocess(*given)
+    done = pytester.runpytest_subprocess(*given, "--parity-known=none.toml")
     assert done.ret == 2
     assert "there is no file of known findings" in done.stderr.str() + done.stdout.str()
 

@@ -64,16 +64,6 @@ def test_the_suite_of_another_checkout_has_the_settings_of_where_it_is_called(
     assert options(configured, f"{suite}{place}")["device"] != "sim"
 
 
-def test_the_ini_file_counts_for_one_version(configured: pytest.Pytester, capfd: pytest.CaptureFixture[str]) -> None:
-    """With a warning that names the new place, in which another value wins."""
-    (configured.path / "pyproject.toml").write_text('[tool.parity]\ndevice = "sim"\n')
-    configured.makeini("[pytest]\nparity_device = cpu\nparity_profile = deep\n")
-    found = options(configured)
-    assert (found["device"], found["profile"]) == ("sim", "deep")
-    said = "parity: 'parity_profile' of pytest's ini file is now 'profile' in [tool.parity] of pyproject.toml; the old name"
-    assert said in capfd.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("line", "words"),
     [

@@ -160,25 +160,15 @@ def _dense(group: Group) -> Group:
 
 
 ADAM = {
-    "step": 1.0,
-    "lr": 0.125,
-    "beta1": 0.875,
-    "beta2": 0.75,
-    "weight_decay": 0.0,
+    "step": 1.0, "lr": 0.125, "beta1": 0.875, "beta2": 0.75, "weight_decay": 0.0,
     "eps": 2.0**-20,
-    "amsgrad": False,
-    "maximize": False,
-}
+    "amsgrad": False, "maximize": False,
+}  # fmt: skip
 ADAGRAD = {"step": 1.0, "lr": 0.125, "lr_decay": 0.0, "weight_decay": 0.0, "eps": 2.0**-20, "maximize": False}
 SGD = {
-    "lr": 0.125,
-    "weight_decay": 0.0,
-    "momentum": 0.0,
-    "dampening": 0.0,
-    "nesterov": False,
-    "maximize": False,
+    "lr": 0.125, "weight_decay": 0.0, "momentum": 0.0, "dampening": 0.0, "nesterov": False, "maximize": False,
     "is_first_step": False,
-}
+}  # fmt: skip
 
 
 def _float32(t: Tensor | None) -> Tensor | None:

@@ -49,10 +49,7 @@ def _absent() -> str:
 
 
 BACKEND = Backend(
-    name="cuda",
-    key="CUDA",
-    refusals=REFUSALS,
-    out_of_memory=OUT_OF_MEMORY,
+    name="cuda", key="CUDA", refusals=REFUSALS, out_of_memory=OUT_OF_MEMORY,
     variables={
         "CUBLAS_WORKSPACE_CONFIG": "which algorithms cuBLAS may take; :4096:8 and :16:8 make it deterministic",
         "CUDA_LAUNCH_BLOCKING": "1 waits after every kernel, which hides races",
@@ -75,7 +72,5 @@ BACKEND = Backend(
     asserts=True,
     # It has read pageable memory when its copy returns (CUDA's documentation, "API synchronization behavior"), and every wait
     # costs as much as a small kernel, or ten times as much where other processes use the device too.
-    reads_at_once=True,
-    driver=_driver,
-    absent=_absent,
-)
+    reads_at_once=True, driver=_driver, absent=_absent,
+)  # fmt: skip

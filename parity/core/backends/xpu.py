@@ -16,11 +16,9 @@ NAMING_VARIABLE = "PYTORCH_DEBUG_XPU_FALLBACK"  # read then, too
 
 REFUSALS = (
     says(
-        NotImplementedError,
-        r"The operator '.+' is not currently implemented for the XPU device",
+        NotImplementedError, r"The operator '.+' is not currently implemented for the XPU device",
         text(
-            "The operator '",
-            "{op}",
+            "The operator '", "{op}",
             "' is not currently implemented for the XPU device. Please open a feature on "
             "https://github.com/intel/torch-xpu-ops/issues. You can set the environment variable "
             "`PYTORCH_ENABLE_XPU_FALLBACK=1` to use the CPU implementation as a fallback for XPU unimplemented operators. "
@@ -30,33 +28,26 @@ REFUSALS = (
     ),
     # SYCL's words. Arc of the first generation (A770) has no float64: a tensor of it can be made and copied, and not computed.
     says(
-        RuntimeError,
-        r"Required aspect \w+ is not supported on the device",
-        "Required aspect fp64 is not supported on the device",
-        "Required aspect fp16 is not supported on the device",
+        RuntimeError, r"Required aspect \w+ is not supported on the device",
+        "Required aspect fp64 is not supported on the device", "Required aspect fp16 is not supported on the device",
         source="intel/torch-xpu-ops#1742",
     ),
     says(
-        RuntimeError,
-        r"Kernel is incompatible with all devices",
-        "Kernel is incompatible with all devices in devs",
+        RuntimeError, r"Kernel is incompatible with all devices", "Kernel is incompatible with all devices in devs",
         source="intel/torch-xpu-ops#1150",
     ),
-)
+)  # fmt: skip
 OUT_OF_MEMORY = (
     says(
-        RuntimeError,
-        r"XPU out of memory",
+        RuntimeError, r"XPU out of memory",
         text("XPU out of memory. Tried to allocate ", "{size}", ". GPU 0 has a total capacity of 5.65 GiB"),
         source="intel/torch-xpu-ops#3011",
     ),
     says(
-        RuntimeError,
-        r"OUT_OF_(DEVICE|HOST)_MEMORY",
-        "Native API failed. Native API returns: 39 (UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY)",
-        source="intel/torch-xpu-ops#1598",
+        RuntimeError, r"OUT_OF_(DEVICE|HOST)_MEMORY",
+        "Native API failed. Native API returns: 39 (UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY)", source="intel/torch-xpu-ops#1598",
     ),
-)
+)  # fmt: skip
 # What must not be taken for a refusal.
 ERRORS = (
     says(
@@ -73,11 +64,7 @@ def _absent() -> str:
 
 
 BACKEND = Backend(
-    name="xpu",
-    key="XPU",
-    refusals=REFUSALS,
-    out_of_memory=OUT_OF_MEMORY,
-    errors=ERRORS,
+    name="xpu", key="XPU", refusals=REFUSALS, out_of_memory=OUT_OF_MEMORY, errors=ERRORS,
     no_float64=re.compile(r"Required aspect fp64 is not supported"),
     # Some operators run on the CPU whatever the variable says; they are named where NAMING_VARIABLE is 1 (without an end to the
     # quotation in some versions).
@@ -95,6 +82,5 @@ BACKEND = Backend(
     flags=(Flag("torch.backends.mkldnn.allow_tf32", "onednn_allow_tf32"),),  # pytorch/pytorch#137570, #144240
     asserts=True,  # an assertion of a kernel ends the whole process: pytorch/pytorch#142135
     facts={"chip": "get_device_name"},  # its capability is a mapping of some thirty numbers
-    properties={"driver": "driver_version", "float64": "has_fp64", "architecture": "architecture"},
-    absent=_absent,
-)
+    properties={"driver": "driver_version", "float64": "has_fp64", "architecture": "architecture"}, absent=_absent,
+)  # fmt: skip

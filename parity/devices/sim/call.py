@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
@@ -13,8 +14,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from parity.core.errors import FaultError
 from parity.core.observer import in_backward
-from parity.devices.sim.argument_names import names_of, position
 
+SAME = {"input": "self", "self": "input"}  # torch's documentation and its schemas differ
 WRAPPED: list[Tensor] = []  # tensors that torch or parity made of plain numbers, for the duration of the call
 FORMATS = (
     ("contiguous", torch.contiguous_format),
@@ -52,20 +53,9 @@ class Call:
     """
 
     __slots__ = (
-        "_origin",
-        "_resolved",
-        "_run",
-        "args",
-        "fresh",
-        "grad_mode",
-        "history",
-        "kwargs",
-        "level",
-        "op",
-        "outs",
-        "seen",
+        "_origin", "_resolved", "_run", "args", "fresh", "grad_mode", "history", "kwargs", "level", "op", "outs", "seen",
         "state",
-    )
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -127,7 +117,7 @@ class Call:
         if name in self.kwargs:
             return self.kwargs[name]
         declared = self._declared()
-        k = position(declared, name)
+        k = _position(declared, name)
         if k is None:
             raise FaultError(f"{self.op} has no argument '{name}'; it has {', '.join(self.names) or 'no names'}")
         if k < len(self.args):
@@ -138,7 +128,7 @@ class Call:
     def replace(self, name: str, value: Any) -> None:
         """Set the argument of that name for `run`. Raises FaultError as `argument` does."""
         self.argument(name)
-        k = position(self._declared(), name)
+        k = _position(self._declared(), name)
         if name not in self.kwargs and k is not None and k < len(self.args):
             self.args[k] = value
         else:
@@ -147,7 +137,7 @@ class Call:
     def _declared(self) -> tuple[tuple[str, Any], ...]:
         if self.level not in ("kernel", "function"):
             return ()
-        return names_of(self.op, self.level, len(self.args), frozenset(self.kwargs))
+        return _names_of(self.op, self.level, len(self.args), frozenset(self.kwargs))
 
     @property
     def is_in_place(self) -> bool:
@@ -258,6 +248,55 @@ class Call:
 
         args, kwargs = tree_map(tap, (self.args, self.kwargs))
         return self._run(self._like(args, kwargs, self._run))
+
+
+# --------------------------------------------------------------------------------------------- the names of its arguments
+
+
+@functools.lru_cache(maxsize=4096)
+def _names_of(op: str, level: str, given: int, keywords: frozenset[str]) -> tuple[tuple[str, Any], ...]:
+    """(name, default) of the arguments of a call in their order; empty if torch declares none. given: how many were passed by
+    position; keywords: names of the others. The default is `inspect.Parameter.empty` where there is none."""
+    if level == "function":
+        signature = _of_python(op)
+        if signature is not None:
+            return signature
+    exact, _, overload = op.rpartition("::")[2].rpartition(".") if level == "kernel" and "." in op else ("", "", "")
+    space, _, bare = op.rpartition("::")
+    packets, last = getattr(torch.ops, space or "aten"), bare.rpartition(".")[2]
+    fits = []
+    for base in dict.fromkeys(n for n in (exact, last.strip("_"), last) if n):
+        packet = getattr(packets, base, None)
+        for one in () if packet is None else (overload,) if base == exact else packet.overloads():
+            declared = getattr(packet, one)._schema.arguments
+            held = {a.name for a in declared}
+            if len(declared) >= given:  # a public function may have keywords that its operator does not have
+                strange = sum(k not in held and SAME.get(k) not in held for k in keywords)
+                fits.append((strange, declared))
+    best = min(fits, key=lambda f: f[0])[1] if fits else ()
+    return tuple((a.name, a.default_value if a.has_default_value() else inspect.Parameter.empty) for a in best)
+
+
+def _of_python(op: str) -> tuple[tuple[str, Any], ...] | None:
+    """The parameters of a function that is written in Python; None for others."""
+    function: Any = torch
+    for part in op.removeprefix("torch.").split("."):
+        function = getattr(function, part, None)
+    try:
+        parameters = inspect.signature(function).parameters.values() if isinstance(function, Callable) else ()  # type: ignore[arg-type]
+    except (TypeError, ValueError):  # a builtin
+        return None
+    if not parameters or any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters):
+        return None
+    return tuple((p.name, p.default) for p in parameters)
+
+
+def _position(names: Sequence[tuple[str, Any]], wanted: str) -> int | None:
+    """Where an argument stands; None if there is none of that name."""
+    return next((k for k, (n, _) in enumerate(names) if wanted in (n, SAME.get(n))), None)
+
+
+# ------------------------------------------------------------------------------------------------------- what it looks at
 
 
 def _fits(t: Tensor, name: str, form: torch.memory_format) -> bool:

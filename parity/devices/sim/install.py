@@ -19,37 +19,18 @@ from parity.devices.sim.profile import COMPOSED_WITH_FLOAT64
 
 # Views and set_, which change only metadata.
 VIEWS = (
-    "_conj",
-    "_neg_view",
-    "_reshape_alias",
-    "as_strided",
-    "is_set_to",
-    "set_.source_Storage",
-    "set_.source_Storage_storage_offset",
-    "set_.source_Tensor",
-    "unfold",
-    "view",
-    "view.dtype",
-    "view_as_complex",
+    "_conj", "_neg_view", "_reshape_alias", "as_strided", "is_set_to", "set_.source_Storage",
+    "set_.source_Storage_storage_offset", "set_.source_Tensor", "unfold", "view", "view.dtype", "view_as_complex",
     "view_as_real",
-)
+)  # fmt: skip
 # Composite in torch, but with a kernel of their own on MPS (2.13; `permute`, a view, needs none here). Without this list
 # they would reach the device in pieces and round differently from the CPU. torch has derivatives for all of them.
 ONE_CALL_AS_ON_MPS = (
-    "_fused_rms_norm",
-    "addr",
-    "addr.out",
+    "_fused_rms_norm", "addr", "addr.out",
     "conj_physical_",  # composite over memory: it calls the CPU's loop itself
-    "constant_pad_nd",
-    "linear",
-    "max_pool2d",
-    "mish_backward",
-    "native_layer_norm",
-    "pixel_shuffle",
-    "pixel_unshuffle",
-    "repeat",
-    "silu_backward",
-)
+    "constant_pad_nd", "linear", "max_pool2d", "mish_backward", "native_layer_norm", "pixel_shuffle", "pixel_unshuffle",
+    "repeat", "silu_backward",
+)  # fmt: skip
 HOST_KERNELS: dict[str, Callable[..., Any]] = {
     "_convert_weight_to_int4pack": host.convert_weight_to_int4pack,
     "_lstm_mps": host.lstm_mps,

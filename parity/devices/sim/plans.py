@@ -36,21 +36,9 @@ class Plan:
     """
 
     __slots__ = (
-        "base",
-        "by_name",
-        "call",
-        "makes",
-        "names_dtype",
-        "op",
-        "ours",
-        "outs",
-        "overload",
-        "pieces",
-        "positions",
-        "qualified",
-        "returns",
-        "takes_numbers",
-    )
+        "base", "by_name", "call", "makes", "names_dtype", "op", "ours", "outs", "overload", "pieces", "positions", "qualified",
+        "returns", "takes_numbers",
+    )  # fmt: skip
 
     def __init__(self, op: Any, ours: bool = False) -> None:
         self.op = op

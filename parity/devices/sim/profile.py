@@ -21,14 +21,9 @@ FLOAT64_TEXT, DTYPE_TEXT, RANK_TEXT = mps.FLOAT64.text, mps.DTYPE.text, mps.RANK
 
 # What MPS's dtype conversion does not know, by torch's C++ name.
 MPS_REFUSED_DTYPES: dict[str, str] = {
-    "float64": "Double",
-    "complex128": "ComplexDouble",
-    "float8_e4m3fn": "Float8_e4m3fn",
-    "float8_e4m3fnuz": "Float8_e4m3fnuz",
-    "float8_e5m2": "Float8_e5m2",
-    "float8_e5m2fnuz": "Float8_e5m2fnuz",
-    "float8_e8m0fnu": "Float8_e8m0fnu",
-}
+    "float64": "Double", "complex128": "ComplexDouble", "float8_e4m3fn": "Float8_e4m3fn", "float8_e4m3fnuz": "Float8_e4m3fnuz",
+    "float8_e5m2": "Float8_e5m2", "float8_e5m2fnuz": "Float8_e5m2fnuz", "float8_e8m0fnu": "Float8_e8m0fnu",
+}  # fmt: skip
 
 # Registered for MPS outside the table: always on the CPU, with the warning, whatever the environment says.
 MPS_ALWAYS_ON_CPU = frozenset({"embedding_renorm_", "linalg_svd", "linalg_svd.U"})
@@ -36,17 +31,11 @@ MPS_ALWAYS_ON_CPU = frozenset({"embedding_renorm_", "linalg_svd", "linalg_svd.U"
 # make their tolerances and statistics so. The ban on float64 is lifted inside.
 COMPOSED_WITH_FLOAT64 = frozenset(
     {
-        "_batch_norm_impl_index",
-        "linalg_matrix_rank",
-        "linalg_matrix_rank.atol_rtol_float",
-        "linalg_matrix_rank.atol_rtol_tensor",
-        "linalg_matrix_rank.tol_tensor",
-        "linalg_pinv",
-        "linalg_pinv.atol_rtol_float",
-        "linalg_pinv.atol_rtol_tensor",
-        "linalg_pinv.rcond_tensor",
-    }
-)
+        "_batch_norm_impl_index", "linalg_matrix_rank", "linalg_matrix_rank.atol_rtol_float",
+        "linalg_matrix_rank.atol_rtol_tensor", "linalg_matrix_rank.tol_tensor", "linalg_pinv", "linalg_pinv.atol_rtol_float",
+        "linalg_pinv.atol_rtol_tensor", "linalg_pinv.rcond_tensor",
+    },
+)  # fmt: skip
 # Registered for MPS from Python (torch/_refs/linalg), by way of solve_triangular.
 MPS_FROM_PYTHON = frozenset({"linalg_lu_solve.out"})
 

@@ -34,19 +34,9 @@ class Seat:
     """
 
     __slots__ = (
-        "_by_overload",
-        "_named",
-        "allocation_faults",
-        "busy",
-        "computes",
-        "faulty",
-        "function_faults",
-        "history",
-        "log",
-        "profile",
-        "resolved",
-        "witness",
-    )
+        "_by_overload", "_named", "allocation_faults", "busy", "computes", "faulty", "function_faults", "history", "log",
+        "profile", "resolved", "witness",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.history: deque[str] = deque(maxlen=HISTORY)

@@ -119,10 +119,6 @@ def _has_nan(call: Call) -> bool:
     return any(t.isnan().any() for t in _tensors(call))
 
 
-def _without_nan(call: Call) -> Tensor:
-    return (torch.fmax if call.op.startswith("maximum") else torch.fmin)(*_tensors(call))
-
-
 def _is_extraordinary(call: Call) -> Tensor:
     """Where an operand is not finite, or the divisor is zero."""
     a, b = _tensors(call)
@@ -170,9 +166,7 @@ MEMORY = (
     reported(
         "issues/100370 silent_wrong_forward offset rank",
         "an element picked out of a tensor counts as the first one of its memory",
-        tuple(ROUTINE.split()),
-        _first_of_memory(_is_late_here),
-        _any(_is_late_here),
+        tuple(ROUTINE.split()), _first_of_memory(_is_late_here), _any(_is_late_here),
         trigger=lambda device: [_third(device, dtype) + 1 for dtype in (torch.int64, torch.float32)],
         neighbour=lambda device: torch.tensor([5, 3]).to(device)[0] + 1,
         rows=ROUTINE,
@@ -180,8 +174,7 @@ MEMORY = (
     reported(
         "issues/182822 silent_wrong_forward dtype offset rank broadcasting",
         "logic on bits of truth values takes the first byte of the memory for an element picked out of it",
-        ("bitwise_and", "bitwise_or", "bitwise_xor"),
-        _first_of_memory(_is_late_here),
+        ("bitwise_and", "bitwise_or", "bitwise_xor"), _first_of_memory(_is_late_here),
         lambda call: _dtype(call) is torch.bool and _any(_is_late_here)(call),
         trigger=lambda device: torch.ones(4, dtype=torch.bool).to(device) & _third(device, torch.bool),
         neighbour=lambda device: torch.ones(4, dtype=torch.int32).to(device) & _third(device, torch.int32),
@@ -190,36 +183,26 @@ MEMORY = (
     reported(
         "issues/187117 silent_wrong_forward offset promotion value",
         "an element picked out of a tensor on the CPU counts as the first one of its memory",
-        tuple(ROUTINE.split()),
-        _first_of_memory(_is_late_on_host),
-        _any(_is_late_on_host),
+        tuple(ROUTINE.split()), _first_of_memory(_is_late_on_host), _any(_is_late_on_host),
         trigger=lambda device: ramp(device, 3) * _third("cpu", torch.float32),
         neighbour=lambda device: ramp(device, 3) * _third(device, torch.float32),
         rows=ROUTINE,
     ),
     reported(
-        "issues/79672 silent_noop layout inplace",
-        "adding in place to a strided view changes nothing",
-        ("add",),
-        skip,
-        lambda call: is_in_place(call) and not call.outs[0].is_contiguous(),
+        "issues/79672 silent_noop layout inplace", "adding in place to a strided view changes nothing",
+        ("add",), skip, lambda call: is_in_place(call) and not call.outs[0].is_contiguous(),
         trigger=lambda device: _columns_added(ramp(device, 3, 4)),
         neighbour=lambda device: ramp(device, 3, 4)[:2].add_(ramp(device, 2, 4)),
         rows="add",
     ),
     reported(
-        "issues/96153 crash offset layout",
-        "a slice that was reshaped ends the process as an operand",
-        ("add", "baddbmm"),
-        abort,
-        _reshaped_slice,
-        level="function",
+        "issues/96153 crash offset layout", "a slice that was reshaped ends the process as an operand",
+        ("add", "baddbmm"), abort, _reshaped_slice, level="function",
         trigger=lambda device: ramp(device, 6, 4)[3:].reshape(-1) + 1,
         neighbour=lambda device: ramp(device, 6, 4)[3:] + 1,
-        rows="add baddbmm",
-        deadly="abort",
+        rows="add baddbmm", deadly="abort",
     ),
-)
+)  # fmt: skip
 
 
 def _columns_added(a: Tensor) -> Tensor:
@@ -231,31 +214,23 @@ VALUES = (
     reported(
         f"{FORK}pull/288 silent_wrong_forward dtype value",
         "powers of integers go through logarithms in float32 and lose their low digits",
-        ("pow",),
-        _by_logarithms,
-        lambda call: _is_integer(_dtype(call)),
+        ("pow",), _by_logarithms, lambda call: _is_integer(_dtype(call)),
         trigger=lambda device: torch.tensor([9, 3]).to(device) ** 8,
         neighbour=lambda device: torch.tensor([9.0, 3.0]).to(device) ** 8,
-        rows="pow rpow",
-        name="kul-288",
+        rows="pow rpow", name="kul-288",
     ),
     reported(
         f"{FORK}pull/342 silent_wrong_forward dtype args",
         "truncating division in float16 is one off where the quotient is close to an integer",
-        ("div",),
-        _one_off,
-        lambda call: call.kwargs.get("rounding_mode") == "trunc" and _dtype(call) is torch.float16,
+        ("div",), _one_off, lambda call: call.kwargs.get("rounding_mode") == "trunc" and _dtype(call) is torch.float16,
         trigger=lambda device: torch.div(torch.tensor([6.0, 7.0]).half().to(device), 2, rounding_mode="trunc"),
         neighbour=lambda device: torch.div(torch.tensor([6.0, 7.0]).to(device), 2, rounding_mode="trunc"),
-        rows="div_trunc",
-        name="kul-342",
+        rows="div_trunc", name="kul-342",
     ),
     reported(
-        "issues/143976 nan_mismatch value",
-        "maximum and minimum let a number win over NaN",
+        "issues/143976 nan_mismatch value", "maximum and minimum let a number win over NaN",
         ("maximum", "minimum"),
-        _without_nan,
-        _has_nan,
+        lambda call: (torch.fmax if call.op.startswith("maximum") else torch.fmin)(*_tensors(call)), _has_nan,
         trigger=lambda device: torch.maximum(torch.tensor([1.0, torch.nan]).to(device), ramp(device, 2)),
         neighbour=lambda device: torch.maximum(torch.tensor([1.0, torch.inf]).to(device), ramp(device, 2)),
         rows="maximum minimum",
@@ -263,9 +238,7 @@ VALUES = (
     reported(
         "pull/189252 nan_mismatch value args",
         "division that rounds down takes the floor of the quotient of what is infinite, NaN or divided by zero",
-        ("floor_divide", "div"),
-        _floor_of_quotient,
-        _floors,
+        ("floor_divide", "div"), _floor_of_quotient, _floors,
         trigger=lambda device: torch.tensor([torch.inf, 1.0]).to(device) // torch.tensor([1.0, -torch.inf]).to(device),
         neighbour=lambda device: torch.tensor([7.0, -1.0]).to(device) // torch.tensor([2.0, 3.0]).to(device),
         rows="floor_divide div_floor",
@@ -273,14 +246,12 @@ VALUES = (
     reported(
         "issues/192507 nan_mismatch value",
         "hypot squares its operands: large ones overflow, and an infinite one does not win over NaN",
-        ("hypot",),
-        _root_of_squares,
-        _square_overflows,
+        ("hypot",), _root_of_squares, _square_overflows,
         trigger=lambda device: torch.hypot(
             torch.tensor([3e20, torch.inf]).to(device), torch.tensor([4e20, torch.nan]).to(device)
         ),
         neighbour=lambda device: torch.hypot(torch.tensor([3e18]).to(device), torch.tensor([4e18]).to(device)),
         rows="hypot",
     ),
-)
+)  # fmt: skip
 BUGS = (*MEMORY, *VALUES)

@@ -168,8 +168,7 @@ BUGS = (
     reported(
         "pull/116580 crash backward args",
         "the backward of a transposed 3-D convolution ends the process where it changes the number of channels",
-        CONVOLUTION_BACKWARD,
-        abort,
+        CONVOLUTION_BACKWARD, abort,
         lambda call: call.args[1].dim() == 5 and call.args[6] and call.args[2].shape[0] != call.args[2].shape[1] * call.args[8],
         trigger=lambda d: gradients(F.conv_transpose3d, ramp(d, 1, 4, 2, 2, 2), ramp(d, 4, 3, 1, 1, 1)),
         neighbour=lambda d: gradients(F.conv_transpose3d, ramp(d, 1, 3, 2, 2, 2), ramp(d, 3, 3, 1, 1, 1)),
@@ -178,19 +177,15 @@ BUGS = (
     reported(
         "issues/134416 fallback size",
         "conv1d with more than 65536 output channels is refused inside the kernel, where no fallback can help",
-        ("conv1d",),
-        raising(NotImplementedError(TOO_LARGE)),
-        _result_too_large,
+        ("conv1d",), raising(NotImplementedError(TOO_LARGE)), _result_too_large,
         trigger=lambda d: F.conv1d(ramp(d, 1, 1, 2), ramp(d, LARGEST + 1, 1, 1)),
         neighbour=lambda d: F.conv1d(ramp(d, 1, 1, 2), ramp(d, LARGEST, 1, 1)),
-        rows="conv1d",
-        level="function",
+        rows="conv1d", level="function",
     ),
     reported(
         "pull/143196 silent_wrong_backward layout backward",
         "conv2d's backward takes a channels_last input or incoming gradient for a contiguous one",
-        CONVOLUTION_BACKWARD,
-        _permuted_operands,
+        CONVOLUTION_BACKWARD, _permuted_operands,
         lambda call: call.args[1].dim() == 4 and not call.args[6] and any(map(_in_other_order, call.args[:2])),
         trigger=lambda d: gradients(
             lambda x, w: F.conv2d(x.contiguous(memory_format=torch.channels_last), w), ramp(d, 1, 2, 3, 4), ramp(d, 3, 2, 2, 2)
@@ -201,8 +196,7 @@ BUGS = (
     reported(
         "issues/180984 silent_wrong_forward layout",
         "some channels of a channels_last image are read as if no channels lay between them",
-        (*CONVOLUTION, "native_batch_norm", "avg_pool2d", "_adaptive_avg_pool2d"),
-        replacing(0, as_channels_last),
+        (*CONVOLUTION, "native_batch_norm", "avg_pool2d", "_adaptive_avg_pool2d"), replacing(0, as_channels_last),
         _slice_of_channels_last,
         trigger=lambda d: F.conv2d(
             ramp(d, 1, 2, 1, 2).contiguous(memory_format=torch.channels_last)[:, :1], ramp(d, 1, 1, 1, 1)
@@ -211,11 +205,8 @@ BUGS = (
         rows="conv2d batch_norm batch_norm_train avg_pool2d adaptive_avg_pool2d",
     ),
     reported(
-        "pull/188359 silent_wrong_forward size args",
-        "conv2d leaves out a part of a kernel that is 256 or more long",
-        CONVOLUTION,
-        _first_255_taps,
-        lambda call: _is(call, 2) and max(call.args[1].shape[2:]) >= 256,
+        "pull/188359 silent_wrong_forward size args", "conv2d leaves out a part of a kernel that is 256 or more long",
+        CONVOLUTION, _first_255_taps, lambda call: _is(call, 2) and max(call.args[1].shape[2:]) >= 256,
         trigger=lambda d: F.conv2d(ramp(d, 1, 1, 1, 260), ramp(d, 1, 1, 1, 256)),
         neighbour=lambda d: F.conv2d(ramp(d, 1, 1, 1, 260), ramp(d, 1, 1, 1, 255)),
         rows="conv2d",
@@ -223,9 +214,7 @@ BUGS = (
     reported(
         "issues/197114 silent_wrong_forward layout size",
         "conv3d in the default layout takes its weight for one in another order",
-        CONVOLUTION,
-        _weight_as_dhwio,
-        _plain_3d,
+        CONVOLUTION, _weight_as_dhwio, _plain_3d,
         trigger=lambda d: F.conv3d(ramp(d, 1, 8, 3, 3, 3), ramp(d, 8, 8, 2, 2, 2)),
         neighbour=lambda d: F.conv3d(
             ramp(d, 1, 8, 3, 3, 3).contiguous(memory_format=torch.channels_last_3d), ramp(d, 8, 8, 2, 2, 2)
@@ -233,11 +222,8 @@ BUGS = (
         rows="conv3d",
     ),
     reported(
-        "issues/83180 silent_wrong_forward args",
-        "conv2d exchanges its two strides",
-        CONVOLUTION,
-        _strides_swapped,
-        lambda call: _is(call, 2) and call.args[3][0] != call.args[3][1],
+        "issues/83180 silent_wrong_forward args", "conv2d exchanges its two strides",
+        CONVOLUTION, _strides_swapped, lambda call: _is(call, 2) and call.args[3][0] != call.args[3][1],
         trigger=lambda d: F.conv2d(ramp(d, 1, 1, 3, 6), ramp(d, 1, 1, 3, 3), stride=(1, 2)),
         neighbour=lambda d: F.conv2d(ramp(d, 1, 1, 3, 6), ramp(d, 1, 1, 3, 3), stride=(2, 2)),
         rows="conv2d",
@@ -245,29 +231,23 @@ BUGS = (
     reported(
         "pull/85283 crash layout backward",
         "conv1d's backward fails for an input that looks channels_last, as a transposed one does",
-        ("conv1d",),
-        _crash_on_the_way_back,
-        _conv1d_looks_channels_last,
+        ("conv1d",), _crash_on_the_way_back, _conv1d_looks_channels_last,
         trigger=_conv1d_gradients(1),
         neighbour=lambda d: gradients(F.conv1d, ramp(d, 2, 1, 7), ramp(d, 2, 1, 3)),
-        rows="conv1d",
-        level="function",
+        rows="conv1d", level="function",
     ),
     reported(
         "issues/190064 silent_wrong_forward args size",
         "adaptive_max_pool2d has one window and stride for all places, also where the sizes do not divide",
-        ("adaptive_max_pool2d",),
-        _one_window,
+        ("adaptive_max_pool2d",), _one_window,
         lambda call: any(n and a % n for a, n in zip(call.args[0].shape[-2:], call.args[1])),
         trigger=lambda d: F.adaptive_max_pool2d(ramp(d, 1, 1, 5, 5), 3, return_indices=True),
         neighbour=lambda d: F.adaptive_max_pool2d(ramp(d, 1, 1, 6, 6), 3, return_indices=True),
         rows="adaptive_max_pool2d",
     ),
     reported(
-        "issues/197847 unsupported_op none",
-        "fractional max pooling has no kernel",
-        ("fractional_max_pool2d", "fractional_max_pool3d"),
-        refuse,
+        "issues/197847 unsupported_op none", "fractional max pooling has no kernel",
+        ("fractional_max_pool2d", "fractional_max_pool3d"), refuse,
         trigger=lambda d: F.fractional_max_pool2d(
             ramp(d, 1, 1, 5, 5), 2, output_size=3, _random_samples=torch.full((1, 1, 2), 0.5).to(d)
         ),
@@ -276,11 +256,9 @@ BUGS = (
     reported(
         "pull/94348 silent_wrong_forward args sequence",
         "avg_pool2d does not count the padding that it should, and keeps the divisor of an earlier call",
-        ("avg_pool2d",),
-        _padding_not_counted,
-        _pool_is_wrong,
+        ("avg_pool2d",), _padding_not_counted, _pool_is_wrong,
         trigger=lambda d: (F.avg_pool2d(ramp(d, 1, 1, 4, 4), 2, padding=1), _pooled_twice(3, 5)(d)),
         neighbour=lambda d: (F.avg_pool2d(ramp(d, 1, 1, 4, 4), 2, padding=1, count_include_pad=False), _pooled_twice(3, 3)(d)),
         rows="avg_pool2d",
     ),
-)
+)  # fmt: skip

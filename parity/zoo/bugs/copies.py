@@ -21,10 +21,6 @@ def _is_cast_from_float(call: Call, dtype: torch.dtype) -> bool:
     return call.args[0].is_floating_point() and call.outs[0].dtype == dtype
 
 
-def _outside_int8(call: Call) -> bool:
-    return _is_cast_from_float(call, torch.int8) and bool((call.args[0].trunc().abs() > 127).any())
-
-
 def _negative_broadcast_to_uint8(call: Call) -> bool:
     x, out = call.args[0], call.outs[0]
     broadcast = out.numel() > 1 and (x.shape != out.shape or any(s == 0 and n > 1 for n, s in zip(x.shape, x.stride())))
@@ -155,9 +151,8 @@ BUGS = (
     reported(
         "issues/169058 silent_wrong_forward dtype value",
         "floats outside the range of int8 become its ends where the CPU wraps round",
-        ("copy_",),
-        _clamped(-128, 127),
-        _outside_int8,
+        ("copy_",), _clamped(-128, 127),
+        lambda call: _is_cast_from_float(call, torch.int8) and bool((call.args[0].trunc().abs() > 127).any()),
         trigger=lambda d: torch.tensor([128.0, -3.0]).to(d).to(torch.int8),
         neighbour=lambda d: torch.tensor([127.0, -3.0]).to(d).to(torch.int8),
         rows="to copy_",
@@ -165,29 +160,21 @@ BUGS = (
     reported(
         "pull/189038 silent_wrong_forward dtype value broadcasting",
         "a negative float that is copied into several elements of uint8 becomes 0",
-        ("copy_",),
-        _clamped(0, None),
-        _negative_broadcast_to_uint8,
+        ("copy_",), _clamped(0, None), _negative_broadcast_to_uint8,
         trigger=lambda d: torch.zeros(3, dtype=torch.uint8, device=d).copy_(torch.tensor(-1.0).to(d)),
         neighbour=lambda d: torch.zeros(1, dtype=torch.uint8, device=d).copy_(torch.tensor(-1.0).to(d)),
         rows="copy_ setitem",
     ),
     reported(
-        "issues/78091 silent_wrong_forward dtype",
-        "a cast on the device keeps the bits instead of the value",
-        ("copy_",),
-        _reinterpret,
-        lambda call: call.args[0].dtype != call.outs[0].dtype,
+        "issues/78091 silent_wrong_forward dtype", "a cast on the device keeps the bits instead of the value",
+        ("copy_",), _reinterpret, lambda call: call.args[0].dtype != call.outs[0].dtype,
         trigger=lambda d: [torch.tensor([42.8]).to(d).long(), torch.tensor([True]).to(d).float()],
         neighbour=lambda d: torch.tensor([42.8]).to(d).float().clone(),
         rows="to copy_",
     ),
     reported(
-        "issues/78168 silent_wrong_forward dtype",
-        "item() of a half reads four bytes",
-        ("_local_scalar_dense",),
-        _four_bytes,
-        lambda call: call.args[0].dtype == torch.float16,
+        "issues/78168 silent_wrong_forward dtype", "item() of a half reads four bytes",
+        ("_local_scalar_dense",), _four_bytes, lambda call: call.args[0].dtype == torch.float16,
         trigger=lambda d: torch.tensor(0.4496, dtype=torch.float16).to(d).item(),
         neighbour=lambda d: torch.tensor(0.4496).to(d).item(),
         rows="item",
@@ -195,53 +182,38 @@ BUGS = (
     reported(
         "issues/108978 silent_wrong_forward offset inplace",
         "a download into a part of a CPU tensor lands at the beginning of its memory",
-        ("download",),
-        _ignore_offset,
-        lambda call: call.outs[0].storage_offset() > 0,
+        ("download",), _ignore_offset, lambda call: call.outs[0].storage_offset() > 0,
         trigger=lambda d: _set(torch.zeros(3, 4), ((1, slice(2, None)), ramp(d, 2))),
         neighbour=lambda d: _set(torch.zeros(3, 4), ((0, slice(None, 2)), ramp(d, 2))),
-        rows="copy_ setitem",
-        level="transfer",
+        rows="copy_ setitem", level="transfer",
     ),
     reported(
         "issues/79383 silent_wrong_forward layout",
         "the upload of a strided CPU tensor takes its elements in the order of memory",
-        ("upload",),
-        _in_memory_order,
-        lambda call: not call.args[0].is_contiguous(),
+        ("upload",), _in_memory_order, lambda call: not call.args[0].is_contiguous(),
         trigger=lambda d: ramp("cpu", 3, 4).t()[None].to(d),
         neighbour=lambda d: ramp("cpu", 3, 4)[None].to(d),
-        rows="to copy_",
-        level="transfer",
+        rows="to copy_", level="transfer",
     ),
     reported(
         "pull/86056 silent_wrong_forward layout",
         "a tensor made from a slice of host memory gets what lies between its elements",
-        ("upload",),
-        _in_memory_order,
-        lambda call: has_gaps(call.args[0]),
+        ("upload",), _in_memory_order, lambda call: has_gaps(call.args[0]),
         trigger=lambda d: torch.as_tensor(torch.arange(9).reshape(3, 3)[:, :2], device=d),
         neighbour=lambda d: torch.as_tensor(torch.arange(9).reshape(3, 3)[:2], device=d),
-        rows="to copy_",
-        level="transfer",
+        rows="to copy_", level="transfer",
     ),
     reported(
         "issues/86185 silent_noop broadcasting inplace rank",
         "copying a CPU tensor without dimensions into several elements does nothing",
-        ("copy_", "__setitem__"),
-        skip,
-        _is_broadcast_from_host,
+        ("copy_", "__setitem__"), skip, _is_broadcast_from_host,
         trigger=lambda d: [ramp(d, 3).copy_(torch.tensor(4.0)), _set(ramp(d, 3), (slice(None), torch.tensor(4.0)))],
         neighbour=lambda d: [ramp(d, 3).copy_(torch.tensor([4.0])), _set(ramp(d, 3), (1, torch.tensor(4.0)))],
-        rows="copy_ setitem",
-        level="function",
+        rows="copy_ setitem", level="function",
     ),
     reported(
-        "issues/183631 silent_wrong_forward dtype offset inplace",
-        "fill_ of bytes begins at a multiple of four",
-        ("fill_",),
-        _fill_from_word,
-        _bytes_off_word,
+        "issues/183631 silent_wrong_forward dtype offset inplace", "fill_ of bytes begins at a multiple of four",
+        ("fill_",), _fill_from_word, _bytes_off_word,
         trigger=lambda d: _filled(torch.zeros(13, dtype=torch.bool, device=d), slice(1, None), True),
         neighbour=lambda d: _filled(torch.zeros(13, dtype=torch.bool, device=d), slice(4, None), True),
         rows="fill_",
@@ -249,9 +221,7 @@ BUGS = (
     reported(
         "issues/78886 silent_wrong_forward layout inplace",
         "writing into a stepped or column slice fills the memory from its first element on",
-        ("fill_", "copy_"),
-        _write_slice,
-        lambda call: has_gaps(call.outs[0]),
+        ("fill_", "copy_"), _write_slice, lambda call: has_gaps(call.outs[0]),
         trigger=lambda d: [
             _filled(torch.zeros(6, device=d), slice(None, None, 2), 1.0),
             _set(torch.zeros(3, 4, device=d), ((slice(None), 0), 7.0)),
@@ -267,11 +237,9 @@ BUGS = (
     reported(
         "issues/122016 nondeterminism sequence offset inplace",
         "of two numbers assigned to elements in a row, the second lands in both",
-        ("copy_", "fill_"),
-        _write_into_all,
-        _unsynchronised,
+        ("copy_", "fill_"), _write_into_all, _unsynchronised,
         trigger=lambda d: _set(torch.zeros(3, device=d), (1, 1.0), (2, 3.0)),
         neighbour=_set_slowly,
         rows="setitem copy_ fill_",
     ),
-)
+)  # fmt: skip

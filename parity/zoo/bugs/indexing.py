@@ -71,10 +71,6 @@ def _added(x: Tensor) -> Tensor:
 # ------------------------------------------------------------------------------------------------------- index_copy
 
 
-def _copies_strided(call: Call) -> bool:
-    return not (call.outs[0].is_contiguous() and argument(call, 3, "source").is_contiguous())
-
-
 def _copy_as_if_dense(call: Call) -> Tensor:
     """The source is read, and the destination written, as if both were dense from where they begin."""
     out = _destination(call)
@@ -228,11 +224,8 @@ def _lose_mask(call: Call) -> Tensor:
 
 BUGS = (
     reported(
-        "issues/115152 silent_noop layout inplace",
-        "scatter_ into a tensor with permuted strides leaves it as it was",
-        ("scatter",),
-        skip,
-        lambda call: not call.outs[0].is_contiguous(),
+        "issues/115152 silent_noop layout inplace", "scatter_ into a tensor with permuted strides leaves it as it was",
+        ("scatter",), skip, lambda call: not call.outs[0].is_contiguous(),
         trigger=lambda d: _scattered(torch.zeros_like(ramp(d, 2, 3, 4).permute(0, 2, 1))),
         neighbour=lambda d: _scattered(torch.zeros(2, 4, 3, device=d)),
         rows="scatter",
@@ -240,29 +233,22 @@ BUGS = (
     reported(
         "issues/121557 crash size args",
         "scatter_ ends the process where the last dimension has size 1 and another one is scattered along",
-        ("scatter",),
-        abort,
-        _ends_in_one,
+        ("scatter",), abort, _ends_in_one,
         trigger=lambda d: torch.zeros(4, 6, 1, device=d).scatter_(1, torch.tensor([[[1], [2]]]).to(d), 1.0),
         neighbour=lambda d: torch.zeros(4, 6, 2, device=d).scatter_(1, torch.tensor([[[1], [2]]]).to(d), 1.0),
-        rows="scatter",
-        deadly="abort",
+        rows="scatter", deadly="abort",
     ),
     reported(
         "issues/163327 silent_noop offset inplace",
         "scatter_add_ into a slice that does not begin where its memory does is lost",
-        ("scatter_add",),
-        skip,
-        lambda call: call.outs[0].storage_offset() > 0,
+        ("scatter_add",), skip, lambda call: call.outs[0].storage_offset() > 0,
         trigger=lambda d: _added(ramp(d, 3, 4)[1]),
         neighbour=lambda d: _added(ramp(d, 3, 4)[0]),
         rows="scatter_add",
     ),
     reported(
-        "issues/97093 unsupported_op none",
-        "scatter_reduce has no kernel",
-        ("scatter_reduce",),
-        refuse,
+        "issues/97093 unsupported_op none", "scatter_reduce has no kernel",
+        ("scatter_reduce",), refuse,
         trigger=lambda d: ramp(d, 4).scatter_reduce(0, torch.tensor([1, 1]).to(d), ramp(d, 2), "amax"),
         neighbour=lambda d: ramp(d, 4).scatter_add(0, torch.tensor([1, 2]).to(d), ramp(d, 2)),
         rows="scatter_reduce_sum scatter_reduce_prod scatter_reduce_mean scatter_reduce_amax scatter_reduce_amin",
@@ -270,9 +256,8 @@ BUGS = (
     reported(
         "issues/160993 silent_wrong_forward layout inplace",
         "index_copy_ addresses a strided destination or source as if it were dense",
-        ("index_copy",),
-        _copy_as_if_dense,
-        _copies_strided,
+        ("index_copy",), _copy_as_if_dense,
+        lambda call: not (call.outs[0].is_contiguous() and argument(call, 3, "source").is_contiguous()),
         trigger=lambda d: (
             _copied(torch.zeros(4, 5, 3, device=d).transpose(0, 1), 0, [3, 0]),
             _copied(torch.zeros(5, 4, device=d), 0, [4, 1], ramp(d, 4, 2).t()),
@@ -283,9 +268,7 @@ BUGS = (
     reported(
         "issues/166237 silent_wrong_forward duplicates",
         "of several rows for one place, index_copy keeps the first where the CPU keeps the last",
-        ("index_copy",),
-        _first_wins,
-        lambda call: has_repeats(argument(call, 2, "index")),
+        ("index_copy",), _first_wins, lambda call: has_repeats(argument(call, 2, "index")),
         trigger=lambda d: torch.zeros(5, device=d).index_copy(0, torch.tensor([1, 3, 1, 0, 3]).to(d), ramp(d, 5)),
         neighbour=lambda d: torch.zeros(5, device=d).index_copy(0, torch.tensor([1, 3, 4, 0, 2]).to(d), ramp(d, 5)),
         rows="index_copy",
@@ -293,9 +276,7 @@ BUGS = (
     reported(
         "issues/189968 silent_wrong_forward value inplace",
         "index_copy_ takes indices outside the dimension and writes outside the view",
-        ("index_copy",),
-        _copy_unchecked,
-        _leaves_dimension,
+        ("index_copy",), _copy_unchecked, _leaves_dimension,
         trigger=lambda d: _copied_into_part(d, [0, 3]),
         neighbour=lambda d: _copied_into_part(d, [1, 0]),
         rows="index_copy",
@@ -303,30 +284,21 @@ BUGS = (
     reported(
         "issues/161029 nondeterminism duplicates args",
         "sums at repeated places differ from run to run although deterministic algorithms are asked for",
-        ("index_add", "_index_put_impl_"),
-        _in_any_order,
-        _races,
+        ("index_add", "_index_put_impl_"), _in_any_order, _races,
         trigger=lambda d: _alike(d, 4),
         neighbour=lambda d: _alike(d, 4096),
         rows="index_add index_put_accumulate",
     ),
     reported(
-        "issues/122916 silent_wrong_forward size",
-        "nonzero rounds the places of a very long tensor to floats",
-        ("nonzero",),
-        _round_far,
-        lambda call: any(s > LIMIT + 1 for s in call.args[0].shape),
+        "issues/122916 silent_wrong_forward size", "nonzero rounds the places of a very long tensor to floats",
+        ("nonzero",), _round_far, lambda call: any(s > LIMIT + 1 for s in call.args[0].shape),
         trigger=lambda d: torch.where(torch.ones(LIMIT + 9, dtype=torch.bool, device=d)),
         neighbour=lambda d: torch.where(torch.ones(LIMIT, dtype=torch.bool, device=d)),
-        rows="nonzero argwhere",
-        scaled="2**24 places along a dimension -> LIMIT = 64",
+        rows="nonzero argwhere", scaled="2**24 places along a dimension -> LIMIT = 64",
     ),
     reported(
-        "issues/144824 silent_wrong_forward value",
-        "an index after the last place reads zeros instead of raising",
-        ("index_select", "index", "embedding_dense_backward"),
-        _zeros_beyond,
-        _reads_beyond,
+        "issues/144824 silent_wrong_forward value", "an index after the last place reads zeros instead of raising",
+        ("index_select", "index", "embedding_dense_backward"), _zeros_beyond, _reads_beyond,
         trigger=lambda d: [
             tried(lambda: torch.nn.functional.embedding(torch.tensor([1, 3]).to(d), ramp(d, 3, 2)).cpu()),
             tried(lambda: ramp(d, 3, 4)[:, torch.tensor([[0], [4]]).to(d)].cpu()),
@@ -340,11 +312,9 @@ BUGS = (
     reported(
         "issues/77977 crash dtype size",
         "indexing with a mask finds no element of small ones and fails inside torch for others",
-        ("index",),
-        _lose_mask,
-        lambda call: any(m.any() for m in _masks(call)),
+        ("index",), _lose_mask, lambda call: any(m.any() for m in _masks(call)),
         trigger=lambda d: ramp(d, 3)[torch.ones(3, dtype=torch.bool, device=d)],
         neighbour=lambda d: ramp(d, 3)[torch.tensor([0, 1, 2]).to(d)],
         rows="getitem_advanced",
     ),
-)
+)  # fmt: skip

@@ -83,10 +83,6 @@ def _pool_wraps(call: Call) -> Any:
     return _first_operand_wraps(call)
 
 
-def _pools_large(call: Call) -> bool:
-    return bool(call.args[1 if "backward" in call.op else 0].numel() > LIMIT)
-
-
 def _some_lost(call: Call) -> Any:
     """Once in a thousand calls the last place is lost. The stream of chances is the device's own."""
     chance = call.state.setdefault("chance", random.Random(0))
@@ -123,10 +119,6 @@ def _batches_wrap(call: Call) -> Any:
 def _product_numel(call: Call) -> int:
     a, b = argument(call, 0, "input"), argument(call, 1, "mat2")
     return int(a.shape[0] * a.shape[1] * b.shape[2])
-
-
-def _dense_with_large_product(call: Call) -> bool:
-    return _product_numel(call) > LIMIT and all(t.is_contiguous() for t in call.operands)
 
 
 def _incoming_gradient_wraps(call: Call) -> Any:
@@ -249,7 +241,8 @@ BEYOND = (
     ),
     reported(
         "pull/194460 silent_wrong_forward size backward", "pools of a large input read and write its beginning again",
-        (*POOLS, *(f"{name}_backward" for name in POOLS)), _pool_wraps, _pools_large,
+        (*POOLS, *(f"{name}_backward" for name in POOLS)), _pool_wraps,
+        lambda call: bool(call.args[1 if "backward" in call.op else 0].numel() > LIMIT),
         trigger=lambda d: F.max_pool2d(ramp(d, 1, 5, 8, 8), 2),
         neighbour=lambda d: F.max_pool2d(ramp(d, 1, 4, 8, 8), 2),
         rows="max_pool2d max_pool1d avg_pool2d avg_pool3d adaptive_max_pool2d adaptive_max_pool1d", scaled=HALF_AS_MANY,
@@ -265,7 +258,8 @@ BEYOND = (
     reported(
         "issues/197636 silent_wrong_backward size backward",
         "the backward of a large batched product reads the beginning of its incoming gradient again",
-        ("bmm",), _incoming_gradient_wraps, _dense_with_large_product,
+        ("bmm",), _incoming_gradient_wraps,
+        lambda call: _product_numel(call) > LIMIT and all(t.is_contiguous() for t in call.operands),
         trigger=lambda d: gradients(torch.bmm, *_batched(d, 17)),
         neighbour=lambda d: gradients(torch.bmm, *_batched(d, 16)),
         rows="bmm", level="function", scaled=ELEMENTS, name="pt-197636-b",

@@ -100,10 +100,6 @@ def _rebuilt(a: Tensor) -> Tensor:
     return rebuilt
 
 
-def _on_two_devices(call: Call) -> bool:
-    return len({t.device for t in call.operands}) > 1
-
-
 def _solve_with_cpu_side(device: str) -> str:
     """What becomes of a triangular system whose right side lies on the CPU: torch refuses two devices."""
     try:
@@ -130,11 +126,8 @@ def _least_squares(a: Tensor, b: Tensor) -> Tensor:
 
 BUGS = (
     reported(
-        "pull/146753 silent_wrong_forward size",
-        "LU factors of large matrices in a stack are wrong from the second on",
-        ("linalg_lu_factor_ex", "_linalg_solve_ex", "_linalg_det"),
-        _second_lost,
-        _is_stack_of_large,
+        "pull/146753 silent_wrong_forward size", "LU factors of large matrices in a stack are wrong from the second on",
+        ("linalg_lu_factor_ex", "_linalg_solve_ex", "_linalg_det"), _second_lost, _is_stack_of_large,
         trigger=lambda d: torch.linalg.lu_factor(_matrix(d, 2, ORDER, ORDER))[0],
         neighbour=lambda d: (
             torch.linalg.lu_factor(_matrix(d, 1, ORDER, ORDER))[0],
@@ -143,30 +136,23 @@ BUGS = (
         rows="lu_factor lu_solve solve det",
     ),
     reported(
-        "pull/165871 metadata value",
-        "LU factorisation does not say that a matrix is singular",
-        ("linalg_lu_factor_ex",),
-        _no_complaint,
-        _is_singular,
+        "pull/165871 metadata value", "LU factorisation does not say that a matrix is singular",
+        ("linalg_lu_factor_ex",), _no_complaint, _is_singular,
         trigger=_factor_singular,
         neighbour=lambda d: torch.linalg.lu_factor_ex(_matrix(d, 3, 3)).info,
         rows="lu_factor",
     ),
     reported(
-        "pull/188473 unsupported_dtype dtype",
-        "LU factors and determinants of complex matrices are refused",
+        "pull/188473 unsupported_dtype dtype", "LU factors and determinants of complex matrices are refused",
         ("linalg_lu_factor_ex", "_linalg_det", "_linalg_slogdet"),
-        raising(RuntimeError("linalg.lu_factor(): MPS doesn't support complex types.")),
-        _is_complex,
+        raising(RuntimeError("linalg.lu_factor(): MPS doesn't support complex types.")), _is_complex,
         trigger=lambda d: torch.linalg.det(_matrix(d, 3, 3, dtype=torch.complex64)),
         neighbour=lambda d: torch.linalg.det(_matrix(d, 3, 3)),
         rows="lu_factor lu_solve det slogdet",
     ),
     reported(
-        "pull/146799 metadata out",
-        "a Cholesky factor comes row by row, and out= is laid out anew",
-        ("linalg_cholesky_ex",),
-        _row_major_factor,
+        "pull/146799 metadata out", "a Cholesky factor comes row by row, and out= is laid out anew",
+        ("linalg_cholesky_ex",), _row_major_factor,
         trigger=_strides_of_factors,
         neighbour=lambda d: torch.linalg.cholesky(_matrix(d, 3, 3) @ _matrix(d, 3, 3).mT),
         rows="cholesky",
@@ -174,43 +160,31 @@ BUGS = (
     reported(
         "issues/196113 silent_wrong_forward dtype size",
         "stacks of wide complex matrices: right singular vectors are not conjugated, so least squares fails",
-        ("_linalg_svd", "linalg_lstsq"),
-        _unconjugated_right_vectors,
-        _is_jacobi,
+        ("_linalg_svd", "linalg_lstsq"), _unconjugated_right_vectors, _is_jacobi,
         trigger=lambda d: _least_squares(_matrix(d, 4, 40, 52, dtype=torch.complex64), complex_ramp(d, 4, 40, 2)),
         neighbour=lambda d: _least_squares(_matrix(d, 4, 30, 52, dtype=torch.complex64), complex_ramp(d, 4, 30, 2)),
         rows="lstsq svd",
     ),
     reported(
-        "issues/78099 drift size",
-        "the factors of a large matrix's svd give it back only to three digits",
-        ("_linalg_svd",),
-        _values_off,
-        lambda call: call.args[0].numel() > LIMIT,
+        "issues/78099 drift size", "the factors of a large matrix's svd give it back only to three digits",
+        ("_linalg_svd",), _values_off, lambda call: call.args[0].numel() > LIMIT,
         trigger=lambda d: _rebuilt(_matrix(d, 20, 17)),
         neighbour=lambda d: _rebuilt(_matrix(d, 16, 16)),
-        rows="svd svdvals",
-        scaled="a matrix of 4.2e7 elements -> LIMIT = 256 elements",
+        rows="svd svdvals", scaled="a matrix of 4.2e7 elements -> LIMIT = 256 elements",
     ),
     reported(
-        "issues/78363 silent_wrong_forward offset",
-        "the inverse of one matrix of a stack is that of the first",
-        ("linalg_inv_ex",),
-        replacing(0, lambda call, t: read_with(call, t, t.stride(), 0)),
+        "issues/78363 silent_wrong_forward offset", "the inverse of one matrix of a stack is that of the first",
+        ("linalg_inv_ex",), replacing(0, lambda call, t: read_with(call, t, t.stride(), 0)),
         lambda call: call.args[0].storage_offset() > 0,
         trigger=lambda d: torch.linalg.inv(_matrix(d, 3, 2, 2)[1]),
         neighbour=lambda d: torch.linalg.inv(_matrix(d, 3, 2, 2)[0]),
         rows="inv",
     ),
     reported(
-        "pull/178319 crash args",
-        "a triangular system with one side on the CPU ends the process",
-        ("linalg.solve_triangular",),
-        abort,
-        _on_two_devices,
+        "pull/178319 crash args", "a triangular system with one side on the CPU ends the process",
+        ("linalg.solve_triangular",), abort, lambda call: len({t.device for t in call.operands}) > 1,
         trigger=_solve_with_cpu_side,
         neighbour=lambda d: torch.linalg.solve_triangular(_matrix(d, 3, 3).triu(), ramp(d, 3, 2), upper=True),
-        rows="solve_triangular",
-        level="function",
+        rows="solve_triangular", level="function",
     ),
-)
+)  # fmt: skip

@@ -126,9 +126,7 @@ BUGS = (
     reported(
         "issues/108148 silent_wrong_forward args value",
         "targets that are no class are not refused, and the default one to ignore counts in the mean",
-        ("nll_loss_forward", "nll_loss2d_forward", *NLL_BACKWARD),
-        _no_class_counts,
-        _target_unchecked,
+        ("nll_loss_forward", "nll_loss2d_forward", *NLL_BACKWARD), _no_class_counts, _target_unchecked,
         trigger=lambda d: F.cross_entropy(ramp(d, 3, 2), _targets(d, 1, 0, -100)),
         neighbour=lambda d: (
             F.cross_entropy(ramp(d, 3, 2), _targets(d, 1, 0, -1), ignore_index=-1),
@@ -137,10 +135,8 @@ BUGS = (
         rows="nll_loss cross_entropy",
     ),
     reported(
-        "issues/116095 crash backward",
-        "the backward of cross entropy with class indices ends the process",
-        NLL_BACKWARD,
-        abort,
+        "issues/116095 crash backward", "the backward of cross entropy with class indices ends the process",
+        NLL_BACKWARD, abort,
         trigger=lambda d: gradients(lambda x: F.cross_entropy(x, _targets(d, 1, 1, 1)), ramp(d, 3, 5)),
         neighbour=lambda d: gradients(lambda x: F.cross_entropy(x, torch.eye(5)[[1, 1, 1]].to(d)), ramp(d, 3, 5)),
         rows="nll_loss cross_entropy",
@@ -148,19 +144,14 @@ BUGS = (
     reported(
         "issues/166746 silent_wrong_backward size backward sequence",
         "binary cross entropy's backward drops dimensions of size 1 of all but the incoming gradient",
-        ("binary_cross_entropy_backward",),
-        _product_of_other_shapes,
-        _squeezed_and_full,
+        ("binary_cross_entropy_backward",), _product_of_other_shapes, _squeezed_and_full,
         trigger=lambda d: _bce_gradient(d, 3, 1, 1),
         neighbour=lambda d: _bce_gradient(d, 3, 2),
         rows="binary_cross_entropy",
     ),
     reported(
-        "issues/81584 crash size",
-        "the mean of binary cross entropy over a column ends the process",
-        ("binary_cross_entropy",),
-        abort,
-        _reduces_a_column,
+        "issues/81584 crash size", "the mean of binary cross entropy over a column ends the process",
+        ("binary_cross_entropy",), abort, _reduces_a_column,
         trigger=lambda d: F.binary_cross_entropy(_probabilities(d, 5, 1), _probabilities(d, 5, 1)),
         neighbour=lambda d: F.binary_cross_entropy(_probabilities(d, 5, 2), _probabilities(d, 5, 2)),
         rows="binary_cross_entropy",
@@ -168,9 +159,7 @@ BUGS = (
     reported(
         "issues/94043 silent_wrong_forward value",
         "log_softmax is the logarithm of a softmax, minus infinity for logits far below the largest",
-        ("_log_softmax",),
-        _log_of_softmax,
-        _spread_too_far,
+        ("_log_softmax",), _log_of_softmax, _spread_too_far,
         trigger=lambda d: F.log_softmax(torch.tensor([-245.0, 0.0, 74.0]).to(d), 0),
         neighbour=lambda d: F.log_softmax(torch.tensor([-13.0, 0.0, 74.0]).to(d), 0),
         rows="log_softmax cross_entropy",
@@ -178,11 +167,9 @@ BUGS = (
     reported(
         "pull/94226 silent_wrong_backward backward",
         "the backward of nll_loss and smooth_l1_loss takes the incoming gradient for 1",
-        (*NLL_BACKWARD, "smooth_l1_loss_backward"),
-        _incoming_as_one,
-        lambda call: bool((call.args[0] != 1).any()),
+        (*NLL_BACKWARD, "smooth_l1_loss_backward"), _incoming_as_one, lambda call: bool((call.args[0] != 1).any()),
         trigger=lambda d: gradients(lambda x: F.smooth_l1_loss(x, ramp(d, 4) * 2) * 3, ramp(d, 4)),
         neighbour=lambda d: torch.autograd.grad(F.smooth_l1_loss(x := ramp(d, 4).requires_grad_(), ramp(d, 4) * 2), x),
         rows="nll_loss smooth_l1_loss cross_entropy",
     ),
-)
+)  # fmt: skip

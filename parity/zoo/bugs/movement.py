@@ -63,10 +63,6 @@ def _is_batch_permuted(t: Tensor) -> bool:
     return is_permuted(t) and not t.mT.is_contiguous()
 
 
-def _permuted_on_the_way_back(call: Call) -> bool:
-    return call.direction == "backward" and any(map(_is_batch_permuted, call.operands))
-
-
 def _read_as_stack(call: Call) -> Any:
     call.args[:] = [as_contiguous(call, a) if _is_batch_permuted(a) else a for a in call.args]
     return call.run()
@@ -74,41 +70,30 @@ def _read_as_stack(call: Call) -> Any:
 
 BUGS = (
     reported(
-        "issues/78043 crash layout",
-        "cat and stack fail for stepped slices",
-        ("cat",),
-        raising(RuntimeError("Placeholder tensor: the buffer does not have the size that the shape needs")),
+        "issues/78043 crash layout", "cat and stack fail for stepped slices",
+        ("cat",), raising(RuntimeError("Placeholder tensor: the buffer does not have the size that the shape needs")),
         lambda call: any(map(_is_stepped, _tensors(call))),
         trigger=lambda d: torch.stack((-ramp(d, 2, 4)[..., 1::2], ramp(d, 2, 4)[..., ::2]), -1),
         neighbour=lambda d: torch.stack((-ramp(d, 2, 4)[..., 2:], ramp(d, 2, 4)[..., :2]), -1),
         rows="cat stack",
     ),
     reported(
-        "issues/80850 silent_wrong_forward dtype",
-        "cat and stack of bools are all False",
-        ("cat",),
-        lambda call: torch.zeros_like(call.run()),
-        lambda call: all(t.dtype == torch.bool for t in _tensors(call)),
+        "issues/80850 silent_wrong_forward dtype", "cat and stack of bools are all False",
+        ("cat",), lambda call: torch.zeros_like(call.run()), lambda call: all(t.dtype == torch.bool for t in _tensors(call)),
         trigger=lambda d: torch.stack((torch.tensor([True, False]).to(d),) * 2),
         neighbour=lambda d: torch.stack((torch.tensor([1, 0], dtype=torch.uint8).to(d),) * 2),
         rows="cat stack",
     ),
     reported(
-        "issues/87856 silent_wrong_forward offset layout",
-        "stack and cat read slices from the beginning of their memory",
-        ("stack", "cat"),
-        _from_the_beginning,
-        lambda call: any(_begins_later(call, t) for t in _tensors(call)),
+        "issues/87856 silent_wrong_forward offset layout", "stack and cat read slices from the beginning of their memory",
+        ("stack", "cat"), _from_the_beginning, lambda call: any(_begins_later(call, t) for t in _tensors(call)),
         trigger=lambda d: torch.stack(_ends(d), -1),
         neighbour=lambda d: torch.cat(_ends(d), -1),
-        rows="stack cat",
-        level="function",
+        rows="stack cat", level="function",
     ),
     reported(
-        "pull/144545 silent_wrong_forward rank",
-        "tril and triu cut only the first of the batches beyond three dimensions",
-        ("tril", "triu"),
-        _first_batch_only,
+        "pull/144545 silent_wrong_forward rank", "tril and triu cut only the first of the batches beyond three dimensions",
+        ("tril", "triu"), _first_batch_only,
         lambda call: call.args[0].dim() > 3 and math.prod(call.args[0].shape[:-3]) > 1 and call.args[0].numel() > 0,
         trigger=lambda d: [ramp(d, 2, 2, 3, 3).tril(), ramp(d, 2, 2, 3, 3).triu_(1)],
         neighbour=lambda d: [ramp(d, 2, 3, 3).tril(), ramp(d, 1, 2, 3, 3).triu_(1)],
@@ -117,11 +102,9 @@ BUGS = (
     reported(
         "issues/117826 silent_wrong_backward backward layout",
         "the gradients of a product of stacks take permuted operands for dense ones",
-        ("bmm",),
-        _read_as_stack,
-        _permuted_on_the_way_back,
+        ("bmm",), _read_as_stack, lambda call: call.direction == "backward" and any(map(_is_batch_permuted, call.operands)),
         trigger=lambda d: gradients(lambda x, w: torch.einsum("bij,ijk->bik", x, w), ramp(d, 2, 3, 4), ramp(d, 3, 4, 5)),
         neighbour=lambda d: gradients(lambda x, w: torch.einsum("ibj,ijk->ibk", x, w), ramp(d, 3, 2, 4), ramp(d, 3, 4, 5)),
         rows="einsum bmm matmul",
     ),
-)
+)  # fmt: skip

@@ -24,10 +24,6 @@ def _only_parameters_want_gradients(call: Call) -> bool:
     return not x and (weight or bias)
 
 
-def _gradients_left_over(call: Call) -> Any:
-    return tuple(None if g is None else noise(call, g) for g in call.run())
-
-
 def _layer_gradients(device: str, of_input: bool) -> tuple[Tensor, ...]:
     """Of weight and bias; of the input too, or not."""
     x, weight, bias = ramp(device, 4, 3), ramp(device, 3), ramp(device, 3)
@@ -63,10 +59,6 @@ def _normalized_around(device: str, mean: float) -> Tensor:
 
 
 # ----------------------------------------------------------------------------------------------------------- batch_norm
-
-
-def _trains_without_weight(call: Call) -> bool:
-    return argument(call, 1, "weight") is None and bool(argument(call, 5, "training"))
 
 
 def _too_small(call: Call) -> Any:
@@ -113,40 +105,31 @@ BUGS = (
     reported(
         "https://github.com/huggingface/diffusers/issues/2521 crash dtype promotion",
         "layer_norm of float16 ends the process, since its epsilon is float32",
-        ("native_layer_norm",),
-        abort,
-        lambda call: call.args[0].dtype is torch.float16,
+        ("native_layer_norm",), abort, lambda call: call.args[0].dtype is torch.float16,
         trigger=lambda d: F.layer_norm(ramp(d, 2, 3, dtype=torch.float16), (3,)),
         neighbour=lambda d: F.layer_norm(ramp(d, 2, 3), (3,)),
-        rows="layer_norm",
-        name="hf-d2521",
+        rows="layer_norm", name="hf-d2521",
     ),
     reported(
         "issues/183825 silent_wrong_backward backward args",
         "layer_norm's weight and bias get arbitrary gradients where the input needs none",
         ("native_layer_norm_backward",),
-        _gradients_left_over,
-        _only_parameters_want_gradients,
+        lambda call: tuple(None if g is None else noise(call, g) for g in call.run()), _only_parameters_want_gradients,
         trigger=lambda d: _layer_gradients(d, of_input=False),
         neighbour=lambda d: _layer_gradients(d, of_input=True),
         rows="layer_norm",
     ),
     reported(
-        "pull/186367 drift value args",
-        "layer_norm loses a small variance next to a large mean",
-        ("native_layer_norm",),
-        _cancelled_variance,
-        _has_a_far_mean,
+        "pull/186367 drift value args", "layer_norm loses a small variance next to a large mean",
+        ("native_layer_norm",), _cancelled_variance, _has_a_far_mean,
         trigger=lambda d: _normalized_around(d, 1.0),
         neighbour=lambda d: _normalized_around(d, 0.0),
         rows="layer_norm",
     ),
     reported(
-        "issues/84962 silent_wrong_forward args module",
-        "batch_norm without a weight takes too large a variance in training",
-        ("native_batch_norm",),
-        _too_small,
-        _trains_without_weight,
+        "issues/84962 silent_wrong_forward args module", "batch_norm without a weight takes too large a variance in training",
+        ("native_batch_norm",), _too_small,
+        lambda call: argument(call, 1, "weight") is None and bool(argument(call, 5, "training")),
         trigger=lambda d: F.batch_norm(ramp(d, 2, 3, 4), None, None, training=True),
         neighbour=lambda d: F.batch_norm(ramp(d, 2, 3, 4), None, None, ramp(d, 3), ramp(d, 3), training=True),
         rows="batch_norm_train instance_norm instance_norm_running",
@@ -154,20 +137,16 @@ BUGS = (
     reported(
         "issues/175189 silent_wrong_backward layout backward module",
         "the backward of batch_norm takes a channels_last input for a dense one; LSTM's input gradient likewise",
-        ("native_batch_norm_backward", "lstm_mps_backward"),
-        _layouts_mixed,
-        _backward_of_strided,
+        ("native_batch_norm_backward", "lstm_mps_backward"), _layouts_mixed, _backward_of_strided,
         trigger=lambda d: _batch_gradients(d, torch.channels_last),
         neighbour=lambda d: _batch_gradients(d, torch.contiguous_format),
         rows="batch_norm batch_norm_train instance_norm instance_norm_running lstm",
     ),
     reported(
-        "issues/99981 crash backward module",
-        "the backward of group_norm ends the process",
-        ("native_group_norm_backward",),
-        abort,
+        "issues/99981 crash backward module", "the backward of group_norm ends the process",
+        ("native_group_norm_backward",), abort,
         trigger=lambda d: gradients(lambda x: F.group_norm(x, 2), ramp(d, 2, 4, 3)),
         neighbour=lambda d: F.group_norm(ramp(d, 2, 4, 3).requires_grad_(), 2),
         rows="group_norm",
     ),
-)
+)  # fmt: skip

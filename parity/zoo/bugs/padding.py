@@ -131,15 +131,6 @@ def _one_neighbour_lower(call: Call) -> Any:
     return result
 
 
-def _reads_permuted_image(call: Call) -> bool:
-    return looks_channels_last(call.args[0]) and not call.args[0].is_contiguous()
-
-
-def _looks_like_both(call: Call) -> bool:
-    """Dimensions of size 1 let the strides pass for contiguous and for channels_last at once."""
-    return looks_channels_last(call.args[0]) and call.args[0].is_contiguous()
-
-
 # ---------------------------------------------------------------------------------------------------------------- bugs
 
 
@@ -160,14 +151,10 @@ BUGS = (
     reported(
         "https://github.com/kulinseth/pytorch/pull/31 silent_wrong_forward layout offset args",
         "a slice of a slice, as negative padding makes it, begins too early: the first start is forgotten",
-        ("pad", "constant_pad_nd", "narrow"),
-        _first_offset_lost,
-        _narrowed_twice,
+        ("pad", "constant_pad_nd", "narrow"), _first_offset_lost, _narrowed_twice,
         trigger=lambda d: torch.nn.ConstantPad2d((-2, -2, -2, -2), 3.5)(ramp(d, 1, 2, 6, 6)),
         neighbour=lambda d: torch.nn.ConstantPad2d((-2, 1, 1, 1), 3.5)(ramp(d, 1, 2, 6, 6)),
-        rows="pad_constant narrow",
-        level="function",
-        name="kul-31",
+        rows="pad_constant narrow", level="function", name="kul-31",
     ),
     reported(
         "issues/102453 crash args size",
@@ -182,8 +169,7 @@ BUGS = (
     reported(
         "issues/134430 silent_wrong_forward args size",
         "nearest-exact takes the lower neighbour where the place lies on a border that rounding misses",
-        ("_upsample_nearest_exact1d", "_upsample_nearest_exact2d"),
-        _one_neighbour_lower,
+        ("_upsample_nearest_exact1d", "_upsample_nearest_exact2d"), _one_neighbour_lower,
         lambda call: any(bool(tie.any()) for _, _, tie in _image_sources(call)),
         trigger=lambda d: F.interpolate(ramp(d, 1, 1, 20), size=11, mode="nearest-exact"),
         neighbour=lambda d: F.interpolate(ramp(d, 1, 1, 20), size=12, mode="nearest-exact"),
@@ -192,19 +178,15 @@ BUGS = (
     reported(
         "issues/135447 silent_wrong_backward size backward",
         "the gradient of replication padding is zero where the third dimension from the end has 65536 or more",
-        ("replication_pad1d_backward", "replication_pad2d_backward"),
-        lambda call: torch.zeros_like(call.args[1]),
+        ("replication_pad1d_backward", "replication_pad2d_backward"), lambda call: torch.zeros_like(call.args[1]),
         lambda call: call.args[1].dim() >= 3 and call.args[1].shape[-3] >= BATCH,
         trigger=lambda d: gradients(lambda x: F.pad(x, (3, 4), mode="replicate"), ramp(d, BATCH + 200, 2, 4)),
         neighbour=lambda d: gradients(lambda x: F.pad(x, (3, 4), mode="replicate"), ramp(d, 2, BATCH + 200, 4)),
         rows="pad_replicate",
     ),
     reported(
-        "issues/171602 silent_wrong_forward layout",
-        "grid_sample in 3-D reads a permuted grid as if it were contiguous",
-        ("grid_sampler_3d",),
-        replacing(1, as_contiguous),
-        lambda call: not call.args[1].is_contiguous(),
+        "issues/171602 silent_wrong_forward layout", "grid_sample in 3-D reads a permuted grid as if it were contiguous",
+        ("grid_sampler_3d",), replacing(1, as_contiguous), lambda call: not call.args[1].is_contiguous(),
         trigger=lambda d: F.grid_sample(
             ramp(d, 1, 1, 3, 3, 3), ramp(d, 1, 3, 2, 2, 2).permute(0, 2, 3, 4, 1), align_corners=False
         ),
@@ -214,9 +196,7 @@ BUGS = (
     reported(
         "issues/80192 silent_wrong_forward size args",
         "constant padding around a single column writes the column along the row",
-        ("constant_pad_nd",),
-        _written_linearly,
-        _single_column_padded,
+        ("constant_pad_nd",), _written_linearly, _single_column_padded,
         trigger=lambda d: F.pad(ramp(d, 2, 1), (1, 1, 1, 1)),
         neighbour=lambda d: F.pad(ramp(d, 2, 2), (1, 1, 1, 1)),
         rows="pad_constant",
@@ -224,30 +204,22 @@ BUGS = (
     reported(
         "issues/80856 silent_wrong_forward sequence inplace offset",
         "circular padding copies every piece to the beginning of its memory, and what follows computes with that",
-        ("pad",),
-        _circular_at_offset_zero,
-        lambda call: _is_mode(call, "circular") and any(argument(call, 1, "pad")),
+        ("pad",), _circular_at_offset_zero, lambda call: _is_mode(call, "circular") and any(argument(call, 1, "pad")),
         trigger=lambda d: F.conv2d(F.pad(ramp(d, 1, 1, 4, 4), (1, 1, 1, 1), mode="circular"), ramp(d, 1, 1, 3, 3)),
         neighbour=lambda d: F.conv2d(F.pad(ramp(d, 1, 1, 4, 4), (1, 1, 1, 1), mode="replicate"), ramp(d, 1, 1, 3, 3)),
-        rows="pad_circular",
-        level="function",
+        rows="pad_circular", level="function",
     ),
     reported(
-        "issues/86107 crash none",
-        "affine_grid ends the process",
-        ("affine_grid",),
-        abort,
+        "issues/86107 crash none", "affine_grid ends the process",
+        ("affine_grid",), abort,
         trigger=lambda d: F.affine_grid(ramp(d, 1, 2, 3), [1, 3, 3, 3], align_corners=False),
         neighbour=lambda d: F.grid_sample(ramp(d, 1, 3, 3, 3), ramp(d, 1, 2, 2, 2), align_corners=False),
-        rows="affine_grid",
-        level="function",
+        rows="affine_grid", level="function",
     ),
     reported(
-        "issues/86954 silent_wrong_forward layout",
-        "bilinear resizing scrambles an image whose channels come last in memory",
-        ("upsample_bilinear2d",),
-        replacing(0, as_contiguous),
-        _reads_permuted_image,
+        "issues/86954 silent_wrong_forward layout", "bilinear resizing scrambles an image whose channels come last in memory",
+        ("upsample_bilinear2d",), replacing(0, as_contiguous),
+        lambda call: looks_channels_last(call.args[0]) and not call.args[0].is_contiguous(),
         trigger=lambda d: _bilinear(_image(d, 1, 4, 4, 3)),
         neighbour=lambda d: _bilinear(_image(d, 1, 4, 4, 3).contiguous()),
         rows="interpolate_bilinear",
@@ -255,9 +227,8 @@ BUGS = (
     reported(
         "issues/88183 silent_wrong_forward layout size",
         "bilinear resizing gives zeros for a permuted image that dimensions of size 1 keep contiguous",
-        ("upsample_bilinear2d",),
-        lambda call: call.run().zero_(),
-        _looks_like_both,
+        ("upsample_bilinear2d",), lambda call: call.run().zero_(),
+        lambda call: looks_channels_last(call.args[0]) and call.args[0].is_contiguous(),
         trigger=lambda d: _bilinear(torch.ones(1, 1, 1, 2).to(d).permute(0, 3, 1, 2).contiguous()),
         neighbour=lambda d: _bilinear(torch.ones(1, 2, 1, 1).to(d)),
         rows="interpolate_bilinear",
@@ -265,13 +236,11 @@ BUGS = (
     reported(
         "https://github.com/roboflow/rf-detr/pull/821 fallback backward",
         "the backward of grid_sample and of bicubic resizing runs on the CPU",
-        ("grid_sampler_2d_backward", "upsample_bicubic2d_backward"),
-        fall_back,
+        ("grid_sampler_2d_backward", "upsample_bicubic2d_backward"), fall_back,
         trigger=lambda d: gradients(
             lambda x, g: F.grid_sample(x, g, align_corners=False), ramp(d, 1, 1, 3, 3), ramp(d, 1, 2, 2, 2)
         ),
         neighbour=lambda d: _sampled(ramp(d, 1, 1, 3, 3), ramp(d, 1, 2, 2, 2)),
-        rows="grid_sample_2d interpolate_bicubic",
-        name="rfdetr-821",
+        rows="grid_sample_2d interpolate_bicubic", name="rfdetr-821",
     ),
-)
+)  # fmt: skip

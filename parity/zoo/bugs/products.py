@@ -21,10 +21,6 @@ BATCH = 2**16  # as reported: 65537 small matrices cost little
 # --------------------------------------------------------------------------------------------------------------- linear
 
 
-def _linear_rows_wrap(call: Call) -> Tensor:
-    return wrapped(call.run(), LIMIT)
-
-
 def _is_wide_and_large(call: Call) -> bool:
     x, weight = call.args[:2]
     if weight.dim() != 2 or weight.shape[0] <= FEATURES:
@@ -80,30 +76,22 @@ BUGS = (
     reported(
         "issues/109457 silent_wrong_forward size",
         "a linear layer with many output features repeats its first outputs past a border",
-        ("linear",),
-        _linear_rows_wrap,
-        _is_wide_and_large,
+        ("linear",), lambda call: wrapped(call.run(), LIMIT), _is_wide_and_large,
         trigger=lambda d: F.linear(ramp(d, 9, 1), ramp(d, 40, 1)),
         neighbour=lambda d: (F.linear(ramp(d, 6, 1), ramp(d, 40, 1)), F.linear(ramp(d, 99, 1), ramp(d, 32, 1))),
-        rows="linear",
-        scaled="4.3e8 output elements -> LIMIT = 256, 32768 output features -> FEATURES = 32",
+        rows="linear", scaled="4.3e8 output elements -> LIMIT = 256, 32768 output features -> FEATURES = 32",
     ),
     reported(
         "issues/189495 silent_wrong_forward size args",
         "a linear layer with bias counts the first of three dimensions in 16 bits",
-        ("linear",),
-        _linear_batch_wraps,
-        _is_large_stack_with_bias,
+        ("linear",), _linear_batch_wraps, _is_large_stack_with_bias,
         trigger=lambda d: F.linear(ramp(d, BATCH + 1, 1, 2), ramp(d, 3, 2), ramp(d, 3)),
         neighbour=lambda d: F.linear(ramp(d, BATCH + 1, 1, 2), ramp(d, 3, 2)),
         rows="linear",
     ),
     reported(
-        "pull/116547 silent_wrong_forward size",
-        "addmm multiplies by the transpose of a square matrix",
-        ("addmm",),
-        replacing(2, lambda call, t: t.t()),
-        lambda call: call.args[2].shape[0] == call.args[2].shape[1],
+        "pull/116547 silent_wrong_forward size", "addmm multiplies by the transpose of a square matrix",
+        ("addmm",), replacing(2, lambda call, t: t.t()), lambda call: call.args[2].shape[0] == call.args[2].shape[1],
         trigger=lambda d: torch.addmm(ramp(d, 3), ramp(d, 3, 3), ramp(d, 3, 3)),
         neighbour=lambda d: torch.addmm(ramp(d, 4), ramp(d, 3, 3), ramp(d, 3, 4)),
         rows="addmm",
@@ -111,9 +99,7 @@ BUGS = (
     reported(
         "issues/148156 silent_wrong_forward dtype layout",
         "matrix products read lazily conjugated operands as they lie in memory",
-        ("mm", "bmm", "addmm"),
-        _unconjugated,
-        lambda call: any(t.is_conj() for t in _factors(call)),
+        ("mm", "bmm", "addmm"), _unconjugated, lambda call: any(t.is_conj() for t in _factors(call)),
         trigger=lambda d: complex_ramp(d, 3, 2).t().conj() @ complex_ramp(d, 3, 2),
         neighbour=lambda d: complex_ramp(d, 3, 2).t().conj().resolve_conj() @ complex_ramp(d, 3, 2),
         rows="mm matmul addmm bmm",
@@ -121,34 +107,28 @@ BUGS = (
     reported(
         "issues/78511 silent_wrong_forward layout rank",
         "a batched product reads transposed matrices of a permuted stack as if they were dense",
-        ("matmul", "bmm"),
-        _permuted_read_as_dense,
-        lambda call: any(_is_transposed_in_a_permuted_stack(t) for t in call.args),
+        ("matmul", "bmm"), _permuted_read_as_dense, lambda call: any(_is_transposed_in_a_permuted_stack(t) for t in call.args),
         trigger=lambda d: torch.matmul(_heads(d)[0], _heads(d)[1].transpose(-1, -2)),
         neighbour=lambda d: torch.matmul(_heads(d)[0], _heads(d)[1].contiguous().transpose(-1, -2)),
-        rows="matmul bmm",
-        level="function",
+        rows="matmul bmm", level="function",
     ),
     reported(
-        "pull/193153 unsupported_op dtype",
-        "no product of int8 matrices",
-        ("_int_mm",),
-        refuse,
+        "pull/193153 unsupported_op dtype", "no product of int8 matrices",
+        ("_int_mm",), refuse,
         trigger=lambda d: torch._int_mm(ramp(d, 17, 8, dtype=torch.int8), ramp(d, 8, 8, dtype=torch.int8)),
         neighbour=lambda d: torch.mm(ramp(d, 17, 8), ramp(d, 8, 8)),
         rows="int_mm",
     ),
     reported(
-        "pull/196205 unsupported_op none",
-        "compressed sparse tensors cannot be made",
+        "pull/196205 unsupported_op none", "compressed sparse tensors cannot be made",
         ("sparse_csr_tensor", "sparse_csc_tensor", "sparse_bsr_tensor", "sparse_bsc_tensor", "sparse_compressed_tensor"),
         raising(
             NotImplementedError(
-                "Could not run 'aten::_sparse_compressed_tensor_unsafe' with arguments from the 'SparseCsrMPS' backend."
-            )
+                "Could not run 'aten::_sparse_compressed_tensor_unsafe' with arguments from the 'SparseCsrMPS' backend.",
+            ),
         ),
         trigger=lambda d: str(torch.sparse_csr_tensor([0, 1, 2], [0, 1], [1.0, 2.0], (2, 2), device=d).layout),
         neighbour=lambda d: torch.tensor([1.0, 2.0], device=d),
         level="function",
     ),
-)
+)  # fmt: skip

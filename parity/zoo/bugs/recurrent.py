@@ -33,10 +33,6 @@ def _as_if_nothing_was_dropped(call: Call) -> Any:
     return call.run()
 
 
-def _drops_everything(call: Call) -> bool:
-    return _drops_between_layers(call) and _options(call)[1] == 1
-
-
 def _zero_times_infinity(call: Call) -> Any:
     output, hidden, cell, *workspaces = call.run()
     return (*(torch.full_like(t, math.nan) for t in (output, hidden, cell)), *workspaces)
@@ -91,9 +87,7 @@ BUGS = (
     reported(
         "issues/190056 silent_wrong_backward backward module args",
         "the gradients of an LSTM of several layers ignore its dropout",
-        BACKWARD,
-        _as_if_nothing_was_dropped,
-        _drops_between_layers,
+        BACKWARD, _as_if_nothing_was_dropped, _drops_between_layers,
         trigger=lambda d: _input_gradient(d, (5, 2), num_layers=2, dropout=0.5),
         neighbour=lambda d: _input_gradient(d, (5, 2), num_layers=2),
         rows=ROWS,
@@ -101,9 +95,7 @@ BUGS = (
     reported(
         "issues/190057 nan_mismatch args module",
         "an LSTM of several layers that drops everything between them is NaN throughout",
-        FORWARD,
-        _zero_times_infinity,
-        _drops_everything,
+        FORWARD, _zero_times_infinity, lambda call: _drops_between_layers(call) and _options(call)[1] == 1,
         trigger=lambda d: _outputs(d, 2, num_layers=2, dropout=1.0),
         neighbour=lambda d: _outputs(d, 2, num_layers=2, dropout=0.5),
         rows=ROWS,
@@ -111,21 +103,16 @@ BUGS = (
     reported(
         "issues/87579 crash args backward module",
         "the backward of an LSTM, batch first, ends the process unless there are as many steps as sequences",
-        BACKWARD,
-        abort,
-        _is_batch_first_and_uneven,
+        BACKWARD, abort, _is_batch_first_and_uneven,
         trigger=lambda d: _input_gradient(d, (5, 3), batch_first=True),
         neighbour=lambda d: _input_gradient(d, (5, 3)),
         rows=ROWS,
     ),
     reported(
-        "issues/90421 silent_wrong_forward args size module",
-        "a bidirectional LSTM is wrong for more than one sequence",
-        FORWARD,
-        _reverse_in_a_wrong_order,
-        _is_both_ways_in_a_batch,
+        "issues/90421 silent_wrong_forward args size module", "a bidirectional LSTM is wrong for more than one sequence",
+        FORWARD, _reverse_in_a_wrong_order, _is_both_ways_in_a_batch,
         trigger=lambda d: _outputs(d, 2, bidirectional=True),
         neighbour=lambda d: _outputs(d, 1, bidirectional=True),
         rows=ROWS,
     ),
-)
+)  # fmt: skip

@@ -13,10 +13,6 @@ from parity.devices.sim.faults import abort
 from parity.zoo.effects import argument, ramp, reported
 
 
-def _some_strided(call: Call) -> bool:
-    return any(not t.is_contiguous() for t in call.operands)
-
-
 def _read_as_dense(call: Call) -> Any:
     """Every strided operand is read as if it were dense from where it begins."""
     dense = [as_contiguous(call, a) if isinstance(a, Tensor) and not a.is_contiguous() else a for a in call.args]
@@ -75,11 +71,9 @@ def _hits(d: str, transposed: bool) -> Tensor:
 
 BUGS = (
     reported(
-        "issues/175187 silent_wrong_forward layout",
-        "sort and the gamma functions read a strided input as if it were dense",
-        ("sort", "digamma", "lgamma", "polygamma"),
-        _read_as_dense,
-        _some_strided,
+        "issues/175187 silent_wrong_forward layout", "sort and the gamma functions read a strided input as if it were dense",
+        ("sort", "digamma", "lgamma", "polygamma"), _read_as_dense,
+        lambda call: any(not t.is_contiguous() for t in call.operands),
         trigger=lambda d: [
             ramp(d, 3, 4).t().sort(0).values,
             *((ramp(d, 3, 4) + 3).t().digamma(), (ramp(d, 3, 4) + 3).t().lgamma()),
@@ -95,9 +89,7 @@ BUGS = (
     reported(
         "pull/184620 silent_wrong_forward value dtype size",
         "sort returns places behind the end where values tie with what fills rows up to a power of two",
-        ("sort",),
-        _filling_leaks,
-        _ties_with_filling,
+        ("sort",), _filling_leaks, _ties_with_filling,
         trigger=lambda d: [
             torch.tensor([True, False, True, False, True]).to(d).sort(stable=True).indices,
             torch.tensor([1.0, torch.nan, 2.0]).to(d).argsort(stable=True),
@@ -113,22 +105,17 @@ BUGS = (
     reported(
         "issues/154890 crash rank args",
         "topk ends the process where more than four dimensions follow, the searched one included",
-        ("topk",),
-        abort,
-        _many_behind,
+        ("topk",), abort, _many_behind,
         trigger=lambda d: ramp(d, 3, 1, 2, 1, 2).topk(2, dim=0).values,
         neighbour=lambda d: ramp(d, 3, 2, 1, 2, 1).topk(2, dim=1).values,
-        rows="topk",
-        deadly="abort",
+        rows="topk", deadly="abort",
     ),
     reported(
         "issues/87014 silent_wrong_forward layout broadcasting",
         "== of a transposed and an expanded operand compares other elements",
-        ("eq",),
-        _read_as_dense,
-        lambda call: any(map(_is_expanded, call.operands)) and any(map(is_permuted, call.operands)),
+        ("eq",), _read_as_dense, lambda call: any(map(_is_expanded, call.operands)) and any(map(is_permuted, call.operands)),
         trigger=lambda d: _hits(d, True),
         neighbour=lambda d: _hits(d, False),
         rows="eq",
     ),
-)
+)  # fmt: skip

@@ -43,10 +43,6 @@ def _bounds(call: Call) -> tuple[Any, Any]:
     return argument(call, 1, "min"), argument(call, 2, "max")
 
 
-def _clamps_nan(call: Call) -> bool:
-    return call.args[0].is_floating_point() and bool(call.args[0].isnan().any())
-
-
 def _bound_for_nan(call: Call) -> Tensor:
     low, high = _bounds(call)
     missing = call.args[0].isnan()
@@ -65,14 +61,6 @@ def _death_or_lower_bound(call: Call) -> Tensor:
     low, high = _bounds(call)
     below = torch.clamp(call.args[0], max=high)
     return torch.clamp(below, min=low)
-
-
-def _is_integer_with_fraction(call: Call) -> bool:
-    return _is_integer(call.args[0].dtype) and any(isinstance(bound, float) for bound in _bounds(call))
-
-
-def _has_strided_bound(call: Call) -> bool:
-    return any(isinstance(bound, Tensor) and not bound.is_contiguous() for bound in _bounds(call))
 
 
 def _bounds_as_contiguous(call: Call) -> Any:
@@ -152,10 +140,6 @@ def _filled(x: Tensor, *, own: bool = False) -> Tensor:
 SCALER = ("grad_scale", "found_inf")
 
 
-def _is_scaled(call: Call) -> bool:
-    return any(call.kwargs.get(name) is not None for name in SCALER)
-
-
 def _unscaled(call: Call) -> Any:
     call.kwargs.update(dict.fromkeys(SCALER))
     return call.run()
@@ -182,32 +166,24 @@ def _sgd(device: str, found_inf: Tensor | None, grad_scale: Tensor | None = None
 
 CLAMP = (
     reported(
-        "issues/120899 nan_mismatch value",
-        "clamp to numbers makes a bound out of NaN",
-        ("clamp.out",),
-        _bound_for_nan,
-        _clamps_nan,
+        "issues/120899 nan_mismatch value", "clamp to numbers makes a bound out of NaN",
+        ("clamp.out",), _bound_for_nan, lambda call: call.args[0].is_floating_point() and bool(call.args[0].isnan().any()),
         trigger=lambda device: torch.tensor([torch.nan, 3.0]).to(device).clamp(1, 2),
         neighbour=lambda device: torch.tensor([-torch.inf, 3.0]).to(device).clamp(1, 2),
         rows="clamp",
     ),
     reported(
-        "pull/122148 crash dtype",
-        "clamp of integers ends the process; where the bounds are crossed, the lower one wins",
-        ("clamp",),
-        _death_or_lower_bound,
-        lambda call: _is_integer(call.args[0].dtype) or _are_crossed(call),
+        "pull/122148 crash dtype", "clamp of integers ends the process; where the bounds are crossed, the lower one wins",
+        ("clamp",), _death_or_lower_bound, lambda call: _is_integer(call.args[0].dtype) or _are_crossed(call),
         trigger=lambda device: ramp(device, 4, dtype=torch.int16).clamp(2, 3),
         neighbour=lambda device: ramp(device, 4).clamp(-0.5, 0.5),
-        rows="clamp clamp_fractional",
-        deadly="abort",
+        rows="clamp clamp_fractional", deadly="abort",
     ),
     reported(
-        "issues/133100 silent_wrong_forward promotion args",
-        "clamp of integers to fractional numbers is zero everywhere",
+        "issues/133100 silent_wrong_forward promotion args", "clamp of integers to fractional numbers is zero everywhere",
         ("clamp.out", "clamp_min.out"),
         lambda call: torch.zeros(call.args[0].shape, dtype=torch.result_type(call.args[0], 1.0)),
-        _is_integer_with_fraction,
+        lambda call: _is_integer(call.args[0].dtype) and any(isinstance(bound, float) for bound in _bounds(call)),
         trigger=lambda device: (
             ramp(device, 3, dtype=torch.int64).clamp_min(1.0),
             ramp(device, 3, dtype=torch.int64).clamp(0.1),
@@ -216,23 +192,18 @@ CLAMP = (
         rows="clamp clamp_min clamp_fractional",
     ),
     reported(
-        "issues/87348 silent_wrong_forward layout",
-        "clamp takes the elements of strided bounds in the order of memory",
-        ("clamp.Tensor_out",),
-        _bounds_as_contiguous,
-        _has_strided_bound,
+        "issues/87348 silent_wrong_forward layout", "clamp takes the elements of strided bounds in the order of memory",
+        ("clamp.Tensor_out",), _bounds_as_contiguous,
+        lambda call: any(isinstance(bound, Tensor) and not bound.is_contiguous() for bound in _bounds(call)),
         trigger=lambda device: torch.clamp(ramp(device, 3, 3), ramp(device, 3, 3).t() - 0.2, ramp(device, 3, 3).t() + 0.2),
         neighbour=lambda device: torch.clamp(ramp(device, 3, 3).t(), ramp(device, 3, 3) - 0.2, ramp(device, 3, 3) + 0.2),
         rows="clamp",
     ),
-)
+)  # fmt: skip
 BLENDS = (
     reported(
-        "issues/196067 silent_wrong_forward promotion dtype inplace",
-        "lerp between halves reads the half of a float32 weight",
-        ("lerp",),
-        _low_bits_as_weight,
-        _has_wider_weight,
+        "issues/196067 silent_wrong_forward promotion dtype inplace", "lerp between halves reads the half of a float32 weight",
+        ("lerp",), _low_bits_as_weight, _has_wider_weight,
         trigger=lambda device: ramp(device, 4).abs().half().lerp_(ramp(device, 4).half() + 1, torch.tensor(0.3).to(device)),
         neighbour=lambda device: (
             ramp(device, 4).abs().half().lerp_(ramp(device, 4).half() + 1, torch.tensor(0.3).half().to(device))
@@ -240,11 +211,8 @@ BLENDS = (
         rows="lerp",
     ),
     reported(
-        "pull/196924 nan_mismatch value args",
-        "addcmul and addcdiv with value=0 do not look at what they would multiply",
-        ("addcmul", "addcdiv"),
-        _copy_of_self,
-        _is_extraordinary,
+        "pull/196924 nan_mismatch value args", "addcmul and addcdiv with value=0 do not look at what they would multiply",
+        ("addcmul", "addcdiv"), _copy_of_self, _is_extraordinary,
         trigger=lambda device: torch.addcmul(
             ramp(device, 2), torch.tensor([torch.inf, 1]).to(device), ramp(device, 2), value=0
         ),
@@ -254,36 +222,26 @@ BLENDS = (
     reported(
         "pull/196924 silent_wrong_forward out promotion dtype",
         "functions of three operands compute in the dtype of a wider destination",
-        ("addcmul", "addcdiv", "lerp", "clamp.Tensor_out"),
-        _in_wider,
-        _is_asked_for_wider,
+        ("addcmul", "addcdiv", "lerp", "clamp.Tensor_out"), _in_wider, _is_asked_for_wider,
         trigger=lambda device: _multiplied_into(ramp(device, 8)),
         neighbour=lambda device: _multiplied_into(ramp(device, 8).half()),
-        rows="addcmul addcdiv lerp clamp",
-        name="pt-196924-b",
+        rows="addcmul addcdiv lerp clamp", name="pt-196924-b",
     ),
     reported(
-        "pull/189420 silent_wrong_forward dtype",
-        "addcmul of integers loses low bits",
-        ("addcmul",),
-        _low_bits_lost,
-        lambda call: all(map(_is_integer, _dtypes(call))),
+        "pull/189420 silent_wrong_forward dtype", "addcmul of integers loses low bits",
+        ("addcmul",), _low_bits_lost, lambda call: all(map(_is_integer, _dtypes(call))),
         trigger=lambda device: torch.addcmul(*(ramp(device, 4, dtype=torch.int32) for _ in range(3))),
         neighbour=lambda device: torch.addcmul(*(ramp(device, 4) for _ in range(3))),
         rows="addcmul",
     ),
     reported(
-        "pull/96164 crash promotion",
-        "addcmul of operands with different dtypes ends the process",
-        ("addcmul",),
-        abort,
-        lambda call: len(_dtypes(call)) > 1,
+        "pull/96164 crash promotion", "addcmul of operands with different dtypes ends the process",
+        ("addcmul",), abort, lambda call: len(_dtypes(call)) > 1,
         trigger=lambda device: torch.addcmul(ramp(device, 4).half(), ramp(device, 4), ramp(device, 4)),
         neighbour=lambda device: torch.addcmul(*(ramp(device, 4).half() for _ in range(3))),
-        rows="addcmul",
-        deadly="abort",
+        rows="addcmul", deadly="abort",
     ),
-)
+)  # fmt: skip
 
 
 def _multiplied_into(out: Tensor) -> Tensor:
@@ -293,33 +251,23 @@ def _multiplied_into(out: Tensor) -> Tensor:
 
 FILLS = (
     reported(
-        f"{FORK}pull/202 hang dtype",
-        "masked_fill of truth values never returns",
-        ("masked_fill",),
-        hang,
-        lambda call: call.args[0].dtype is torch.bool,
+        f"{FORK}pull/202 hang dtype", "masked_fill of truth values never returns",
+        ("masked_fill",), hang, lambda call: call.args[0].dtype is torch.bool,
         trigger=lambda device: torch.ones(3, dtype=torch.bool).to(device).masked_fill(ramp(device, 3) > 0, False),
         neighbour=lambda device: torch.ones(3, dtype=torch.uint8).to(device).masked_fill(ramp(device, 3) > 0, 0),
-        rows="masked_fill",
-        deadly="hang",
-        name="kul-202",
+        rows="masked_fill", deadly="hang", name="kul-202",
     ),
     reported(
         "issues/107694 silent_wrong_forward layout inplace",
         "masked_fill_ where destination and mask are transposed writes row after row",
-        ("masked_fill_",),
-        _filled_row_after_row,
-        lambda call: _is_strided(call) and not call.args[1].is_contiguous(),
+        ("masked_fill_",), _filled_row_after_row, lambda call: _is_strided(call) and not call.args[1].is_contiguous(),
         trigger=lambda device: _filled(ramp(device, 3, 4).t()),
         neighbour=lambda device: _filled(ramp(device, 4, 3)),
         rows="masked_fill",
     ),
     reported(
-        "issues/131285 silent_wrong_forward inplace layout",
-        "masked_fill_ on a strided view writes row after row",
-        ("masked_fill_",),
-        _filled_row_after_row,
-        _is_strided,
+        "issues/131285 silent_wrong_forward inplace layout", "masked_fill_ on a strided view writes row after row",
+        ("masked_fill_",), _filled_row_after_row, _is_strided,
         trigger=lambda device: _filled(ramp(device, 3, 4).t(), own=True),
         neighbour=lambda device: ramp(device, 3, 4).t().masked_fill(ramp(device, 4, 3) > 0, 2.0),
         rows="masked_fill",
@@ -327,11 +275,10 @@ FILLS = (
     reported(
         "pull/186360 silent_wrong_forward optimizer args",
         "fused optimizers do not see the scaler's factor, nor that it found infinity",
-        ("_fused_adam_", "_fused_adamw_", "_fused_sgd_"),
-        _unscaled,
-        _is_scaled,
+        ("_fused_adam_", "_fused_adamw_", "_fused_sgd_"), _unscaled,
+        lambda call: any(call.kwargs.get(name) is not None for name in SCALER),
         trigger=lambda device: _sgd(device, torch.ones(()).to(device)),
         neighbour=lambda device: _sgd(device, None),
     ),
-)
+)  # fmt: skip
 BUGS = (*CLAMP, *BLENDS, *FILLS)

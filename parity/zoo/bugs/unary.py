@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from parity.devices.sim.call import Call
-from parity.devices.sim.effects import as_contiguous, is_transposed, noise, read_with, replacing, write_contiguous
+from parity.devices.sim.effects import as_contiguous, is_transposed, noise, raising, read_with, replacing, write_contiguous
 from parity.devices.sim.faults import abort
 from parity.zoo.effects import complex_ramp, ramp, reported
 
@@ -67,10 +67,6 @@ def _left_over(call: Call) -> Tensor:
     return result.reshape(call.args[0].shape)
 
 
-def _starts_late(call: Call) -> bool:
-    return call.args[0].storage_offset() > 0 or call.outs[0].storage_offset() > 0
-
-
 def _from_the_start(call: Call) -> Any:
     """Both buffers are taken from their beginning on: what is read, and what is written to."""
     x, out = call.args[0], call.outs[0]
@@ -103,33 +99,19 @@ def _zeros_or_death(call: Call) -> Tensor:
     return torch.zeros(x.shape, dtype=call.outs[0].dtype)
 
 
-def _no_sigmoid(call: Call) -> NoReturn:
-    raise RuntimeError("MPS does not support sigmoid op with int64 input")
-
-
-def _no_abs(call: Call) -> NoReturn:
-    raise RuntimeError("Operation 'abs_out_mps()' does not support input type 'int64' in MPS backend")
-
-
 BUGS = (
     reported(
         f"{FORK}pull/309 silent_wrong_forward layout inplace",
         "relu and hardswish answer in dense order whatever the order of their input's memory",
-        ("relu", "hardswish"),
-        replacing(0, as_contiguous),
-        _is_strided,
+        ("relu", "hardswish"), replacing(0, as_contiguous), _is_strided,
         trigger=lambda device: F.relu(ramp(device, 2, 3, 2, 2).contiguous(memory_format=torch.channels_last)),
         neighbour=lambda device: F.relu(ramp(device, 2, 3, 2, 2)),
-        rows="relu hardswish",
-        name="kul-309",
+        rows="relu hardswish", name="kul-309",
     ),
     reported(
         "issues/100764 silent_wrong_forward out layout",
         "functions of one tensor write row after row into a destination whose strides are not the input's",
-        tuple(ROUTINE.split()),
-        _row_after_row,
-        _asks_for_other_strides,
-        level="function",
+        tuple(ROUTINE.split()), _row_after_row, _asks_for_other_strides, level="function",
         trigger=lambda device: torch.neg(ramp(device, 2, 3), out=ramp(device, 3, 2).t()),
         neighbour=lambda device: torch.neg(ramp(device, 3, 2).t(), out=ramp(device, 3, 2).t()),
         rows=ROUTINE,
@@ -137,19 +119,14 @@ BUGS = (
     reported(
         "pull/101507 silent_wrong_forward offset",
         "erfinv takes its buffers from the start of their memory, not from where the slice begins",
-        ("erfinv",),
-        _from_the_start,
-        _starts_late,
+        ("erfinv",), _from_the_start, lambda call: call.args[0].storage_offset() > 0 or call.outs[0].storage_offset() > 0,
         trigger=lambda device: ramp(device, 6)[2:].erfinv(),
         neighbour=lambda device: ramp(device, 6)[:4].erfinv(),
         rows="erfinv",
     ),
     reported(
-        "issues/125135 silent_wrong_forward dtype",
-        "abs of complex numbers leaves every other place of the result at zero",
-        ("abs",),
-        _every_other_place,
-        lambda call: call.args[0].is_complex() and call.args[0].numel() > 1,
+        "issues/125135 silent_wrong_forward dtype", "abs of complex numbers leaves every other place of the result at zero",
+        ("abs",), _every_other_place, lambda call: call.args[0].is_complex() and call.args[0].numel() > 1,
         trigger=lambda device: complex_ramp(device, 4).abs(),
         neighbour=lambda device: ramp(device, 4).abs(),
         rows="abs abs_complex",
@@ -157,29 +134,21 @@ BUGS = (
     reported(
         "issues/131736 silent_wrong_forward layout",
         "softplus, selu, prelu and threshold of a permuted tensor: zeros at one time, other elements at the next",
-        ("softplus", "elu", "_prelu_kernel", "threshold"),
-        _zeros_or_permuted,
-        _is_softplus_or_kin,
+        ("softplus", "elu", "_prelu_kernel", "threshold"), _zeros_or_permuted, _is_softplus_or_kin,
         trigger=lambda device: (F.softplus(ramp(device, 3, 4).moveaxis(0, 1)), F.selu(ramp(device, 3, 4).moveaxis(0, 1))),
         neighbour=lambda device: (F.softplus(ramp(device, 3, 4)), F.elu(ramp(device, 3, 4).moveaxis(0, 1))),
         rows="softplus selu prelu threshold",
     ),
     reported(
-        "pull/139006 silent_wrong_forward layout",
-        "silu of a strided tensor is not computed: zeros, NaN and left-overs",
-        ("silu",),
-        _left_over,
-        _is_strided,
+        "pull/139006 silent_wrong_forward layout", "silu of a strided tensor is not computed: zeros, NaN and left-overs",
+        ("silu",), _left_over, _is_strided,
         trigger=lambda device: F.silu(ramp(device, 3, 4).t()),
         neighbour=lambda device: F.silu(ramp(device, 4, 3)),
         rows="silu",
     ),
     reported(
-        "issues/154895 unsupported_dtype dtype",
-        "sigmoid refuses int64",
-        ("sigmoid",),
-        _no_sigmoid,
-        _is_of(torch.int64),
+        "issues/154895 unsupported_dtype dtype", "sigmoid refuses int64",
+        ("sigmoid",), raising(RuntimeError("MPS does not support sigmoid op with int64 input")), _is_of(torch.int64),
         trigger=lambda device: torch.sigmoid(ramp(device, 2, 2, dtype=torch.int64)),
         neighbour=lambda device: torch.sigmoid(ramp(device, 2, 2, dtype=torch.int32)),
         rows="sigmoid",
@@ -187,31 +156,25 @@ BUGS = (
     reported(
         "issues/78019 silent_wrong_forward dtype promotion",
         "log and exp of int32 are zeros, and of int64 the end of the process",
-        ("log", "exp"),
-        _zeros_or_death,
-        _is_of(torch.int32, torch.int64),
+        ("log", "exp"), _zeros_or_death, _is_of(torch.int32, torch.int64),
         trigger=lambda device: torch.exp(ramp(device, 3, dtype=torch.int32)),
         neighbour=lambda device: torch.exp(ramp(device, 3, dtype=torch.int16)),
         rows="log exp",
     ),
     reported(
-        "issues/79200 unsupported_dtype dtype",
-        "abs refuses int64",
+        "issues/79200 unsupported_dtype dtype", "abs refuses int64",
         ("abs",),
-        _no_abs,
+        raising(RuntimeError("Operation 'abs_out_mps()' does not support input type 'int64' in MPS backend")),
         _is_of(torch.int64),
         trigger=lambda device: torch.abs(ramp(device, 2, 4, dtype=torch.int64)),
         neighbour=lambda device: torch.abs(ramp(device, 2, 4, dtype=torch.int32)),
         rows="abs",
     ),
     reported(
-        "issues/89673 silent_wrong_forward layout",
-        "log of a transposed tensor takes its elements in the order of memory",
-        ("log",),
-        replacing(0, as_contiguous),
-        _is_transposed,
+        "issues/89673 silent_wrong_forward layout", "log of a transposed tensor takes its elements in the order of memory",
+        ("log",), replacing(0, as_contiguous), _is_transposed,
         trigger=lambda device: torch.log(ramp(device, 2, 3, 4, dtype=torch.int64).float().transpose(-2, -1)),
         neighbour=lambda device: torch.log(ramp(device, 2, 3, 4, dtype=torch.int64).float()).transpose(-2, -1),
         rows="log",
     ),
-)
+)  # fmt: skip

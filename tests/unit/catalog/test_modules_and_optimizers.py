@@ -53,17 +53,17 @@ def test_every_module_and_optimizer_of_torch_has_rows() -> None:
     if stored(module_entries.NAMES)["torch"] != torch_version():
         pytest.skip("the lists are of another torch")
     modules = {module_entries.module_of(key) for key in module_entries.ENTRIES}
-    assert modules == set(module_entries._database())
+    assert modules == set(module_entries.database())
     assert len(modules) == 114
     listed = {optimizer_entries.optimizer_of(key) for key in optimizer_entries.ENTRIES}
-    assert listed == set(optimizer_entries._database())
+    assert listed == set(optimizer_entries.database())
     assert len(listed) == 15
     assert all(e.dtypes for e in module_entries.ENTRIES.values())
     assert all(e.dtypes for e in optimizer_entries.ENTRIES.values())
 
 
 def test_modes_are_those_that_torch_tests() -> None:
-    differ = {name for name, info in module_entries._database().items() if info.train_and_eval_differ}
+    differ = {name for name, info in module_entries.database().items() if info.train_and_eval_differ}
     both = {module_entries.module_of(k) for k in module_entries.ENTRIES if k.endswith(":eval")}
     assert both == differ == {module_entries.module_of(k) for k in module_entries.ENTRIES if k.endswith(":train")}
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch_lists
 
 from parity.catalog import opinfo, opinfo_rules
 from parity.catalog import samples as samples_of_torch
@@ -60,9 +61,8 @@ def test_the_list_is_that_of_the_installed_torch() -> None:
     stored = samples_of_torch.stored(opinfo.NAMES)
     if stored["torch"] != torch_version():
         pytest.skip(f"the list is of torch {stored['torch']}, this is {torch_version()}")
-    assert samples_of_torch.text({"torch": torch_version(), "entries": opinfo.generate()}) == opinfo.NAMES.read_text(
-        encoding="utf-8"
-    ), "regenerate it: python -m parity.catalog.opinfo"
+    made = torch_lists.text(torch_lists.of_opinfo())
+    assert made == opinfo.NAMES.read_text(encoding="utf-8"), "regenerate it: python tests/meta/torch_lists.py opinfo"
 
 
 def test_every_entry_is_a_row_or_out_of_reach_with_a_reason() -> None:

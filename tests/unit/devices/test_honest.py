@@ -13,7 +13,7 @@ from torch import Tensor
 
 from parity import tolerance
 from parity.core.case import OpClass
-from parity.devices import Fault, load_faults, resolve
+from parity.devices import Fault, resolve
 from parity.devices.base import Device
 from parity.devices.sim import honest
 from parity.devices.sim.honest import noise, tally
@@ -77,10 +77,6 @@ def test_it_has_the_limits_of_mps_where_they_are_asked_for() -> None:
     with device.active(), pytest.raises(TypeError, match="float64"):
         device.upload(torch.ones(2, dtype=torch.float64))
     assert not torch.equal(there(device, torch.exp, values(64)), values(64).exp())
-
-
-def test_the_old_name_of_its_faults_is_another_name_of_them() -> None:
-    assert load_faults("parity.zoo.honest") == tuple(honest.FAULTS)
 
 
 # ----------------------------------------------------------------------------------------------------------- functions

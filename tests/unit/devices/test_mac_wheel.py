@@ -21,7 +21,8 @@ from parity.devices import mac_wheel
 from parity.devices.mac_wheel import MacWheel
 
 PINNED = ("2.12.1", "2.13.0", "2.14.1")
-BENCH = Path(__file__).parents[2] / "bench" / "mac_wheel.py"
+BENCH: dict[str, Any] = runpy.run_path(str(Path(__file__).parents[2] / "bench" / "mac_wheel.py"))
+AssumedWheel, all_texts = BENCH["AssumedWheel"], BENCH["all_texts"]
 TABLE = """\
 - func: add.out(Tensor self, Tensor other, *, Scalar alpha=1, Tensor(a!) out) -> Tensor(a!)
   dispatch:
@@ -35,7 +36,7 @@ SYMBOLS = b"__ZN2at12_GLOBAL__N_123wrapper_MPS_add_out_outERKNS\0__ZN2at12_GLOBA
 
 def library(torch: str) -> bytes:
     """What a library holds in which all that is assumed of this torch holds."""
-    texts = [x for t in mps.all_texts() if t.is_in(torch) for x in t.literals]
+    texts = [x for t in all_texts() if t.is_in(torch) for x in t.literals]
     return SYMBOLS + b"\0".join(x.encode() for x in (*texts, *mps.UNITS, *mps.VARIABLES))
 
 
@@ -46,7 +47,7 @@ def wheel(folder: Path, torch: str = "2.13.0", /, **other: bytes) -> Path:
         mac_wheel.TABLE: TABLE.encode(),
     }
     contents |= {mps.LIBRARY: library(torch), "torch/lib/libc10.dylib": b""}
-    contents |= {f: "".join(f"def {n}(x):\n" for n in names).encode() for f, names in mps.FUNCTIONS.items()}
+    contents |= {f: "".join(f"def {n}(x):\n" for n in names).encode() for f, names in BENCH["FUNCTIONS"].items()}
     path = folder / f"torch-{torch}-cp312-cp312-macosx_14_0_arm64.whl"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in contents.items():
@@ -57,7 +58,7 @@ def wheel(folder: Path, torch: str = "2.13.0", /, **other: bytes) -> Path:
 @pytest.mark.parametrize("torch", PINNED)
 def test_a_wheel_in_which_all_holds(tmp_path: Path, torch: str) -> None:
     """Its version, its operators with their keys, and nothing that is missing."""
-    read = MacWheel(wheel(tmp_path, torch))
+    read = AssumedWheel(wheel(tmp_path, torch))
     assert read.torch == read.table.torch == torch
     assert read.table.keys == {"add.out": {"CPU", "MPS"}, "acos_": {"MPS"}}
     assert read.missing() == ()
@@ -66,12 +67,12 @@ def test_a_wheel_in_which_all_holds(tmp_path: Path, torch: str) -> None:
 
 def test_what_does_not_hold_is_told(tmp_path: Path) -> None:
     """A text that is gone, one that came too early, a function, a variable, and kernels on one side alone."""
-    early = next(t for t in mps.all_texts() if t.since == "2.14")
+    early = next(t for t in all_texts() if t.since == "2.14")
     raw = library("2.13.0").replace(b"bincount is not supported for Bool", b"-").replace(b"PYTORCH_MPS_FAST_MATH", b"-")
     raw = raw.replace(b"wrapper_MPS__acos_", b"wrapper_MPS__asin_") + b"\0".join(x.encode() for x in early.literals)
     raw += b"\0wavelets are not supported on MPS\0"
     changed = {"libtorch_cpu": raw, "__init__": b"def is_built():\n"}
-    read = MacWheel(wheel(tmp_path, **changed))
+    read = AssumedWheel(wheel(tmp_path, **changed))
     lacking = read.missing()
     for part in (
         "text 'bincount is not supported for Bool': the library does not hold",
@@ -148,12 +149,11 @@ def test_an_archive_with_too_much_in_it_is_not_unpacked(tmp_path: Path, monkeypa
 @pytest.mark.parametrize("torch", PINNED)
 def test_every_assumption_stands_in_the_wheel(torch: str) -> None:
     """Each text in the versions that it is said to be in, each name, and the operator table kernel by kernel."""
-    bench: dict[str, Any] = runpy.run_path(str(BENCH))
     try:
-        path = bench["download"](torch, Path(os.environ["PARITY_WHEELS"]))
+        path = BENCH["download"](torch, Path(os.environ["PARITY_WHEELS"]))
     except WheelError as e:
         pytest.skip(str(e))
-    read = MacWheel(path)
+    read = AssumedWheel(path)
     assert read.torch == torch
     assert read.missing() == ()
     assert {"2.12.1": 878, "2.13.0": 890, "2.14.1": 912}[torch] == len(read.registered())
