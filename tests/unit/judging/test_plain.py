@@ -80,3 +80,9 @@ def test_a_result_inside_the_first_samples_costs_few_runs(text: str, always_use_
     assert all(runs[n] == {Status.AGREE} for n in (0, 1, 2) if n in runs)
     assert max(runs) > 3
     assert Status.AGREE not in runs[max(runs)]
+
+
+def test_the_largest_number_of_a_dtype_is_in_its_range() -> None:
+    t = result_of("neg(float32[2].of(3.4028234663852886e38, 1.0))", torch.tensor([-3.4028234663852886e38, -1.0]))
+    assert float(t.truth.abs().max()) == t.f.max
+    assert plain(t) is not None
