@@ -290,5 +290,6 @@ def test_a_case_that_ends_another_process_is_an_event() -> None:
 
 def test_the_seconds_that_go_into_causes_are_counted() -> None:
     limit = TimeLimit(time.monotonic() + 600.0, causes=1.0)
-    examine(item("exp"), replace(plan(Fault("larger", ("exp",), lambda c: c.run() * 1.01), examples=1), limit=limit), NoJournal())
+    faulty = plan(Fault("larger", ("exp",), lambda c: c.run() * 1.01), examples=1)
+    examine(item("exp"), replace(faulty, limit=limit), NoJournal())
     assert 1.0 < limit.causes < 600.0
