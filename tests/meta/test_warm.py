@@ -65,6 +65,8 @@ def test_a_module_runs_as_the_program(tmp_path: Path) -> None:
         (("-c", ""), {"PYTHONSAFEPATH": "1"}, True),
         (("-mpytest", "-q"), {}, True),
         (("-c", ""), {"PYTHONHASHSEED": "7"}, False),
+        (("-c", ""), {"OMP_NUM_THREADS": "7"}, False),
+        (("-c", ""), {"OMP_NUM_THREADS": "1"}, True),
         (("-I", "-c", ""), {}, False),
         (("script.py",), {}, False),
         ((), {}, False),
@@ -73,6 +75,14 @@ def test_a_module_runs_as_the_program(tmp_path: Path) -> None:
 def test_what_only_a_new_process_reads_makes_a_real_one(args: tuple[str, ...], changed: dict[str, str], does: bool) -> None:
     """Other options of Python, and variables that it or torch reads at the start."""
     assert warm.fits(warm.apart([sys.executable, *args]), os.environ | changed, os.environ) == does
+
+
+def test_one_thread_can_be_asked_for_in_a_forked_one() -> None:
+    """Which its own children have, too: the number is read when torch is imported."""
+    program = "import torch; print(torch.get_num_threads())"
+    within = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {program!r}])"
+    env = os.environ | {"OMP_NUM_THREADS": "1"}
+    assert [python("-c", p, env=env).stdout for p in (program, within)] == ["1\n", "1\n"]
 
 
 @pytest.mark.parametrize("forked", [pytest.param(False, marks=pytest.mark.cold), True], ids=["cold", "any other"])

@@ -35,15 +35,17 @@ MOST = 1 << 17  # bytes of a request: arguments and environment
 # What is read when Python starts or when torch is imported: a process that is given other values than ours is a real one.
 READ_EARLY = ("PYTHON", "OMP_", "MKL_", "TORCH", "PYTORCH_", "LD_")
 TAKEN_UP = ("PYTHONPATH", "PYTHONSAFEPATH", "TORCHINDUCTOR_CACHE_DIR")  # of these, what a forked process takes up itself
+THREADS = "OMP_NUM_THREADS"
 COMMANDS = ("parity", "pytest")  # modules whose processes start others
 
 
 def fits(args: Sequence[str], env: Mapping[str, str], ours: Mapping[str, str]) -> bool:
     """Whether a command is a Python that can be forked: `-m` or `-c`, at most with -P and -u before, and no variable that only
-    a new process reads has another value than in the environment of the template, `ours`."""
+    a new process reads has another value than in the environment of the template, `ours`. One thread can be asked for later."""
+    taken_up = (*TAKEN_UP, THREADS) if env.get(THREADS) == "1" else TAKEN_UP
 
     def early(variables: Mapping[str, str]) -> dict[str, str]:
-        return {k: v for k, v in variables.items() if k.startswith(READ_EARLY) and k not in TAKEN_UP}
+        return {k: v for k, v in variables.items() if k.startswith(READ_EARLY) and k not in taken_up}
 
     program = args[_at(args)] if args[:1] == [PYTHON] else ""
     return program in ("-m", "-c") and early(env) == early(ours)
@@ -165,6 +167,8 @@ def become(streams: Sequence[int], args: list[str], env: dict[str, str], folder:
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(env)
+    if env.get(THREADS) == "1":
+        sys.modules["torch"].set_num_threads(1)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     at, unbuffered = _at(args), "-u" in args[1:3]
     sys.stdin = sys.__stdin__ = open(0, closefd=False)  # type: ignore[misc]  # noqa: SIM115

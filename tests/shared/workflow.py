@@ -4,14 +4,18 @@ checkout does nothing; caches and artifacts are folders)."""
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import itertools
+import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,10 +43,19 @@ case "$*" in
 *) exec {python} "$@" ;;
 esac
 """
+# A Python that a script starts: the process of the test starts it (`relayed`), so that it has imported torch already.
+START = """#!{python} -IS
+import json, os, socket, sys
+there = socket.socket(socket.AF_UNIX)
+there.connect("\\0" + os.environ["RELAY"])
+socket.send_fds(there, [json.dumps([sys.argv[1:], os.getcwd(), dict(os.environ)]).encode()], [0, 1, 2])
+os._exit(int(there.recv(16)))
+"""
 GH = """#!/bin/bash
 echo "$*" >> {folder}/gh.log
 [ "$2" != list ] || cat {folder}/open-proposal 2> /dev/null || true
 """
+_RELAYS = itertools.count()
 TOKEN = re.compile(r"\s*(?:(?P<string>'(?:[^']|'')*')|(?P<number>\d+)|(?P<op>==|!=|&&|\|\||!|\(|\)|,)|(?P<name>[\w.-]+))")
 
 
@@ -131,6 +144,37 @@ def wanted(condition: str | None, contexts: Mapping[str, Any], failed: bool) -> 
     expression = Expression(" ".join(text.split()), contexts, failed)
     value = bool(expression.value())
     return value and (expression.asked or not failed)
+
+
+@contextlib.contextmanager
+def relayed() -> Iterator[str]:
+    """Start the Pythons that a script of this machine asks for; the name under which they are asked for."""
+    name = f"parity-{os.getpid()}-{next(_RELAYS)}"
+
+    def start(connection: socket.socket) -> None:
+        with connection:
+            asked, streams, *_ = socket.recv_fds(connection, 1 << 20, 3)
+            arguments, folder, env = json.loads(asked)
+            given, out, err = streams
+            command = [sys.executable, *arguments]
+            done = subprocess.run(command, cwd=folder, env=env, stdin=given, stdout=out, stderr=err, check=False)
+            connection.send(str(done.returncode % 256).encode())
+            for stream in streams:
+                os.close(stream)
+
+    def listen() -> None:
+        with contextlib.suppress(OSError):  # it was shut down
+            while True:
+                threading.Thread(target=start, args=(asks.accept()[0],)).start()
+
+    with socket.socket(socket.AF_UNIX) as asks:
+        asks.bind(f"\0{name}")
+        asks.listen()
+        threading.Thread(target=listen).start()
+        try:
+            yield name
+        finally:
+            asks.shutdown(socket.SHUT_RDWR)
 
 
 @dataclass
@@ -269,10 +313,12 @@ class Runner:
         env |= {"PATH": self._path, "RUNNER_TEMP": str(self._temp), "GITHUB_STEP_SUMMARY": str(self.store / "summary.md")}
         env |= {"ImageOS": "macos15", "RUNNER_ARCH": "ARM64", "GITHUB_ACTIONS": "true"}
         env |= {k: _plain(filled(v, contexts)) for k, v in step.get("env", {}).items()}
-        done = subprocess.run(
-            ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]],
-            cwd=self.folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=SECONDS, check=False,
-        )  # fmt: skip
+        command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]]
+        with relayed() if sys.platform == "linux" else contextlib.nullcontext("") as env["RELAY"]:
+            done = subprocess.run(
+                command, cwd=self.folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=SECONDS,
+                check=False,
+            )  # fmt: skip
         name = step.get("name", step["run"][:40])
         self.ran.append((job, name, done.returncode))
         self.output += f"== {job}: {name} ({done.returncode})\n{done.stdout}"
@@ -282,12 +328,16 @@ class Runner:
         return done.returncode, {key: value for key, _, value in pairs}
 
 
-def machine(folder: Path, inputs: Mapping[str, str], python: str = sys.executable) -> Runner:
+def machine(folder: Path, inputs: Mapping[str, str], python: str = "") -> Runner:
     """A machine with an empty project in `folder`, whose pip installs nothing: parity runs from the folder that it is given,
-    with this Python. inputs: what the action gets instead of what a workflow says."""
+    with this Python, by default a warm one of the test. inputs: what the action gets instead of what a workflow says."""
     for name in ("model", "bin", "store"):
         (folder / name).mkdir()
-    programs = {"python3": PYTHON.format(python=python, log=folder / "pip.log"), "gh": GH.format(folder=folder)}
+    programs = {"gh": GH.format(folder=folder)}
+    if not python and sys.platform == "linux":
+        python = str(folder / "bin/start")
+        programs["start"] = START.format(python=sys.executable)
+    programs["python3"] = PYTHON.format(python=python or sys.executable, log=folder / "pip.log")
     for name, text in programs.items():
         (folder / "bin" / name).write_text(text)
         (folder / "bin" / name).chmod(0o755)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from parity.checks.deciding import properties
 from parity.checks.following import following
-from parity.checks.operators import OperatorCall, error_ratio
+from parity.checks.operators import OperatorCall, StridedOperand, error_ratio
 from parity.devices import Call, Device, Fault, resolve
 
 
@@ -187,3 +187,11 @@ def test_an_operator_that_raises_is_named() -> None:
 )
 def test_an_error_ratio_above_one_is_more_than_roundings(got: Tensor, cpu: Tensor, outside: bool) -> None:
     assert (error_ratio(got, cpu) > 1.0) is outside
+
+
+def test_a_call_in_float32_widens_its_floating_point_operands_alone() -> None:
+    half, index = (
+        StridedOperand(x, (2,), (1,), 0, False, False, k) for k, x in enumerate((torch.ones(2).half(), torch.arange(2)))
+    )
+    wide = OperatorCall(torch.ops.aten.index_select.default, (half, 0, index), {}).in_float32()
+    assert [x.base.dtype if isinstance(x, StridedOperand) else x for x in wide.args] == [torch.float32, 0, torch.int64]

@@ -9,7 +9,7 @@ import torch
 from cases import checked, faulty_aspects
 
 from parity.checks.check import Settings, failing
-from parity.checks.trial import EVERYTHING, SELDOM
+from parity.checks.trial import EVERYTHING, SELDOM, values
 from parity.core.results import Aspect
 from parity.devices import Call, Fault, resolve
 
@@ -141,3 +141,9 @@ def test_a_device_without_the_derivative_lacks_it() -> None:
     fault = Fault("without", ("div",), without)
     found = checked(resolve("sim", (fault,)), "softmax(float32[3, 4], dim=1)", MORE)
     assert found["forward-mode"].verdict.status == "unsupported"
+
+
+def test_a_cotangent_that_is_not_finite_has_as_many_such_numbers_as_its_seed_says() -> None:
+    counts = [int((~values("nonfinite", torch.float32, 4096, seed, 0).isfinite()).sum()) for seed in range(3)]
+    assert counts == [1, 2, 3]
+    assert not values("nonfinite", torch.float32, 0, 1, 0).numel()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +12,8 @@ from torch.utils._pytree import tree_leaves
 
 from parity import catalog
 from parity.catalog.draw import Sizes
-from parity.core.case import HISTORIES
+from parity.checks import history
+from parity.core.case import HISTORIES, Case
 from parity.core.notation import parse
 from parity.devices import Call, Fault, resolve
 from parity.generation.generate import search
@@ -252,3 +254,11 @@ def test_public_functions_check_theirs(name: str) -> None:
 def test_every_word_is_drawn() -> None:
     drawn = {d.case.after for d in search(catalog.row("add"), "float32", Sizes(), "1", 400)}
     assert drawn == {"", *HISTORIES}
+
+
+def test_a_larger_call_may_have_as_many_elements_as_are_allowed() -> None:
+    def twice(size: int) -> Case | None:
+        t = SimpleNamespace(program=SimpleNamespace(row=catalog.row("exp")), case=parse(f"exp(float32[{size}])"))
+        return history._resized(t, lambda d: 2 * d)  # type: ignore[arg-type]
+
+    assert [twice(size) is not None for size in (history.LARGEST // 2, history.LARGEST // 2 + 1)] == [True, False]

@@ -101,6 +101,7 @@ def test_a_write_beside_a_tensor_is_found(which: str, text: str, at: int) -> Non
     assert found[0].verdict.reason.startswith(f"the call wrote outside of what it was given: {where} a tensor of 12 elements")
     assert ("out=" in {r.aspect for r in found}) or which == "operand"
     assert not failing(checked(text, Fault("beside", ("exp.out",), beside(which, at)), Settings(only="forward")))
+    assert not failing(checked(text, Fault("beside", ("exp.out",), beside(which, at)), Settings(guards=True, only="view")))
 
 
 CASES = (

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from parity.core.notation import parse
-from parity.core.results import Cause, Measure, Record
+from parity.core.results import EARLIER_CALLS, Cause, Measure, Record
 from parity.engine import again as module
 from parity.engine.again import Early, again
 from parity.engine.child import Limit
@@ -228,3 +228,12 @@ def test_a_run_that_is_stopped_ends_what_it_tries(monkeypatch: pytest.MonkeyPatc
     early.offer([finding("a")], 1)
     early.stop()
     assert not early.done(0.0)
+
+
+def test_what_comes_again_keeps_its_status_and_takes_the_flag_or_the_history() -> None:
+    cause = Cause("aten::exp", "values")
+    far = finding("exp")
+    flag = Again(far.case, "forward", "exp", 4, came=True, flag="F")
+    later = replace(flag, flag="", history="exp(x)")
+    assert marked((far,), (flag,)) == (replace(far, cause=Cause("F", "flag")),)
+    assert marked((far,), (later,)) == (replace(far, cause=replace(cause, properties=(EARLIER_CALLS,)), shrunk="exp(x)"),)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -106,6 +107,7 @@ def test_what_it_refuses_is_an_error_of_the_person() -> None:
 def test_one_that_says_nothing_for_too_long_hangs() -> None:
     events, at, end = done("counts", [FINE[0], "time.sleep(60)"], Watch(silence=0.5))
     assert (events, at, end.hung, end.late, end.code) == (FINE[:1], "time.sleep(60)", True, False, None)
+    assert re.fullmatch(r"no answer within \d{1,2} s", end.died)
     _, _, slow = done("counts", ["time.sleep(0.5)"], Watch(silence=30.0))
     assert not slow.died
 

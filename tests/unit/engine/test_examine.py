@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from parity.engine.findings import Finding
 from parity.engine.journal import Journal, NoJournal
 from parity.engine.options import RunOptions
 from parity.engine.planning import RunPlan
+from parity.engine.rounds import TimeLimit
 from parity.findings.recognition import outline
 
 
@@ -284,3 +286,10 @@ def test_a_case_that_ends_another_process_is_an_event() -> None:
     texts = [notation.case_text(one.case) for _, _, one in drawn(item("exp"), plan(examples=1))]
     assert row.not_run == (texts[1],)
     assert row.void == {"nothing to check": len(texts) - 1}
+
+
+def test_the_seconds_that_go_into_causes_are_counted() -> None:
+    limit = TimeLimit(time.monotonic() + 600.0, causes=1.0)
+    faulty = plan(Fault("larger", ("exp",), lambda c: c.run() * 1.01), examples=1)
+    examine(item("exp"), replace(faulty, limit=limit), NoJournal())
+    assert 1.0 < limit.causes < 600.0

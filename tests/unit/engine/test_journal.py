@@ -184,3 +184,10 @@ def test_no_reader_sees_half_of_a_change(tmp_path: Path) -> None:
     assert len({e.ordinal for e, _ in entries}) > 100
     assert not any(overdue for _, overdue in entries)
     assert all(e.case == "x" * (e.ordinal % 300) for e, _ in entries)
+
+
+def test_each_change_is_counted_at_its_begin_and_its_end(tmp_path: Path) -> None:
+    notes, path = journal.Journal(tmp_path / "j"), tmp_path / "j"
+    notes.begin(0, "exp-float32", "exp(float32[2])", 1.0)
+    notes.stage("device")
+    assert journal.CHANGES.unpack_from(path.read_bytes(), journal.CHANGES_AT) == (4,)

@@ -65,6 +65,7 @@ class Apple(Device):
     [
         ("Apple M2", GB // 2, GB, False),
         ("Apple M2", 2 * GB, GB, True),
+        ("Apple M2", 3 * GB // 2, 0, False),  # just what it may take
         ("Apple M2", 2 * GB, 0, True),  # of what the device recommends, though the machine's memory is not known
         ("Apple Paravirtual device", GB // 4, GB, False),
         ("Apple Paravirtual device", GB // 2, GB, True),
@@ -74,6 +75,12 @@ def test_a_worker_passes_its_share(monkeypatch: pytest.MonkeyPatch, chip: str, r
     """A virtual machine gives MPS a gigabyte, whatever it recommends."""
     monkeypatch.setattr(machine, "resident_memory", lambda: 0)
     assert memory.has_passed(Apple(chip, reserved), share, 2) == passed
+
+
+def test_a_device_that_does_not_say_how_much_it_has_is_never_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "resident_memory", lambda: 0)
+    monkeypatch.setattr(Apple, "memory", lambda _: {"reserved": GB})
+    assert not memory.has_passed(Apple("Apple M2", GB), 0, 2)
 
 
 def test_this_process_occupies_something() -> None:
@@ -140,6 +147,33 @@ def left(text: str, effect: Callable[[Call], Any] | None = None, op: str = "exp.
     case = parse(text)
     with device.active():
         return leak_of(program(catalog.row(case.op)), case, device, True)
+
+
+class Figures(Device):
+    """A device that says these figures in turn, the last one for ever. used: None where it says none; asked: how often."""
+
+    name, asked = "figures", 0
+
+    def __init__(self, *used: int | None) -> None:
+        self._used = used
+
+    def used(self) -> int | None:
+        self.asked += 1
+        return self._used[min(self.asked, len(self._used)) - 1]
+
+    def synchronize(self) -> None: ...
+
+    def seed(self, n: int) -> None: ...
+
+
+def test_a_byte_a_call_leaks_and_a_call_that_leaves_none_ends_the_search() -> None:
+    assert leaked(Figures(*range(0, 200, 2)), lambda: None) == 2
+    assert leaked(Figures(0, 2, *range(3, 90)), lambda: None) == 1
+    calls: list[int] = []
+    for used, expected in ((0, 2, 3, 3), 5), ((None,), 1):
+        assert leaked(Figures(*used), lambda: calls.append(1)) == 0
+        assert len(calls) == expected
+        calls.clear()
 
 
 def test_a_leak_is_found_with_its_bytes() -> None:

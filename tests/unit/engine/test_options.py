@@ -19,6 +19,7 @@ from parity.engine.options import (
     hang_after,
     is_strict,
     plants_faults,
+    read_count,
     read_duration,
 )
 from parity.faces import commandline
@@ -219,3 +220,9 @@ def test_nothing_is_no_number_either(option: str) -> None:
 def test_pytest_refuses_the_same(name: str, given: str) -> None:
     with pytest.raises(SystemExit):
         by_pytest([f"--parity-{name}={given}"])
+
+
+def test_a_value_is_quoted_whole_where_it_is_short_enough() -> None:
+    for given, quoted in ("x" * 30, "x" * 30), ("x" * 31, f"{'x' * 30}..."):
+        with pytest.raises(argparse.ArgumentTypeError, match=f"'{quoted}' is not a number of 1 or more"):
+            read_count(given)

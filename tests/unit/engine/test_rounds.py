@@ -21,6 +21,7 @@ from parity.engine.options import RunOptions
 from parity.engine.planning import RunPlan
 from parity.engine.rounds import CAUSES, LONG, PINNED, Part, TimeLimit, is_long, part_of, parts
 from parity.engine.settings import settings
+from parity.engine.timed import NEW_KIND, Timed
 from parity.faces import cli
 from parity.report import power as power_text
 from parity.store import run_file
@@ -169,6 +170,30 @@ def test_the_controller_of_a_long_run_keeps_no_more_with_each_part(tmp_path: Pat
         assert len(run.power) <= 8 or kept == 1000
     assert ended[0] == ended[1]
     assert (ended[0][0].cases, ended[0][0].judged, ended[0][2]["float32", "half"]) == (80, 200, {"seen": 40})
+
+
+def test_a_part_that_comes_twice_counts_once_and_its_features_are_stored(tmp_path: Path) -> None:
+    """A worker that died after its last case had sent it already."""
+    fingerprint = Fingerprint("0", "2.13.0", "", "3.11", "Linux", "x86_64", "sim", "", simulated=True)
+    run = run_state.RunState(Header(fingerprint), tmp_path / "run.jsonl")
+    item = ItemRow("exp", "float32", 2, {"forward": {"agree": 2}}, {"forward": 0.5}, judged=5)
+    given = {"rows": [run_file.encode(item)], "findings": [], "features": pack([{"a", "b"}])}
+    part = run.take(given)
+    assert part is not None
+    run.store(part)
+    assert '"words"' in run.output.read_text(), "what a run counts from that goes on with this one"
+    assert run.take(given) is None
+    run.close(1.0)
+    assert run.checks == 2
+    assert [sorted(c.counts) for c in run_file.read(run.output).coverage] == [["a", "b"]]
+
+
+def test_a_new_kind_of_finding_is_worth_more_rounds() -> None:
+    item = ItemRow("exp", "float32", 2, {}, {}, seconds=2.0)
+    timed = Timed(60.0)
+    timed.brought(item, 4, 0, True)
+    timed.brought(replace(item, op="cos"), 4, 1, True)
+    assert timed.yields == {"exp-float32": 2.0, "cos-float32": 2.0 + NEW_KIND / 2}
 
 
 @pytest.mark.slow

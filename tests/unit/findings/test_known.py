@@ -11,7 +11,9 @@ import pytest
 
 from parity.core.errors import KnownError
 from parity.core.results import Cause, Fingerprint, Record
-from parity.engine import known_cases, own
+from parity.engine import known_cases, own, suite
+from parity.engine.journal import REPLAYING, SHRINKING
+from parity.engine.options import RunOptions
 from parity.findings import known_file
 from parity.findings.extents import Extent, Measured
 from parity.findings.known import Entry, Environment, Found, covers
@@ -377,3 +379,14 @@ def test_an_own_function_is_known_up_to_the_error_that_it_had(error: float, stat
     found = Record("m.py:net", "m.py:net", "float32", "forward", "wrong", extent=(("anywhere", error),))
     (seen,) = own.sightings([known_one], ItemRow("m.py:net", "float32"), [found], date(2026, 1, 1))
     assert (seen.state, seen.fails) == (state, state == GROWN)
+
+
+def test_a_death_counts_as_of_a_pinned_case_below_their_number_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[bool] = []
+    monkeypatch.setattr(known_cases, "known_death", lambda _, death, pinned, *more: seen.append(pinned))
+    (file := tmp_path / "known.toml").write_text("format = 1\n")
+    row = {"item": "exp-float32", "case": "", "how": "crash", "signal": "SIGABRT", "stage": "device", "blame": ""}
+    least = suite.profile("quick").pinned
+    for ordinal in (least - 1, least, REPLAYING, SHRINKING):
+        known_cases.of_death(row | {"ordinal": ordinal}, RunOptions(known=str(file), profile="quick"))
+    assert seen == [True, False, True, False]

@@ -12,7 +12,7 @@ from cases import prepared
 from torch import Tensor
 
 from parity.core.results import Status, Verdict
-from parity.judging.bias import FEWEST, bias_ratio, has_enough_steps, steps, systematic_bias
+from parity.judging.bias import FEWEST, bias_ratio, has_enough_steps, in_range, steps, systematic_bias
 from parity.judging.concentration_bounds import ALPHA
 from parity.judging.judge import judge
 
@@ -25,6 +25,11 @@ def drawn(n: int, seed: int = 0) -> Tensor:
 
 def nothing(t: Tensor) -> np.ndarray:
     return np.zeros(tuple(t.shape))
+
+
+def test_the_least_number_that_float32_computes_without_a_loss_is_in_range() -> None:
+    least = torch.tensor([2.0**-126 * 2.0**24, 1.0], dtype=torch.float64)
+    assert [in_range(least), in_range(least / 2)] == [True, False]
 
 
 # ------------------------------------------------------------------------------------------------------------------- steps

@@ -9,7 +9,7 @@ from torch import Tensor
 from parity.core.case import Layout
 from parity.core.layout import base_shape
 from parity.execution.inputs import apply
-from parity.judging.destination import Part, stray, written_outside
+from parity.judging.destination import Part, form, stray, written_outside
 
 LAYOUTS: tuple[Layout, ...] = (
     (), (("flat", 2, 3),), (("slice", 1, 1, 2),), (("step", 0, 2, 1),), (("transpose", 0, 1),), (("step", 1, 3, 0), ("neg",)),
@@ -39,6 +39,16 @@ def test_each_write_outside_of_the_view_is_found_and_none_inside(layout: Layout,
         odd.view(-1)[k] = 99
         assert (stray("out", odd, part) is not None) == bool(outside.view(-1)[k])
         assert bool(written_outside(odd, part).any()) == bool(outside.view(-1)[k])
+
+
+def test_another_shape_or_dtype_is_malformed() -> None:
+    right = torch.zeros(2, 3)
+    assert form("out", right.clone(), right) is form("out", right, None) is None
+    told = [form("out", x, right) for x in (torch.zeros(3, 2), right.double())]
+    assert [v and v.reason for v in told] == [
+        "out.shape=[3, 2], but should be [2, 3]",
+        "out.dtype=float64, but should be float32",
+    ]
 
 
 def test_a_base_that_lies_otherwise_or_has_another_nan_is_no_finding() -> None:

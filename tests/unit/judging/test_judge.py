@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from parity.core.results import Status, Verdict
 from parity.devices import resolve
 from parity.execution import execute
 from parity.execution.inputs import Inputs, build
+from parity.judging import numeric
 from parity.judging.destination import Part
 from parity.judging.judge import judge
 from parity.oracle.oracle import CaseOracle
@@ -379,3 +381,10 @@ def _counting(oracle: Oracle, asked: list[str]) -> Oracle:
 
     oracle.truth = truth  # type: ignore[method-assign]
     return oracle
+
+
+def test_a_reference_that_is_just_within_its_budget_stays_the_baseline() -> None:
+    """No kernel is asked for that rounds once."""
+    t = SimpleNamespace(device=torch.ones(1), reference=torch.zeros(1))
+    assessed = SimpleNamespace(t=t, scale=SimpleNamespace(one_kernel=True), measure=SimpleNamespace(reference_share=1.0))
+    assert numeric._by_better_baseline(assessed) is assessed  # type: ignore[arg-type, comparison-overlap]

@@ -265,3 +265,10 @@ def test_an_element_of_a_half_type_that_errs_alone_is_told_where_results_are_rou
         share = measure("out", device, honest, truth, budget, sums=True, rounds_once=single).share
         assert share is not None
         assert share < 1.0
+
+
+def test_what_is_just_within_its_budget_has_no_picture() -> None:
+    u = 2.0**-23
+    within, outside = (measured([1.5 + 3 * u, 1.0], None, [1.5 + k * u, 1.0], TABLE) for k in (0.5, 0.25))
+    assert (within.share, (outside.share or 0.0) > 1.0) == (1.0, True)
+    assert (within.shape, outside.shape) == ((), (2,))

@@ -10,13 +10,16 @@ from cases import bench_for, checked, oracle_for, verdict_on
 from torch import Tensor
 
 from parity import catalog
+from parity.core.dtypes import FACTS
 from parity.core.notation import parse
 from parity.core.results import Status, Verdict
 from parity.devices import Call, Device, Fault, resolve
 from parity.execution import execute
 from parity.execution.inputs import build, torch_word
+from parity.judging.excuses import _moved
 from parity.judging.judge import judge
 from parity.oracle.float64 import run
+from parity.oracle.limited_range import range_of
 
 
 def finite(t: object) -> object:
@@ -172,3 +175,10 @@ def test_a_gradient_at_inf_that_does_not_depend_on_it_is_judged() -> None:
     right = gradients(square, fed)
     other = {"grad[0]": right["grad[0]"].nan_to_num(0.0, 5.0)}
     assert on_gradients(square, fed, other, right).status is Status.AGREE
+
+
+def test_a_limited_run_that_ends_at_the_largest_number_did_not_move_an_infinity() -> None:
+    f = FACTS["float32"]
+    truth, limited = (torch.tensor([x, 1.0], dtype=torch.float64) for x in (float("inf"), range_of(f, False).most))
+    assert _moved(truth, limited, f).tolist() == [0.0, 0.0]
+    assert _moved(truth, limited / 2, f).tolist() == [torch.finfo(torch.float64).max, 0.5]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -11,12 +12,14 @@ from cases import prepared
 from torch import Tensor
 
 from parity.core.results import Status
-from parity.judging import screens
+from parity.judging import by_reference, screens
+from parity.judging import excuses as excused
+from parity.judging.bench import Bench
 from parity.judging.judge import judge
 from parity.judging.measures import facts_of
 from parity.judging.plain import plain
 from parity.judging.rounded_result import RoundedResult
-from parity.oracle.sensitivity import Sensitivity
+from parity.oracle.sensitivity import PERTURBATIONS, Sensitivity
 
 TEXTS = (
     "softmax(float32[4,8].uniform(), -1)", "mm(float32[9,16].normal(), float32[16,20].normal(1))", "exp(float32[32].uniform())",
@@ -80,3 +83,22 @@ def test_a_result_inside_the_first_samples_costs_few_runs(text: str, always_use_
     assert all(runs[n] == {Status.AGREE} for n in (0, 1, 2) if n in runs)
     assert max(runs) > 3
     assert Status.AGREE not in runs[max(runs)]
+
+
+def test_the_largest_number_of_a_dtype_is_in_its_range() -> None:
+    t = result_of("neg(float32[2].of(3.4028234663852886e38, 1.0))", torch.tensor([-3.4028234663852886e38, -1.0]))
+    assert float(t.truth.abs().max()) == t.f.max
+    assert plain(t) is not None
+
+
+def test_what_is_outside_of_the_reference_is_judged_with_all_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anything of it is excused."""
+    more, real = [], excused.excuses
+
+    def excuses(bench: Bench, *rest: Any) -> Any:
+        more.append(bench.oracle.take_more_samples(PERTURBATIONS))
+        return real(bench, *rest)
+
+    monkeypatch.setattr(by_reference, "excuses", excuses)
+    by_reference.judged_by_reference(result_of("softmax(float32[2].of(1, 2), -1)", torch.tensor([0.4, 0.9])))
+    assert more == [False]

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from cases import bench_for, oracle_for, prepared, verdict_on
@@ -20,6 +21,7 @@ from parity.core.results import Status, Verdict
 from parity.execution import execute
 from parity.execution.inputs import build
 from parity.judging.judge import judge
+from parity.judging.limits import Limits, detectable_error
 from parity.judging.promises import one_kernel
 from parity.judging.relations import RELATIONS, Bound, Problem
 from parity.judging.rules import rule_of
@@ -346,3 +348,12 @@ def test_expanded_indices_have_a_truth_of_their_own() -> None:
     lost = right.clone()
     lost[places.max(), 3] = base[places.max(), 3]
     assert judge(bench, {"out": lost}, None, "forward")[0].status is not Status.AGREE
+
+
+def test_of_a_result_that_is_0_everywhere_any_other_number_is_reported() -> None:
+    none = np.zeros(2, dtype=bool)
+
+    def words(above: float) -> str:
+        return detectable_error(Limits(np.zeros(2), np.full(2, above), none, none, none, 1.0))
+
+    assert [words(0.0), words(np.inf)] == ["any number but 0 would have been reported", "nothing was judged"]

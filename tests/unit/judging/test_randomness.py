@@ -88,6 +88,56 @@ def test_torchs_own_cpu_generators_pass_at_two_thousand_seeds() -> None:
     assert not {k: v for k, v in alarms.items() if v}
 
 
+@pytest.mark.parametrize("text", HONEST)
+def test_torchs_own_cpu_generators_pass(text: str) -> None:
+    assert told(text) == ""
+
+
+def law(op: str, *args: Any, **kwargs: Any) -> tuple[laws.Law, Call]:
+    row = catalog.row(op)
+    return laws.LAWS[row.judged.law], Call(row, args, kwargs)
+
+
+def test_a_permutation_of_less_than_two_has_nothing_to_observe() -> None:
+    of, call = law("randperm", 1)
+    assert [of.observe(call, {"out": torch.arange(n)}) for n in (0, 1)] == [[], []]
+    assert of.observe(call, {"out": torch.arange(2)})
+
+
+def test_the_masses_of_a_binomial_are_those_of_its_formula() -> None:
+    of, call = law("binomial", torch.full((6,), 5.0), torch.full((6,), 0.25))
+    (seen,) = of.observe(call, {"out": torch.arange(6.0)})
+    mass = [math.comb(5, k) * 0.25**k * 0.75 ** (5 - k) for k in range(6)]
+    assert torch.allclose(seen.high - seen.low, torch.tensor(mass, dtype=torch.float64), atol=1e-6)
+
+
+def test_a_whole_number_that_its_dtype_rounds_is_taken_for_any_nearby() -> None:
+    of, call = law("poisson", torch.full((1,), 2.0**40))
+    (seen,) = of.observe(call, {"out": torch.full((1,), 2.0**40)})
+    assert float(seen.low) < 0.5 < float(seen.high)
+
+
+def test_a_window_of_a_single_result_is_the_last_one() -> None:
+    """And the windows before the last one begin where a sample may put them; without indices the values alone are judged."""
+    x = torch.arange(36.0).reshape(1, 1, 6, 6)
+    of, call = law("fractional_max_pool2d", -x, 2)
+    assert of.outside(call, {"out": -x[..., 4:5, 4:5]}) == []
+    assert of.outside(call, {"out": -x[..., 3:4, 4:5]}) != []
+    of, call = law("fractional_max_pool2d", x, 2)
+    assert of.outside(call, {"out": x[..., [1, 3, 5], :][..., [1, 3, 5]]}) == []
+    assert of.outside(call, {"out": x[..., [5, 3, 5], :][..., [1, 3, 5]]}) != []
+
+
+def test_a_second_layer_of_an_lstm_makes_its_mask_one_that_changes_results() -> None:
+    def surprises(layers: int, width: int = 5) -> int:
+        hidden = (torch.zeros(layers, 2, width), torch.zeros(layers, 2, width))
+        of, call = law("lstm_dropout", torch.zeros(3, 2, 3), hidden, (), 0.5, True, layers)
+        return len(of.observe(call, {"out[0]": torch.zeros(3, 2, 5)}))
+
+    assert [surprises(n) for n in (1, 2, 3)] == [0, 1, 1]
+    assert [surprises(2, width) for width in (1, 2)] == [0, 1]
+
+
 def test_every_row_of_the_class_has_a_law() -> None:
     rows = [r for r in suite.rows("all") if r.judged.relation == "random"]
     assert len(rows) > 40

@@ -331,3 +331,13 @@ def test_an_index_names_a_place_of_its_own_window(spatial: int, adaptive: bool) 
     if not adaptive:  # between the taps of a dilated window
         index.view(-1)[-1] -= 1
         assert relation(call, {"out[0]": values, "out[1]": index}) != []
+
+
+def test_a_matrix_is_centred_before_its_factors_are_compared() -> None:
+    """But where the call says that it is not."""
+    a, b = factors(20, 30, 2)
+    a, relation = a + 1.0, RELATIONS["pca_lowrank"].problems
+    torch.manual_seed(0)
+    found = named(torch.pca_lowrank(a @ b.mT, q=2))
+    assert relation(Bound(ROW, (a, b), {"q": 2}), found) == []
+    assert relation(Bound(ROW, (a, b), {"q": 2, "center": False}), found) != []

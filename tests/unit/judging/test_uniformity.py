@@ -16,6 +16,7 @@ from parity.engine.suite import Item, RunProfile
 from parity.execution import execute as ex
 from parity.execution.inputs import build
 from parity.judging import laws
+from parity.judging.concentration_bounds import entropy, improbable
 from parity.judging.laws.law import Observations, Results, coins
 from parity.judging.relations import Bound
 from parity.judging.uniformity import POINTS, _below, _lags, judged
@@ -98,3 +99,11 @@ def test_a_call_that_begins_where_the_last_one_still_was_is_found(n: int) -> Non
     for ahead, found in ((4, True), (8, False)):
         tosses = coin_tosses(max(2, 1024 // n), n, ahead)
         assert bool(judged([coins(t, 0.5, 2.0**-24) for t in tosses], n)) is found, ahead
+
+
+def test_a_count_at_its_bound_is_no_alarm(monkeypatch: pytest.MonkeyPatch) -> None:
+    count, trials, chance = torch.tensor([[60.0], [100.0], [0.5]], dtype=torch.float64)
+    bound = float(100 * entropy(count / 100, chance))
+    for level, alarm in ((bound, False), (bound - 1e-9, True)):
+        monkeypatch.setattr("parity.judging.concentration_bounds.weight", lambda *_, level=level: level)
+        assert improbable(count, trials, chance, chance, 1).tolist() == [alarm]

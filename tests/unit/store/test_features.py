@@ -93,3 +93,7 @@ def test_features_travel_as_json() -> None:
     tree = pack(cases)
     assert sorted(tree["words"]) == ["into rows", "special nan"]
     assert [set(c) for c in unpack(tree)] == cases
+
+
+def test_a_dim_that_is_0_is_not_negative() -> None:
+    assert "argument negative dim" not in of("sum(float32[2, 3], dim=(0, 1))")

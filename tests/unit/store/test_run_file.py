@@ -375,3 +375,8 @@ def test_notes_of_metadata_come_back_and_those_of_parts_are_joined(tmp_path: Pat
     later = replace(NOTED, round=1, metadata=(replace(NOTE, case="another", count=5), other))
     (item,) = read(write(tmp_path / "parts.jsonl", HEADER, NOTED, later, END)).items
     assert item.metadata == (replace(NOTE, count=9), other)
+
+
+@pytest.mark.parametrize(("length", "shown"), [(400, "x" * 400), (401, "x" * 400 + " ...")])
+def test_a_long_reason_is_cut(length: int, shown: str) -> None:
+    assert run_file._short(ValueError("x" * length)) == shown

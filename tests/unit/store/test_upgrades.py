@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from parity.core.errors import RunFileError
 from parity.core.results import Fingerprint, Measure, Record
 from parity.store.code import Code
 from parity.store.features import Coverage
 from parity.store.rows import Death, End, Header, ItemRow
 from parity.store.run_file import read
-from parity.store.upgrades import FORMAT, UPGRADES
+from parity.store.upgrades import FORMAT, UPGRADES, upgraded
 
 FILES = Path(__file__).with_name("run_files")  # format_N.jsonl holds what the last version with format N wrote
 FINGERPRINT = Fingerprint("0.1.0", "2.13.0", "cf30153", "3.11.7", "Linux", "x86_64", "sim", "simulated")
@@ -36,6 +37,11 @@ ITEMS = {
 def test_every_older_format_has_its_upgrade_and_its_file() -> None:
     assert sorted(UPGRADES) == list(range(1, FORMAT))
     assert sorted(p.name for p in FILES.iterdir()) == [f"format_{n}.jsonl" for n in range(1, FORMAT)]
+
+
+def test_a_format_without_an_upgrade_is_too_old() -> None:
+    with pytest.raises(RunFileError, match=r"x\.jsonl has format 0, too old for this parity"):
+        upgraded(Path("x.jsonl"), {}, 0)
 
 
 @pytest.mark.parametrize("form", range(1, FORMAT))

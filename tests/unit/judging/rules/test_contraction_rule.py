@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from benches import bench_of
 
@@ -11,6 +13,7 @@ from parity import catalog
 from parity.catalog.row import ROUNDED
 from parity.core.dtypes import FACTS
 from parity.core.results import Measure, Status, Tolerance
+from parity.judging import rules
 from parity.judging.rules import Contraction
 
 RULE, F = Contraction(), FACTS["float32"]
@@ -65,3 +68,15 @@ def test_second_derivatives_add_the_results_of_several_kernels() -> None:
     row = RULE.differentiated(catalog.row("mm"))
     assert (row.judged.rounds_between, row.judged.stages) == (True, ("backward",))
     assert RULE.bias_test_applies(row)
+
+
+@pytest.mark.parametrize(("stages", "fed", "coarse", "units"), [
+    ((), False, 2.0**-11, 0.0), ((), True, 2.0**-11, 2.0), (("backward",), False, 2.0**-11, 1.0),
+    (("backward",), True, 2.0**-11, 3.0), (("backward",), True, 2.0**-8, 3.0 + 2.0 * 8),
+])  # fmt: skip
+def test_a_gradient_is_rounded_between_its_kernels(stages: tuple[str, ...], fed: bool, coarse: float, units: float) -> None:
+    """Once where stages of its own add up, twice where one is added to it, and as the operand where that is coarser."""
+    oracle = SimpleNamespace(fed=fed, coarsest=lambda: coarse)
+    bench = SimpleNamespace(row=SimpleNamespace(judged=SimpleNamespace(stages=stages, rounds_between=False)), oracle=oracle)
+    asked = SimpleNamespace(bench=bench, f=FACTS["float16"], pass_="backward", u=2.0**-24, size=np.ones(2), name="out")
+    assert rules._rounding_between_kernels(asked, np.ones(2)).tolist() == [units * 2.0**-11] * 2  # type: ignore[arg-type]
