@@ -122,7 +122,8 @@ def _prepare_controller(config: pytest.Config) -> None:
             from parity.faces.scheduling import HandsOut  # it imports xdist
 
             yields = config.hook.pytest_parity_yields()
-            out = HandsOut(True, seconds, yields) if seconds else HandsOut(later, known=bool(config.option.parity_known))
+            out = HandsOut(True, seconds, yields) if seconds else HandsOut(later)
+            out.undecided = bool(config.option.parity_known)
             config.pluginmanager.register(out, "parity-hands-out")
         config.pluginmanager.register(Survival(config, out if seconds else None), "parity-survival")
         config.pluginmanager.register(Starting(config), "parity-starting")

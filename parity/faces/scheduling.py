@@ -47,12 +47,9 @@ class HandsOut:
     brought for each second (new kinds of findings, new pairs of features); below 0 if the item is not worth another part.
     `parity run` fills it. undecided: whether findings are known, and no cause was new so far."""
 
-    def __init__(
-        self, causes: bool, seconds: float | None = None, yields: Mapping[str, float] | None = None, known: bool = False
-    ) -> None:
-        """causes: whether there are parts that look for causes when all items are done; seconds: the limit of time; known:
-        whether there is a file of known findings."""
-        self.causes, self.yields, self.undecided = causes, yields or {}, known
+    def __init__(self, causes: bool, seconds: float | None = None, yields: Mapping[str, float] | None = None) -> None:
+        """causes: whether there are parts that look for causes when all items are done; seconds: the limit of time."""
+        self.causes, self.yields, self.undecided = causes, yields or {}, False
         self.timed, self.seconds = seconds is not None, seconds or math.inf
         self.deadline = math.inf if seconds is None else time.monotonic() + seconds - END_SECONDS
         self.found: dict[str, Promise] = {}  # items whose findings are to be explained, in order

@@ -261,7 +261,7 @@ class Entry:
 
         larger = exceeds(f.extent, of(there), f.dtype)
         # How large one op's error was is chance of few cases where another op shows the same kernel. Joined causes are several.
-        here = there if there and len({_bare(m.subject) for m in self.members}) > 1 else alike
+        here = there if there and len({m.kernel for m in self.members}) > 1 else alike
         every = joined(scaled(m, f.dtype) for m in self.extent)
         return Excess(", ".join(parts) or larger, larger and outgrows(f.extent, of(here), every, f.dtype))
 
@@ -285,7 +285,7 @@ class Entry:
         for m in (self.cause, *self.members):
             if m.says_all and m.symptom == c.symptom:  # of whatever function
                 return True
-            like = _bare(m.subject) == _bare(c.subject) and m.symptom in (c.symptom, c.symptom.partition(": ")[0])
+            like = m.kernel == c.kernel and m.symptom in (c.symptom, c.symptom.partition(": ")[0])
             chance = RARE if whatever_values and self.extent and not RARE.isdisjoint(c.properties) else set()
             if like and set(m.properties) - chance <= set(c.properties):
                 return True
@@ -322,12 +322,6 @@ class Known:
                 f"make them anew with parity known add RUN ({', '.join(older[:3])}{' ...' if len(older) > 3 else ''})"
             )
         return tuple(said)
-
-
-def _bare(subject: str) -> str:
-    """The name of an operator or function without what stands around it: which of the two is named is chance where a finding
-    comes and goes."""
-    return subject.rpartition("::")[2].rpartition(".")[2].strip("_")
 
 
 def aspect_and_case(text: str) -> tuple[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -96,8 +96,3 @@ def marks(run: Run, causes: Iterable[Gathered]) -> dict[str, Mark]:
         if reasons:
             made[c.cause.id] = Mark(reasons, not any(id(x) in new for x in found))
     return made
-
-
-def counts(some: Iterable[EntryStatus]) -> Counter[str]:
-    """How many entries are in each state."""
-    return Counter(s.state for s in some)

@@ -174,8 +174,8 @@ def _changes(
     named += [(Group.INCOMPARABLE, c) for c in silent if c not in set(eased)]
     if before.header.profile == after.header.profile:  # another one draws other cases
         named += [(Group.WORSE, c) for c in _marginal(cells_before, cells_after, after)]
-        less = _marginal(cells_after, cells_before, before)
-        named += [(Group.BETTER, replace(c, before=c.after, after=c.before)) for c in less]
+        back = _marginal(cells_after, cells_before, before)
+        named += [(Group.BETTER, replace(c, before=c.after, after=c.before)) for c in back]
     for word, some in (("first", undrawn), ("second", cleared)):
         named += [(Group.INCOMPARABLE, replace(c, reason=OTHER_PROFILE.format(word))) for c in some]
     accepted = _accepted(after)

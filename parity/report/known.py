@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import date
 from pathlib import Path
 
 from parity.findings.known import Entry, Known
-from parity.findings.standing import FIXED, KNOWN, NOT_SEEN, counts, standings
+from parity.findings.standing import FIXED, KNOWN, NOT_SEEN, standings
 from parity.report import causes
 from parity.report.words import listed, plural
 from parity.store.rows import EXPIRED, GROWN, Sighting
@@ -40,7 +41,7 @@ def render(known: Known, today: date) -> str:
 
 def count_line(known: Known, sightings: Iterable[Sighting], new: int) -> str:
     """The known findings of a run in one line. new: number of causes that are in no entry."""
-    n = counts(standings(known.entries, sightings))
+    n = Counter(s.state for s in standings(known.entries, sightings))
     parts = (f"{n[KNOWN]} known", f"{new} new", f"{n[FIXED]} fixed", f"{n[GROWN]} grown", f"{n[EXPIRED]} expired")
     return f"known findings: {', '.join(parts)}, {n[NOT_SEEN]} not seen ({Path(known.code.name).name})"
 

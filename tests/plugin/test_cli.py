@@ -138,7 +138,7 @@ def test_fail_on_says_what_made_the_run_fail(tmp_path: Path, capfd: pytest.Captu
     n = run_file.read(tmp_path / "run.jsonl").end.totals["unsupported"]  # type: ignore[union-attr]
     assert f"failed by --fail-on\n  unsupported: {n} checks; one of them: heaviside(float32" in out
     assert f"agrees, but --fail-on fails the run for {n} checks unsupported: see above" in out
-    _, out, _ = told(capfd, "report", "run.jsonl")
+    _, out, _ = told(capfd, "report", str(tmp_path / "run.jsonl"))
     assert f"The run was asked to fail: --fail-on fails the run for {n} checks unsupported." in out
     assert out.endswith("FAIL  no finding, but the run was asked to fail: see above\n")
 

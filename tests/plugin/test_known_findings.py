@@ -131,7 +131,7 @@ def test_an_expired_entry_and_one_for_another_device(parity: Parity, tmp_path: P
         f"EXPIRED [exp-b4c8f1] aten::exp gives wrong values: accepted until {date.today() - timedelta(1)}: until the upg"
         in said
     )
-    code, said = parity("known", "check")
+    code, said = parity("known", "list")
     assert code == 1
     assert "expired on" in said
     code, said = parity("known", "add", "late.jsonl", "exp-b4c8f1", "--until", "2090-01-31")
@@ -159,15 +159,16 @@ def test_mistakes_are_one_sentence(parity: Parity, tmp_path: Path) -> None:
     assert code == 2
     assert "name their file with --known" in said
     (tmp_path / "typo.toml").write_text('format = 1\n[[known]]\nid = "x"\nreason = "r"\nops = ["expp"]\nstatus = "wrong"\n')
-    code, said = parity("known", "check", "typo.toml")
+    code, said = parity("known", "list", "typo.toml")
     assert code == 1
+    assert "[x] wrong in expp" in said
     assert "typo.toml:2: known 'x': no op is called 'expp'; did you mean 'exp'" in said
     code, said = parity("known", "drop", "typo.toml", "y")
     assert code == 2
     assert "typo.toml has no entry 'y'" in said
-    code, said = parity("known", "list", "typo.toml")
-    assert code == 0
-    assert "[x] wrong in expp" in said
+    (tmp_path / "right.toml").write_text((tmp_path / "typo.toml").read_text().replace("expp", "exp"))
+    code, said = parity("known", "list", "right.toml")
+    assert (code, "[x] wrong in exp" in said) == (0, True)
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The command `parity known`: entries of the file of known findings, added from a run, listed, checked and dropped."""
+"""The command `parity known`: entries of the file of known findings, added from a run, listed and dropped."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def add(to: argparse.ArgumentParser) -> None:
     add.add_argument("--file", type=read_path, metavar="FILE", help=f"the file ({BY_DEFAULT})")
     how = "what the run's device refuses (unsupported), leaves to the CPU (fallback), or has marginal, for runs with --fail-on"
     add.add_argument("--status", action="append", default=[], metavar="STATUS", help=how)
-    for name, how in (("list", "list the entries with their reasons"), ("check", "say whether the file can be used")):
-        one = actions.add_parser(name, help=how, description=how.capitalize() + ".")
-        one.add_argument("file", nargs="?", type=read_path, metavar="FILE", help=BY_DEFAULT)
+    how = "list the entries with their reasons; fails for what is expired or names no op"
+    shown = actions.add_parser("list", help=how, description=how.capitalize() + ".")
+    shown.add_argument("file", nargs="?", type=read_path, metavar="FILE", help=BY_DEFAULT)
     drop = actions.add_parser("drop", help="take entries out of the file", description="Take entries out of the file.")
     drop.add_argument("file", type=read_path, metavar="FILE", help="the file")
     drop.add_argument("cause", nargs="*", metavar="ID", help="ids of entries")
@@ -59,7 +59,7 @@ def add(to: argparse.ArgumentParser) -> None:
 def run(o: argparse.Namespace) -> int:
     """Carry out one of the actions; the exit code."""
     o.file = o.file or Path(near_by(project.found().known) or NAME)
-    return {"add": _add, "list": _list, "check": _check, "drop": _drop, "merge": _merge}[o.action](o)
+    return {"add": _add, "list": _list, "drop": _drop, "merge": _merge}[o.action](o)
 
 
 def _file(held: Known | None, path: Path, **more: tuple[str, ...]) -> KnownFile:
@@ -173,28 +173,14 @@ def _prolonged(o: argparse.Namespace, made: Run, held: dict[str, Entry]) -> list
 
 
 def _list(o: argparse.Namespace) -> int:
+    """Print the entries, and what is wrong with them, which is a failure."""
     from parity.report.known import render
 
     held = known_file.read(o.file)
-    print(render(held, date.today()))
-    o.answer = _file(held, o.file)
-    return 0
-
-
-def _check(o: argparse.Namespace) -> int:
-    """Read the file, and compare its names with the catalog."""
-    from parity.report.words import plural
-
-    held = known_file.read(o.file)
-    problems = [
-        *unknown_ops(held),
-        *(f"[{e.id}] expired on {e.until}: {e.reason}" for e in held.entries if e.expired(date.today())),
-    ]
-    for p in problems:
-        print(p)
-    o.answer, n = _file(held, o.file, problems=(*problems,)), len(held.entries)
-    print(f"{o.file}: {n} {'entry' if n == 1 else 'entries'}, {plural(len(problems), 'problem')}")
-    return 1 if problems else 0
+    expired = (f"[{e.id}] expired on {e.until}: {e.reason}" for e in held.entries if e.expired(date.today()))
+    o.answer = _file(held, o.file, problems=(*unknown_ops(held), *expired))
+    print("\n".join([render(held, date.today()), *o.answer.problems]))
+    return 1 if o.answer.problems else 0
 
 
 def unknown_ops(held: Known) -> list[str]:

@@ -65,7 +65,8 @@ class Session:
         item takes; an item takes one; new: items whose causes are new, where others are known."""
         self.workers, self.tests = [Worker() for _ in range(workers)], tests
         self.finding, self.causes = finding, causes
-        self.plugin, self.new = HandsOut(True, known=new is not None), new or ()
+        self.plugin, self.new = HandsOut(True), new or ()
+        self.plugin.undecided = new is not None
         self.told: list[tuple[int, int]] = []
         hook = SimpleNamespace(pytest_parity_idle=lambda workers, idle: self.told.append((workers, idle)))
         self.schedule = Schedule(config(workers, hook), None, self.plugin)
