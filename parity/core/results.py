@@ -190,6 +190,11 @@ class Cause:
     properties: tuple[str, ...] = ()
 
     @property
+    def searched(self) -> bool:
+        """Whether somebody has looked for it."""
+        return UNSEARCHED not in self.properties
+
+    @property
     def kinds(self) -> tuple[str, ...]:
         """The properties without what chance decides: of a slice, the least case keeps the offset or the strides."""
         return tuple(dict.fromkeys(OFFSET_OPERAND if p == NON_CONTIGUOUS_OPERAND else p for p in self.properties))
@@ -256,7 +261,10 @@ NARROW_INTEGERS = "narrow integers"
 UNSEARCHED = "no cause looked for"
 
 # What stands around the name of a kernel in the names of torch's operators that call it.
-VARIANT = re.compile(r"^(?:aten::)?_*(?:native_)?|(?:_legit|_with_update|_no_training|_functional|_impl_index)*_*$")
+VARIANT = re.compile(
+    r"^(?:aten::)?_*(?:(?:native|cudnn|miopen|mkldnn|mps)_)*|_(?:efficient|flash|cudnn|fused|math)(?=_attention)|"
+    r"(?:_legit|_with_update|_no_training|_functional|_impl_index)*_*$"
+)
 # Words of errors that torch, Python or a driver raises for any operator.
 ANYBODYS = re.compile(
     r"view size is not compatible|must match the size of tensor|expanded size of the tensor|is invalid for input of size|"

@@ -38,7 +38,7 @@ from parity.core.results import (
     Status,
 )
 from parity.devices.base import Device
-from parity.findings.causes import A_COPY, skeleton
+from parity.findings.causes import A_COPY, function_of, skeleton
 from parity.judging.rules import rule_of
 
 ATEN_LAZY = ("_conj", "_neg_view", "conj", "resolve_conj", "resolve_neg")
@@ -83,7 +83,7 @@ def cause_of(row: Row, case: Case, result: Result, device: Device, found: Outcom
 
 def unlocated(row: Row, result: Result, properties: tuple[str, ...] = (), function: str = "") -> Cause:
     """The cause of a finding that no operator explains, or with which nothing was tried."""
-    public = row.call if row.call.startswith("torch.") else function or _of_opinfo(row) or row.name
+    public = row.call if row.call.startswith("torch.") else function or _of_opinfo(row) or function_of(row.name)
     if STRIDED_DESTINATION in properties:
         return Cause(public, "memory", (STRIDED_DESTINATION,))
     symptom = symptom_of(result)

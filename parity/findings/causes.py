@@ -1,11 +1,13 @@
 """The causes of a run: findings whose facts are equal, gathered, weighed and put in an order.
 
 `parity.findings.cause_search` finds the facts of each finding by experiment. Findings with equal facts have one cause, and one
-kernel is one cause whatever it is called by (`Cause.facts`). Errors with equal words are one, unless any operator may say them.
+kernel is one cause whatever it is called by (`Cause.facts`). Errors with equal words are one, unless any operator may say them,
+and so are the errors of one kernel: what it refuses is one check after another. What nobody looked into is no cause: it is
+kept by kernel, after the causes (`Gathered.searched`), but for errors whose words say all.
 Several operators have one cause if the deciding property is of a kind that they handle by one convention: operands on the CPU,
-empty operands, NaN and Inf, numbers near the ends of the range, destinations with gaps or of another dtype; and operators of
-elements if it is a layout, for which they share code. Where an operator gives wrong values without any deciding property, its
-findings with one belong to that cause.
+empty operands, NaN and Inf, numbers near the ends of the range, half types, destinations with gaps or of another dtype; and
+operators of elements if it is a layout, for which they share code. Where an operator gives wrong values without any deciding
+property, its findings with one belong to that cause.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from parity.core.results import (
     CPU_OPERAND,
     EMPTY_OPERAND,
     EXTREME_VALUES,
+    HALF_TYPES,
     NARROW_INTEGERS,
     NON_FINITE,
     OTHER_DESTINATION,
@@ -42,7 +45,8 @@ from parity.findings.workaround import NAMED, best
 from parity.store.rows import Death, is_own
 
 OPERATORS = "several operators"
-SHARED = (CPU_OPERAND, EMPTY_OPERAND, EXTREME_VALUES, NON_FINITE, OTHER_DESTINATION, NARROW_INTEGERS)
+SHARED = (CPU_OPERAND, EMPTY_OPERAND, EXTREME_VALUES, NON_FINITE, OTHER_DESTINATION, NARROW_INTEGERS, HALF_TYPES)
+RESULTS = ("values", "metadata", "memory")  # symptoms of one fault of a kernel, if it is so however it is called
 SHARED_ENDINGS = (" operand", " destination")  # of layouts
 RARE_ASPECTS = (Aspect.DOUBLE, Aspect.TANGENT, Aspect.TRANSFER, Aspect.REFUSAL, Aspect.REPEAT)
 COMPARED_CAUSES = 200  # of one weight, the most frequent ones, are put in an order; the rest follow
@@ -62,6 +66,8 @@ WEIGHTS = {
     "C": "rare calls: special values, odd destinations, second derivatives, error inputs",
     "R": "errors and refusals in words, which are not silent",
 }
+UNKNOWN = "?"
+UNKNOWN_WORDS = "not looked into, because the run was cut or shrinking was skipped: findings by operator, plain calls first"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +80,11 @@ class Gathered:
     records: tuple[Record, ...] = ()
     deaths: tuple[Death, ...] = ()
     members: tuple[Cause, ...] = ()
+
+    @property
+    def searched(self) -> bool:
+        """Whether it is a cause: not findings of one kernel that nobody looked into."""
+        return self.cause.searched
 
     @property
     def ops(self) -> tuple[str, ...]:
@@ -99,11 +110,12 @@ class Gathered:
 
 def gather(records: Iterable[Record], deaths: Iterable[Death] = ()) -> tuple[Gathered, ...]:
     """The causes of a run: by weight, and within a weight each next one as unlike those before it as possible (furthest point
-    first: Chen et al., Taming Compiler Fuzzers, PLDI 2013), so that a reader who stops early has met the most kinds."""
+    first: Chen et al., Taming Compiler Fuzzers, PLDI 2013), so that a reader who stops early has met the most kinds. What was
+    not looked into comes last."""
     by_cause: dict[Cause, list[Record]] = defaultdict(list)
     for r in records:
         if r.shrunk and r.counts:
-            by_cause[r.cause or Cause(_function(r.op), _symptom(r), (UNSEARCHED,))].append(r)
+            by_cause[r.cause or Cause(function_of(r.op), _symptom(r), (UNSEARCHED,))].append(r)
     causes = [_gathered(c, rs) for c, rs in _families(by_cause).items()]
     by_words: dict[str, list[Death]] = defaultdict(list)
     for d in deaths:
@@ -112,24 +124,77 @@ def gather(records: Iterable[Record], deaths: Iterable[Death] = ()) -> tuple[Gat
         cause = Cause(words, "dies")
         order = tuple(sorted(ds, key=lambda d: (not d.shrunk, len(d.least))))
         causes.append(Gathered(cause, min(map(_weight_of_death, ds)), (), order))
-    return tuple(c for w in WEIGHTS for c in _furthest_first([c for c in causes if c.weight == w]))
+    parts = [[c for c in causes if c.searched and c.weight == w] for w in WEIGHTS]
+    rest = sorted((c for c in causes if not c.searched), key=lambda c: (c.weight, -len(c.records), c.cause.id))
+    return (*(c for part in parts for c in _furthest_first(part)), *rest)
+
+
+def by_weight(causes: Iterable[Gathered]) -> list[tuple[str, str, list[Gathered]]]:
+    """The parts of a list of causes: (letter, what it stands for, those of it); last what was not looked into."""
+    parts: dict[str, list[Gathered]] = defaultdict(list)
+    for c in causes:
+        parts[c.weight if c.searched else UNKNOWN].append(c)
+    return [(letter, words, parts[letter]) for letter, words in (*WEIGHTS.items(), (UNKNOWN, UNKNOWN_WORDS)) if parts[letter]]
+
+
+def _needed(c: Cause, records: Iterable[Record]) -> Cause:
+    """The cause with what all of its least cases hold: shrinking has left an operand on the CPU, or NaN and Inf, where nothing
+    shows without them."""
+    word = CPU_OPERAND if c.symptom.startswith("raises: ") else NON_FINITE if c.symptom == "values" else ""
+    held = bool(word) and not c.properties and all(_holds(r, word) for r in records)
+    return replace(c, properties=(word,)) if held else c
+
+
+def _holds(r: Record, word: str) -> bool:
+    try:
+        specs = notation.parse(r.shrunk).operands()
+    except CaseError:  # of another version
+        return False
+    if word == CPU_OPERAND:
+        return any(s.on_cpu for s in specs)
+    return not r.by_chance and any(w.lstrip("-") in ("nan", "inf") for s in specs for _, w in s.values.specials)
 
 
 def _families(by_cause: dict[Cause, list[Record]]) -> dict[Cause, list[Record]]:
     """The causes, joined where several kernels share a mechanism, or one kernel has several names, or equal words name it."""
-    by_cause = _by_id(by_cause)
+    # The words of an operator's own check say all, though nobody has looked into the error.
+    by_cause = {replace(c, properties=()) if c.says_all and not c.searched else c: rs for c, rs in _by_id(by_cause).items()}
+    wrong = Counter(c.kernel for c in by_cause if c.symptom in RESULTS and c.searched)
+    by_cause = {_needed(c, records) if wrong[c.kernel] <= 1 else c: records for c, records in by_cause.items()}
     facts = {c: _mechanism(c) for c in by_cause}
     kernels: dict[Cause, set[str]] = defaultdict(set)
     for c, shared in facts.items():
         kernels[shared].add(c.kernel)
-    wrong_anyway = {c.kernel: c for c in by_cause if c.symptom == "values" and not c.properties}
+    plain = [c for c in by_cause if c.symptom in RESULTS and not c.properties]
+    wrong_anyway = {c.kernel: c for c in sorted(plain, key=lambda c: RESULTS.index(c.symptom), reverse=True)}
+    unknown: dict[str, Cause] = {}  # kernel -> the first of what was not looked into
     joined: dict[Cause, list[Record]] = defaultdict(list)
     for c, records in by_cause.items():
         shared = facts[c]
-        belongs = c.symptom == "values" and UNSEARCHED not in c.properties
-        whole = wrong_anyway.get(c.kernel, c) if belongs else c
+        if not c.searched:
+            whole = unknown.setdefault(c.kernel, c)
+        else:
+            whole = wrong_anyway.get(c.kernel, c) if c.symptom == "values" or c in plain else c
         joined[shared if whole is c and len(kernels[shared]) >= _least(shared) else whole] += records
-    return _by_id(joined)
+    return _by_id(_errors_by_kernel(_by_id(joined)))
+
+
+def _errors_by_kernel(by_cause: Mapping[Cause, list[Record]]) -> dict[Cause, list[Record]]:
+    """The causes, with the errors of one kernel as one, and with them what else says one of their words."""
+    named = {c: {r.cause or Cause(function_of(r.op), c.symptom) for r in records} for c, records in by_cause.items()}
+    errors = {c: {x.kernel for x in some} for c, some in named.items() if c.symptom.startswith("raises: ") and c.searched}
+    messages = Counter(kernel for some in errors.values() for kernel in some)
+    of: dict[str, list[Cause]] = defaultdict(list)
+    for c, some in errors.items():
+        of[max(sorted(some), key=messages.__getitem__)].append(c)
+    joined = {c: records for c, records in by_cause.items() if c not in errors}
+    for kernel, alike in of.items():
+        subjects = sorted(x.subject for c in alike for x in named[c] if x.kernel == kernel)
+        words = {c.symptom.removeprefix("raises: ").partition(": ")[2] for c in alike}  # in whatever pass
+        often = max(alike, key=lambda c: len(by_cause[c]))
+        whole = often if len(words) == 1 else Cause(subjects[0], "raises")
+        joined[whole] = [r for c in alike for r in by_cause[c]]
+    return joined
 
 
 def _least(shared: Cause) -> int:
@@ -146,7 +211,7 @@ def _by_id(by_cause: Mapping[Cause, list[Record]]) -> dict[Cause, list[Record]]:
     joined = {}
     for some in alike.values():
         records = [r for c in some for r in by_cause[c]]
-        named = [c for c in some if UNSEARCHED not in c.properties] or some
+        named = [c for c in some if c.searched] or some
         one = max(named, key=lambda c: len(by_cause[c]))
         one = one if len({c.kernel for c in named}) == 1 else replace(one, subject=OPERATORS)
         noted = [p for r in records for p in (r.cause.properties if r.cause is not None else ())]
@@ -160,7 +225,7 @@ def _mechanism(c: Cause) -> Cause:
     """The facts of a cause without its subject, if others may share them; else the cause. What kernels of elements read or
     write wrongly by its strides is shared code; another kernel reads by its own."""
     symptom = "raises" if c.symptom.startswith("raises") else c.symptom
-    if c.subject == A_COPY or not c.properties:  # what goes wrong between the devices is no kernel's
+    if c.subject == A_COPY or not c.properties or not c.searched:  # what goes wrong between the devices is no kernel's
         return c
     if c.says_all and CPU_OPERAND not in c.properties:
         return c
@@ -183,7 +248,7 @@ def _is_elementwise(subject: str) -> bool:
 
 
 @functools.cache
-def _function(op: str) -> str:
+def function_of(op: str) -> str:
     """The public function or the operator of torch that an op calls; the op if it calls several, or is none of this
     parity's."""
     try:
@@ -199,7 +264,7 @@ def death_words(d: Death) -> str:
     m = re.match(r"(the device computes nothing any more) after (?:looking for the cause of )?(\w+ in \w+: .*)", d.signal)
     words = f"{m[1]}: {skeleton(m[2].partition(': ')[2])}" if m else skeleton(d.signal)
     says_nothing = d.how == "hang" or " " not in words or "CUDA error" in words or bool(m and ANYBODYS.search(m[2]))
-    return f"{d.how}: {words} in {Cause(_function(d.op), 'dies').kernel}" if says_nothing else f"{d.how}: {words}"
+    return f"{d.how}: {words} in {Cause(function_of(d.op), 'dies').kernel}" if says_nothing else f"{d.how}: {words}"
 
 
 def _symptom(r: Record) -> str:

@@ -281,7 +281,8 @@ class Entry:
         rare values are needed is chance; the extent says at which it was seen."""
         if self.cause is None or UNSEARCHED in c.properties:
             return False
-        for m in (self.cause, *self.members):
+        wordless = bool(self.members) and self.cause.symptom == "raises" and not self.cause.properties  # several messages
+        for m in self.members if wordless else (self.cause, *self.members):
             like = _bare(m.subject) == _bare(c.subject) and m.symptom in (c.symptom, c.symptom.partition(": ")[0])
             chance = RARE if whatever_values and self.extent and not RARE.isdisjoint(c.properties) else set()
             if like and set(m.properties) - chance <= set(c.properties):
