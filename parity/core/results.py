@@ -190,11 +190,6 @@ class Cause:
     properties: tuple[str, ...] = ()
 
     @property
-    def searched(self) -> bool:
-        """Whether somebody has looked for it."""
-        return UNSEARCHED not in self.properties
-
-    @property
     def kinds(self) -> tuple[str, ...]:
         """The properties without what chance decides: of a slice, the least case keeps the offset or the strides."""
         return tuple(dict.fromkeys(OFFSET_OPERAND if p == NON_CONTIGUOUS_OPERAND else p for p in self.properties))
@@ -202,9 +197,7 @@ class Cause:
     @property
     def kernel(self) -> str:
         """The subject without what stands around it: `_native_batch_norm_legit` and `torch.batch_norm` are one."""
-        if " " in self.subject:  # a death, a copy, several
-            return self.subject
-        return VARIANT.sub("", self.subject.removeprefix("torch.").removeprefix("nn.functional.").replace(".", "_"))
+        return self.subject if " " in self.subject else VARIANT.sub("", self.subject).replace(".", "_")
 
     @property
     def says_all(self) -> bool:
@@ -262,7 +255,7 @@ UNSEARCHED = "no cause looked for"
 
 # What stands around the name of a kernel in the names of torch's operators that call it.
 VARIANT = re.compile(
-    r"^(?:aten::)?_*(?:(?:native|cudnn|miopen|mkldnn|mps)_)*|_(?:efficient|flash|cudnn|fused|math)(?=_attention)|"
+    r"^(?:aten::|torch\.(?:nn\.functional\.)?)?_*(?:(?:native|cudnn|miopen|mps)_)?|_(?:efficient|flash|cudnn)(?=_attention)|"
     r"(?:_legit|_with_update|_no_training|_functional|_impl_index)*_*$"
 )
 # Words of errors that torch, Python or a driver raises for any operator.
@@ -288,7 +281,6 @@ SYMPTOMS = {
     "memory exhausted": "runs out of memory",
     "dies": "ends or hangs the process",
 }
-
 
 if TYPE_CHECKING:
     StatusWord: TypeAlias = str

@@ -41,7 +41,7 @@ SHRINK_SECONDS = 6.0  # per kind
 PLAIN_SECONDS = 2.0  # and after that, for what the shrinker leaves
 OTHERS = 4  # further cases of a finding that are kept, for trying it again
 CAUSE_SECONDS = 20.0  # of an item; its findings after that are reported by op
-WAY_SECONDS, WAYS_SECONDS = 1.0, 8.0  # of a finding, and of all of an item, for trying ways around them
+WAY_SECONDS = 1.0  # of a finding that is looked at closely, for trying ways around it
 AGAIN = 6  # how often a finding must be reproduced, one time after the other, to count as none of chance
 AGAIN_SECONDS = 3.0  # after which one that takes long was reproduced often enough
 
@@ -82,7 +82,7 @@ class Looks(NamedTuple):
 def by_kind(run: ItemRun, tally: ItemTally, known: Recognition, looks: Looks) -> Iterator[Finding]:
     """Each kind of finding with its least case and its cause, and what it is to the known ones."""
     kinds, locate, later = looks
-    spent = around = 0.0
+    spent = 0.0
     run.plan.seen.read()
     for k, (key, seen) in enumerate(tally.failing.items()):
         one, result = min(seen, key=lambda s: (len(s[0].picks), s[0].picks))
@@ -90,8 +90,7 @@ def by_kind(run: ItemRun, tally: ItemTally, known: Recognition, looks: Looks) ->
         look = locate and left > 0
         cause = None if later else unlocated(run.item.row, result, (UNSEARCHED,))
         again = look and bool(run.plan.seen) and run.plan.seen.has(cause := _cause(run, case, result))
-        more = not again or cause is None or not run.plan.seen.shows(cause, run.item.row.name)
-        if kinds and more:
+        if kinds:
             case, result = shrink(run, one, result, k < kinds and not again)
         if look and not again:
             began = time.monotonic()
@@ -107,12 +106,9 @@ def by_kind(run: ItemRun, tally: ItemTally, known: Recognition, looks: Looks) ->
             run.item, result, case, one.case, len(seen), tuple(drawn_cases[:OTHERS]), cause, also, by_chance=chance,
             extent=(where := extent(shown)), before=tally.before.get(one, ()), near=_near(seen, result, where),
         )  # fmt: skip
-        if look and more and not chance and cause is not None:
+        if cause is not None and look and not again and not chance:
             run.plan.seen.add(cause, record_of(found))
-        if look and not again and not chance and around < WAYS_SECONDS:
-            began = time.monotonic()
             found = replace(found, ways=_ways(run, found, (case, *reversed(drawn_cases), one.case)))
-            around += time.monotonic() - began
         if known.entries and not later:
             pinned = any(s in tally.pinned for s, _ in seen)
             found = replace(found, known=known.matching(record_of(found), pinned))
@@ -242,20 +238,11 @@ def shrink(run: ItemRun, one: Drawn, result: Result, sizes: bool = True) -> tupl
 def record_of(f: Finding) -> Record:
     """The record of a finding."""
     made = record(f.item, f.result, notation.case_text(f.first), "", False, notation.case_text(f.case))
-    known = f.known.id if f.known is not None else ""
-    others = tuple(map(notation.case_text, f.others))
+    known, others = f.known.id if f.known is not None else "", tuple(map(notation.case_text, f.others))
     return replace(
-        made,
-        cause=f.cause,
-        count=f.count,
-        others=others,
-        also=f.also,
-        known=known,
-        by_chance=f.by_chance,
-        extent=f.extent,
-        ways=f.ways,
-        near=f.near,
-    )
+        made, cause=f.cause, count=f.count, others=others, also=f.also, known=known, by_chance=f.by_chance, extent=f.extent,
+        ways=f.ways, near=f.near,
+    )  # fmt: skip
 
 
 def may_report_now(part: Part, limit: TimeLimit, tally: ItemTally) -> bool:

@@ -22,8 +22,7 @@ from parity.devices.preflight import is_fast
 from parity.devices.setup import leaving_no_mode, refuse_modes, run_setup
 from parity.engine import suite
 from parity.engine.options import RunOptions
-from parity.engine.rounds import TimeLimit
-from parity.engine.seen import Seen
+from parity.engine.rounds import Seen, TimeLimit
 from parity.engine.study import Study, study_of
 from parity.engine.suite import Item, RunProfile
 from parity.execution.execute import attribute
@@ -38,6 +37,7 @@ from parity.tolerance import Tables
 BASE_SECONDS = 20.0
 SECONDS_PER_ELEMENT = 2e-5  # ... and this per element of its operands, or of the largest result
 SECONDS_PER_TENSOR = 0.1  # ... and this per operand: optimizers of many parameters call a kernel for each, several times
+NOTHING_SEEN = Seen()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class RunPlan:
     known: Known | None = None
     later: bool = False
     study: Study = field(default_factory=Study)
-    seen: Seen = field(default_factory=Seen)
+    seen: Seen = NOTHING_SEEN
 
     @property
     def left(self) -> float:
@@ -101,9 +101,8 @@ def check(items: Iterable[Item]) -> None:
                 raise UsageError(f"{catalog.place(row.name)} calls {path}, which is not there; {remedy}") from None
 
 
-def run_plan(options: RunOptions, power: float, left: float | None, later: bool = False, folder: Path | None = None) -> RunPlan:
-    """The RunPlan of this process. power, later: see `RunPlan`; left: seconds until the time is over; folder: which the
-    processes of a run share."""
+def run_plan(options: RunOptions, power: float, left: float | None, later: bool = False, seen: Seen = NOTHING_SEEN) -> RunPlan:
+    """The RunPlan of this process. power, later, seen: see `RunPlan`; left: seconds until the time is over."""
     prepare(options.setup)
     device = resolve(options.device, load_faults(options.faults) if options.faults else ())
     tables = tolerance.load(device.name, known_ops={r.name for r in suite.rows("all")}, fast=is_fast(device))
@@ -114,5 +113,4 @@ def run_plan(options: RunOptions, power: float, left: float | None, later: bool 
         takes = frozenset(d for d in FACTS if device.takes(getattr(torch, d)))
     limit = None if left is None else TimeLimit(time.monotonic() + left)
     held = known_file.read(Path(options.known)) if options.known else None
-    study, seen = study_of(options.study), Seen(folder)
-    return RunPlan(device, cpu, tables, profile, options, power, takes, limit, held, later, study, seen)
+    return RunPlan(device, cpu, tables, profile, options, power, takes, limit, held, later, study_of(options.study), seen)

@@ -243,9 +243,10 @@ def _plan(options: RunOptions, power: float, left: float | None, later: bool, fo
     gc.disable()  # what importing torch makes is no garbage: to look through it takes a tenth of a worker's start
     try:
         from parity.engine.planning import run_plan
+        from parity.engine.rounds import Seen
 
         importlib.import_module("parity.faces.checker")  # before the plan makes the collector leave alone what is loaded
-        return run_plan(options, power, left, later, folder)
+        return run_plan(options, power, left, later, Seen(folder))
     finally:
         gc.enable()
 

@@ -17,6 +17,7 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from parity.catalog import entries
@@ -49,7 +50,6 @@ SHARED = (CPU_OPERAND, EMPTY_OPERAND, EXTREME_VALUES, NON_FINITE, OTHER_DESTINAT
 RESULTS = ("values", "metadata", "memory")  # symptoms of one fault of a kernel, if it is so however it is called
 SHARED_ENDINGS = (" operand", " destination")  # of layouts
 RARE_ASPECTS = (Aspect.DOUBLE, Aspect.TANGENT, Aspect.TRANSFER, Aspect.REFUSAL, Aspect.REPEAT)
-COMPARED_CAUSES = 200  # of one weight, the most frequent ones, are put in an order; the rest follow
 SELDOM = 10  # a pass that has less than one in so many of a cause's findings is not the one that is shown
 FAMILY = 3  # operators whose causes differ in nothing else are reported as one
 ORDINARY_VALUES = ("uniform", "normal", "between", "inside", "index", "unique", "sample", "conditioned", "symmetric", "any")
@@ -66,8 +66,6 @@ WEIGHTS = {
     "C": "rare calls: special values, odd destinations, second derivatives, error inputs",
     "R": "errors and refusals in words, which are not silent",
 }
-UNKNOWN = "?"
-UNKNOWN_WORDS = "not looked into, because the run was cut or shrinking was skipped: findings by operator, plain calls first"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +82,7 @@ class Gathered:
     @property
     def searched(self) -> bool:
         """Whether it is a cause: not findings of one kernel that nobody looked into."""
-        return self.cause.searched
+        return UNSEARCHED not in self.cause.properties
 
     @property
     def ops(self) -> tuple[str, ...]:
@@ -109,9 +107,7 @@ class Gathered:
 
 
 def gather(records: Iterable[Record], deaths: Iterable[Death] = ()) -> tuple[Gathered, ...]:
-    """The causes of a run: by weight, and within a weight each next one as unlike those before it as possible (furthest point
-    first: Chen et al., Taming Compiler Fuzzers, PLDI 2013), so that a reader who stops early has met the most kinds. What was
-    not looked into comes last."""
+    """The causes of a run: by weight, and within a weight those first that most ops show; what was not looked into is last."""
     by_cause: dict[Cause, list[Record]] = defaultdict(list)
     for r in records:
         if r.shrunk and r.counts:
@@ -124,17 +120,9 @@ def gather(records: Iterable[Record], deaths: Iterable[Death] = ()) -> tuple[Gat
         cause = Cause(words, "dies")
         order = tuple(sorted(ds, key=lambda d: (not d.shrunk, len(d.least))))
         causes.append(Gathered(cause, min(map(_weight_of_death, ds)), (), order))
-    parts = [[c for c in causes if c.searched and c.weight == w] for w in WEIGHTS]
-    rest = sorted((c for c in causes if not c.searched), key=lambda c: (c.weight, -len(c.records), c.cause.id))
-    return (*(c for part in parts for c in _furthest_first(part)), *rest)
-
-
-def by_weight(causes: Iterable[Gathered]) -> list[tuple[str, str, list[Gathered]]]:
-    """The parts of a list of causes: (letter, what it stands for, those of it); last what was not looked into."""
-    parts: dict[str, list[Gathered]] = defaultdict(list)
-    for c in causes:
-        parts[c.weight if c.searched else UNKNOWN].append(c)
-    return [(letter, words, parts[letter]) for letter, words in (*WEIGHTS.items(), (UNKNOWN, UNKNOWN_WORDS)) if parts[letter]]
+    return tuple(
+        sorted(causes, key=lambda c: (not c.searched, [*WEIGHTS].index(c.weight), -len(c.ops), -len(c.records), c.cause.id))
+    )
 
 
 def _needed(c: Cause, records: Iterable[Record]) -> Cause:
@@ -146,20 +134,20 @@ def _needed(c: Cause, records: Iterable[Record]) -> Cause:
 
 
 def _holds(r: Record, word: str) -> bool:
-    try:
+    with suppress(CaseError):  # of another version
         specs = notation.parse(r.shrunk).operands()
-    except CaseError:  # of another version
-        return False
-    if word == CPU_OPERAND:
-        return any(s.on_cpu for s in specs)
-    return not r.by_chance and any(w.lstrip("-") in ("nan", "inf") for s in specs for _, w in s.values.specials)
+        rare = any(w.lstrip("-") in ("nan", "inf") for s in specs for _, w in s.values.specials)
+        return any(s.on_cpu for s in specs) if word == CPU_OPERAND else rare and not r.by_chance
+    return False
 
 
 def _families(by_cause: dict[Cause, list[Record]]) -> dict[Cause, list[Record]]:
     """The causes, joined where several kernels share a mechanism, or one kernel has several names, or equal words name it."""
     # The words of an operator's own check say all, though nobody has looked into the error.
-    by_cause = {replace(c, properties=()) if c.says_all and not c.searched else c: rs for c, rs in _by_id(by_cause).items()}
-    wrong = Counter(c.kernel for c in by_cause if c.symptom in RESULTS and c.searched)
+    by_cause = {
+        replace(c, properties=()) if c.says_all and UNSEARCHED in c.properties else c: rs for c, rs in _by_id(by_cause).items()
+    }
+    wrong = Counter(c.kernel for c in by_cause if c.symptom in RESULTS and UNSEARCHED not in c.properties)
     by_cause = {_needed(c, records) if wrong[c.kernel] <= 1 else c: records for c, records in by_cause.items()}
     facts = {c: _mechanism(c) for c in by_cause}
     kernels: dict[Cause, set[str]] = defaultdict(set)
@@ -167,22 +155,20 @@ def _families(by_cause: dict[Cause, list[Record]]) -> dict[Cause, list[Record]]:
         kernels[shared].add(c.kernel)
     plain = [c for c in by_cause if c.symptom in RESULTS and not c.properties]
     wrong_anyway = {c.kernel: c for c in sorted(plain, key=lambda c: RESULTS.index(c.symptom), reverse=True)}
-    unknown: dict[str, Cause] = {}  # kernel -> the first of what was not looked into
+    unknown = {c.kernel: c for c in by_cause if UNSEARCHED in c.properties}  # kept by kernel
     joined: dict[Cause, list[Record]] = defaultdict(list)
     for c, records in by_cause.items():
-        shared = facts[c]
-        if not c.searched:
-            whole = unknown.setdefault(c.kernel, c)
-        else:
-            whole = wrong_anyway.get(c.kernel, c) if c.symptom == "values" or c in plain else c
-        joined[shared if whole is c and len(kernels[shared]) >= _least(shared) else whole] += records
+        same = unknown if UNSEARCHED in c.properties else wrong_anyway if c.symptom == "values" or c in plain else {}
+        whole = same.get(c.kernel, c)
+        joined[facts[c] if whole is c and len(kernels[facts[c]]) >= _least(facts[c]) else whole] += records
     return _by_id(_errors_by_kernel(_by_id(joined)))
 
 
 def _errors_by_kernel(by_cause: Mapping[Cause, list[Record]]) -> dict[Cause, list[Record]]:
     """The causes, with the errors of one kernel as one, and with them what else says one of their words."""
     named = {c: {r.cause or Cause(function_of(r.op), c.symptom) for r in records} for c, records in by_cause.items()}
-    errors = {c: {x.kernel for x in some} for c, some in named.items() if c.symptom.startswith("raises: ") and c.searched}
+    raising = (c for c in named if c.symptom.startswith("raises: ") and UNSEARCHED not in c.properties)
+    errors = {c: {x.kernel for x in named[c]} for c in raising}
     messages = Counter(kernel for some in errors.values() for kernel in some)
     of: dict[str, list[Cause]] = defaultdict(list)
     for c, some in errors.items():
@@ -211,7 +197,7 @@ def _by_id(by_cause: Mapping[Cause, list[Record]]) -> dict[Cause, list[Record]]:
     joined = {}
     for some in alike.values():
         records = [r for c in some for r in by_cause[c]]
-        named = [c for c in some if c.searched] or some
+        named = [c for c in some if UNSEARCHED not in c.properties] or some
         one = max(named, key=lambda c: len(by_cause[c]))
         one = one if len({c.kernel for c in named}) == 1 else replace(one, subject=OPERATORS)
         noted = [p for r in records for p in (r.cause.properties if r.cause is not None else ())]
@@ -225,7 +211,7 @@ def _mechanism(c: Cause) -> Cause:
     """The facts of a cause without its subject, if others may share them; else the cause. What kernels of elements read or
     write wrongly by its strides is shared code; another kernel reads by its own."""
     symptom = "raises" if c.symptom.startswith("raises") else c.symptom
-    if c.subject == A_COPY or not c.properties or not c.searched:  # what goes wrong between the devices is no kernel's
+    if c.subject == A_COPY or c.properties in ((), (UNSEARCHED,)):  # what goes wrong between the devices is no kernel's
         return c
     if c.says_all and CPU_OPERAND not in c.properties:
         return c
@@ -362,30 +348,6 @@ def _is_ordinary(case: Case, r: Record) -> bool:
     numbers &= r.aspect != Aspect.INPLACE or len({s.dtype for s in specs}) <= 1
     usual = case.dtype not in HALF and not case.dtype.startswith("complex") and case.numel <= USUAL_SIZE
     return plain and numbers and usual and r.aspect in (Aspect.FORWARD, Aspect.BACKWARD, Aspect.INPLACE)
-
-
-def _tokens(c: Gathered) -> frozenset[str]:
-    return frozenset((c.cause.subject, c.cause.symptom, *c.cause.properties, *(f"in {op}" for op in c.ops)))
-
-
-def _distance(a: Gathered, b: Gathered) -> float:
-    """1 minus the Jaccard similarity of the facts."""
-    one, other = _tokens(a), _tokens(b)
-    return 1.0 - len(one & other) / len(one | other)
-
-
-def _furthest_first(causes: list[Gathered]) -> list[Gathered]:
-    left = sorted(causes, key=lambda c: (-len(c.ops), -len(c.records), c.cause.id))
-    order, rest = left[:1], left[COMPARED_CAUSES:]
-    left = left[1:COMPARED_CAUSES]
-    nearest = [_distance(c, order[0]) for c in left] if order else []
-    while left:
-        k = max(range(len(left)), key=lambda i: (round(nearest[i], 6), -i))
-        taken = left.pop(k)
-        nearest.pop(k)
-        order.append(taken)
-        nearest = [min(n, _distance(c, taken)) for n, c in zip(nearest, left)]
-    return [*order, *rest]
 
 
 def skeleton(message: str) -> str:

@@ -8,7 +8,7 @@ from textwrap import shorten
 
 from parity.core.results import EXTREME_VALUES, HALF_TYPES, NARROW_INTEGERS, NON_FINITE, SYMPTOMS, Cause, Record
 from parity.core.status import Conclusion
-from parity.findings.causes import OPERATORS, UNKNOWN, Gathered, by_weight
+from parity.findings.causes import OPERATORS, WEIGHTS, Gathered
 from parity.findings.standing import Mark
 from parity.report.last_line import last_line
 from parity.report.output import fitted
@@ -16,6 +16,8 @@ from parity.report.run_answers import CauseRow, Causes, Died, Finding, RunInfo
 from parity.report.words import called_in, listed, plural, reproduced, script_line
 from parity.store.rows import Header
 
+UNKNOWN = "?"
+UNKNOWN_WORDS = "not looked into, because the run was cut or shrinking was skipped: findings by operator, plain calls first"
 COMMENT = 65_536  # most characters of a comment on GitHub
 OF_NUMBERS = (
     EXTREME_VALUES,
@@ -54,6 +56,13 @@ def as_drawn(r: Record) -> str:
     """A finding without a cause in one line, as it is reported when a run meets its first one."""
     said = f"first finding, its cause comes later: {r.op} {r.dtype} {r.aspect}: {r.status}, {r.reason}: {r.case}"
     return shorten(said, LINE, placeholder=" ...")
+
+
+def by_weight(causes: Sequence[Gathered]) -> list[tuple[str, str, list[Gathered]]]:
+    """The parts of a list of causes: (letter, what it stands for, those of it); last what was not looked into."""
+    letters = [c.weight if c.searched else UNKNOWN for c in causes]
+    words = {**WEIGHTS, UNKNOWN: UNKNOWN_WORDS}
+    return [(x, words[x], [c for c, y in zip(causes, letters) if x == y]) for x in words if x in letters]
 
 
 def count_text(causes: Sequence[Gathered], of: str = "", form: str = "{} ({})") -> str:

@@ -25,11 +25,11 @@ from parity.core.dtypes import DEFAULT
 from parity.core.errors import CaseError
 from parity.core.probes import BLIND, ERRORS, SEEN
 from parity.core.results import BY_SEVERITY, COMPARED, Json, Measure, Record, Status
-from parity.findings.causes import Gathered, by_weight, gather
+from parity.findings.causes import Gathered, gather
 from parity.findings.standing import marks
 from parity.findings.verdict import compared, of_causes, poorly_judged
 from parity.report import caveats, gaps, matrix, power, summary, svg, trends
-from parity.report.causes import count_text, mark_text, sentence
+from parity.report.causes import by_weight, count_text, mark_text, sentence
 from parity.report.short_script import minimal
 from parity.report.words import clock, listed, plural, reproduced
 from parity.store.features import ASPECT, Coverage
@@ -89,10 +89,7 @@ def _of_causes(run: Run, causes: Sequence[Gathered], name: str) -> Json:
     return {
         "causes": causes,
         "unshown": len(causes) - len(shown),
-        "weights": [
-            {"letter": letter, "words": words, "causes": [described[id(c)] for c in some]}
-            for letter, words, some in by_weight(shown)
-        ],
+        "weights": [{"letter": x, "words": w, "causes": [described[id(c)] for c in some]} for x, w, some in by_weight(shown)],
         "scale": [(svg.level_class(x), picture.between(k)) for k, x in enumerate(picture.LETTERS)],
     }
 
