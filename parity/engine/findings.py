@@ -82,14 +82,13 @@ class Looks(NamedTuple):
 def by_kind(run: ItemRun, tally: ItemTally, known: Recognition, looks: Looks) -> Iterator[Finding]:
     """Each kind of finding with its least case and its cause, and what it is to the known ones."""
     kinds, locate, later = looks
-    spent = 0.0
-    run.plan.seen.read()
+    spent, any_seen = 0.0, run.plan.seen.read()
     for k, (key, seen) in enumerate(tally.failing.items()):
         one, result = min(seen, key=lambda s: (len(s[0].picks), s[0].picks))
         case, left, began = one.case, min(CAUSE_SECONDS - spent, run.plan.left), time.monotonic()
         look = locate and left > 0
         cause = None if later else unlocated(run.item.row, result, (UNSEARCHED,))
-        again = look and bool(run.plan.seen) and run.plan.seen.has(cause := _cause(run, case, result))
+        again = look and any_seen and run.plan.seen.has(cause := _cause(run, case, result))
         if kinds:
             case, result = shrink(run, one, result, k < kinds and not again)
         if look and not again:
@@ -100,8 +99,7 @@ def by_kind(run: ItemRun, tally: ItemTally, known: Recognition, looks: Looks) ->
         spent += time.monotonic() - began
         drawn_cases = sorted({s[0].case for s in seen} - {one.case}, key=lambda c: (-c.numel, notation.case_text(c)))
         also = tuple(map(notation.case_text, uncovered((case,), (s.case for s, _ in seen))))
-        tries = 1 if again else AGAIN
-        chance = kinds > 0 and run.plan.left > 0 and comes_and_goes(run, case, result, tries, AGAIN_SECONDS)
+        chance = kinds > 0 and run.plan.left > 0 and comes_and_goes(run, case, result, 1 if again else AGAIN, AGAIN_SECONDS)
         found = Finding(
             run.item, result, case, one.case, len(seen), tuple(drawn_cases[:OTHERS]), cause, also, by_chance=chance,
             extent=(where := extent(shown)), before=tally.before.get(one, ()), near=_near(seen, result, where),

@@ -149,16 +149,14 @@ class Seen:
         self._path = None if folder is None else folder / "causes"
         self._found: dict[str, str] = {}  # id -> the classes of its findings
 
-    def __bool__(self) -> bool:
-        return bool(self._found)
-
-    def read(self) -> None:
-        """Take note of what all processes have found so far."""
+    def read(self) -> bool:
+        """Take note of what all processes have found so far. Returns whether there is anything."""
         self._found.clear()
         with suppress(OSError):
             for line in self._path.read_text(encoding="utf-8").splitlines() if self._path is not None else ():
                 id, _, letter = line.partition(" ")
                 self._found[id] = self._found.get(id, "") + letter
+        return bool(self._found)
 
     def has(self, c: Cause) -> bool:
         """Whether another finding of the cause would show nothing new."""
@@ -173,5 +171,5 @@ class Seen:
 
 
 def _kept_as(c: Cause) -> str:
-    """The id of a cause; those that write beside strided destinations share it, because there is nothing else to find."""
+    """The id of a cause; those that write outside of strided destinations share it, because there is nothing else to find."""
     return (replace(c, subject=OPERATORS) if c.properties == (STRIDED_DESTINATION,) else c).id

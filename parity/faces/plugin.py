@@ -287,8 +287,7 @@ def _made_plan(request: pytest.FixtureRequest) -> Any:
     from parity.engine import planning
 
     options = RunOptions.of_pytest(request.config.option)
-    rundir = getattr(request.config, "workerinput", {}).get("parity_rundir")
-    folder = Path(rundir) if rundir else None
+    folder = Path(d) if (d := getattr(request.config, "workerinput", {}).get("parity_rundir")) else None
     try:
         planning.check(i for i, _ in _items(request.session.items))
         deadline = request.config.stash.get(DEADLINE, None)

@@ -57,8 +57,7 @@ def test_without_a_folder_or_with_a_full_disk_nothing_is_known(tmp_path: Path) -
     """It costs time, not the finding."""
     for seen in (Seen(), Seen(tmp_path / "gone")):
         seen.add(EXP, found("exp(float32[2])"))
-        seen.read()
-        assert not seen
+        assert not seen.read()
         assert not seen.has(EXP)
 
 
