@@ -197,9 +197,7 @@ class Cause:
     @property
     def kernel(self) -> str:
         """The subject without what stands around it: `_native_batch_norm_legit` and `torch.batch_norm` are one."""
-        if " " in self.subject:  # a death, a copy, several
-            return self.subject
-        return VARIANT.sub("", self.subject.removeprefix("torch.").removeprefix("nn.functional.").replace(".", "_"))
+        return self.subject if " " in self.subject else VARIANT.sub("", self.subject).replace(".", "_")
 
     @property
     def says_all(self) -> bool:
@@ -256,7 +254,10 @@ NARROW_INTEGERS = "narrow integers"
 UNSEARCHED = "no cause looked for"
 
 # What stands around the name of a kernel in the names of torch's operators that call it.
-VARIANT = re.compile(r"^(?:aten::)?_*(?:native_)?|(?:_legit|_with_update|_no_training|_functional|_impl_index)*_*$")
+VARIANT = re.compile(
+    r"^(?:aten::|torch\.(?:nn\.functional\.)?)?_*(?:(?:native|cudnn|miopen|mps)_)?|_(?:efficient|flash|cudnn)(?=_attention)|"
+    r"(?:_legit|_with_update|_no_training|_functional|_impl_index)*_*$"
+)
 # Words of errors that torch, Python or a driver raises for any operator.
 ANYBODYS = re.compile(
     r"view size is not compatible|must match the size of tensor|expanded size of the tensor|is invalid for input of size|"
@@ -273,7 +274,6 @@ SYMPTOMS = {
     "uncompared": "is not compared in all that was due", "flag": "is in force, and without it the device agrees",
     "memory exhausted": "runs out of memory", "dies": "ends or hangs the process",
 }  # fmt: skip
-
 
 if TYPE_CHECKING:
     StatusWord: TypeAlias = str

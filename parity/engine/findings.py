@@ -41,8 +41,9 @@ SHRINK_SECONDS = 6.0  # per kind
 PLAIN_SECONDS = 2.0  # and after that, for what the shrinker leaves
 OTHERS = 4  # further cases of a finding that are kept, for trying it again
 CAUSE_SECONDS = 20.0  # of an item; its findings after that are reported by op
-WAY_SECONDS, WAYS_SECONDS = 1.0, 8.0  # of a finding, and of all of an item, for trying ways around them
+WAY_SECONDS = 1.0  # of a finding that is looked at closely, for trying ways around it
 AGAIN = 6  # how often a finding must be reproduced, one time after the other, to count as none of chance
+AGAIN_SECONDS = 3.0  # after which one that takes long was reproduced often enough
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,33 +82,33 @@ class Looks(NamedTuple):
 def by_kind(run: ItemRun, tally: ItemTally, known: Recognition, looks: Looks) -> Iterator[Finding]:
     """Each kind of finding with its least case and its cause, and what it is to the known ones."""
     kinds, locate, later = looks
-    spent = around = 0.0
+    spent, any_seen = 0.0, run.plan.seen.read()
     for k, (key, seen) in enumerate(tally.failing.items()):
         one, result = min(seen, key=lambda s: (len(s[0].picks), s[0].picks))
-        case = one.case
-        if kinds:
-            case, result = shrink(run, one, result, k < kinds)
         # Where others are known, the cause alone says whether this one is.
         left = min((math.inf if known.entries else CAUSE_SECONDS) - spent, run.plan.left)
-        began = time.monotonic()
+        case, began = one.case, time.monotonic()
         look = locate and left > 0
         cause = None if later else unlocated(run.item.row, result, (UNSEARCHED,))
-        if look:
+        again = look and any_seen and run.plan.seen.has(cause := _cause(run, case, result))
+        if kinds:
+            case, result = shrink(run, one, result, k < kinds and not again)
+        if look and not again:
+            began = time.monotonic()
             cause = _cause(run, case, result)
         shown = [(case, result.verdict.measure), *((s.case, r.verdict.measure) for s, r in seen)]
         shown += _with_rare_values(run, case, result) if look else ()
         spent += time.monotonic() - began
         drawn_cases = sorted({s[0].case for s in seen} - {one.case}, key=lambda c: (-c.numel, notation.case_text(c)))
         also = tuple(map(notation.case_text, uncovered((case,), (s.case for s, _ in seen))))
-        chance = kinds > 0 and run.plan.left > 0 and comes_and_goes(run, case, result)
+        chance = kinds > 0 and run.plan.left > 0 and comes_and_goes(run, case, result, 1 if again else AGAIN, AGAIN_SECONDS)
         found = Finding(
             run.item, result, case, one.case, len(seen), tuple(drawn_cases[:OTHERS]), cause, also, by_chance=chance,
             extent=(where := extent(shown)), before=tally.before.get(one, ()), near=_near(seen, result, where),
         )  # fmt: skip
-        if look and not chance and around < WAYS_SECONDS:
-            began = time.monotonic()
+        if cause is not None and look and not again and not chance:
+            run.plan.seen.add(cause, record_of(found))
             found = replace(found, ways=_ways(run, found, (case, *reversed(drawn_cases), one.case)))
-            around += time.monotonic() - began
         if known.entries and not later:
             pinned = any(s in tally.pinned for s, _ in seen)
             found = replace(found, known=known.matching(record_of(found), pinned))
@@ -124,11 +125,15 @@ def _near(seen: Sequence[tuple[Drawn, Result]], least: Result, shows: Extent) ->
     return tuple(texts) if little and marginal.is_seldom(texts) else ()
 
 
-def comes_and_goes(run: ItemRun, case: Case, result: Result, tries: int = AGAIN) -> bool:
-    """Whether a finding comes and goes: it is unstable, or its case does not show it every time."""
+def comes_and_goes(run: ItemRun, case: Case, result: Result, tries: int, seconds: float = math.inf) -> bool:
+    """Whether a finding comes and goes: it is unstable, or its case does not show it every time. seconds: after which one that
+    takes long was tried often enough."""
     if result.verdict.status is Status.UNSTABLE or (result.aspect is Aspect.REPEAT and result.verdict.status is Status.ERROR):
         return True
-    for _ in range(tries):
+    deadline = time.monotonic() + seconds
+    for k in range(tries):
+        if k and time.monotonic() > deadline:
+            return False
         again = _again(run, case, result)
         if not again:  # it cannot be built by itself
             return False
@@ -233,20 +238,11 @@ def shrink(run: ItemRun, one: Drawn, result: Result, sizes: bool = True) -> tupl
 def record_of(f: Finding) -> Record:
     """The record of a finding."""
     made = record(f.item, f.result, notation.case_text(f.first), "", False, notation.case_text(f.case))
-    known = f.known.id if f.known is not None else ""
-    others = tuple(map(notation.case_text, f.others))
+    known, others = f.known.id if f.known is not None else "", tuple(map(notation.case_text, f.others))
     return replace(
-        made,
-        cause=f.cause,
-        count=f.count,
-        others=others,
-        also=f.also,
-        known=known,
-        by_chance=f.by_chance,
-        extent=f.extent,
-        ways=f.ways,
-        near=f.near,
-    )
+        made, cause=f.cause, count=f.count, others=others, also=f.also, known=known, by_chance=f.by_chance, extent=f.extent,
+        ways=f.ways, near=f.near,
+    )  # fmt: skip
 
 
 def may_report_now(part: Part, limit: TimeLimit, tally: ItemTally) -> bool:

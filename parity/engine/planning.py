@@ -22,7 +22,7 @@ from parity.devices.preflight import is_fast
 from parity.devices.setup import leaving_no_mode, refuse_modes, run_setup
 from parity.engine import suite
 from parity.engine.options import RunOptions
-from parity.engine.rounds import TimeLimit
+from parity.engine.rounds import Seen, TimeLimit
 from parity.engine.study import Study, study_of
 from parity.engine.suite import Item, RunProfile
 from parity.execution.execute import attribute
@@ -37,6 +37,7 @@ from parity.tolerance import Tables
 BASE_SECONDS = 20.0
 SECONDS_PER_ELEMENT = 2e-5  # ... and this per element of its operands, or of the largest result
 SECONDS_PER_TENSOR = 0.1  # ... and this per operand: optimizers of many parameters call a kernel for each, several times
+NOTHING_SEEN = Seen()
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class RunPlan:
     """What all items of a run share. profile: the sizes and numbers that `options.profile` names; power: the fraction of cases
     that are judged once more with errors put in; takes: the dtypes that the device accepted at the start; limit: of time, if
     the run has one; known: the file of known findings; later: whether a part of its own looks for the causes of what an item
-    found; study: what the run does otherwise, or notes besides."""
+    found; study: what the run does otherwise, or notes besides; seen: the causes that it has found."""
 
     device: Device
     cpu: Device
@@ -57,6 +58,7 @@ class RunPlan:
     known: Known | None = None
     later: bool = False
     study: Study = field(default_factory=Study)
+    seen: Seen = NOTHING_SEEN
 
     @property
     def left(self) -> float:
@@ -99,8 +101,8 @@ def check(items: Iterable[Item]) -> None:
                 raise UsageError(f"{catalog.place(row.name)} calls {path}, which is not there; {remedy}") from None
 
 
-def run_plan(options: RunOptions, power: float, left: float | None, later: bool = False) -> RunPlan:
-    """The RunPlan of this process. power, later: see `RunPlan`; left: seconds until the time is over."""
+def run_plan(options: RunOptions, power: float, left: float | None, later: bool = False, seen: Seen = NOTHING_SEEN) -> RunPlan:
+    """The RunPlan of this process. power, later, seen: see `RunPlan`; left: seconds until the time is over."""
     prepare(options.setup)
     device = resolve(options.device, load_faults(options.faults) if options.faults else ())
     tables = tolerance.load(device.name, known_ops={r.name for r in suite.rows("all")}, fast=is_fast(device))
@@ -111,4 +113,4 @@ def run_plan(options: RunOptions, power: float, left: float | None, later: bool 
         takes = frozenset(d for d in FACTS if device.takes(getattr(torch, d)))
     limit = None if left is None else TimeLimit(time.monotonic() + left)
     held = known_file.read(Path(options.known)) if options.known else None
-    return RunPlan(device, cpu, tables, profile, options, power, takes, limit, held, later, study_of(options.study))
+    return RunPlan(device, cpu, tables, profile, options, power, takes, limit, held, later, study_of(options.study), seen)

@@ -15,10 +15,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from parity.catalog import ROWS
+from parity.core.results import STRIDED_DESTINATION, UNSEARCHED, Cause, Record
 from parity.engine.suite import Item, RunProfile
+from parity.findings.causes import OPERATORS, weight
 
 PINNED, CAUSES = 0, -1  # parts of an item that are no rounds of exploration
 FIRST_ROUND = 0.25  # of the cases that the profile explores in an item
@@ -37,6 +41,8 @@ CUT = "the time was over before it began"  # why a part was skipped
 # they come first, so that nobody waits for one of them at the end, and before all those with a single item of half a minute or
 # more: a hang (linalg), or a kernel that is slow by itself (vision, kernels).
 LONG = ("attention", "linalg", "vision", "kernels", "special", "recurrent", "convolutions")
+CLOSELY = 3  # findings of one cause, of all items, that are looked at closely; one if it is plain, or an error in words
+PLAIN = "AR"  # the classes of these
 ROUND, AGAIN = " round ", " causes"  # in the ids of parts
 
 
@@ -132,3 +138,38 @@ class TimeLimit:
         if part.round in (PINNED, CAUSES):
             return part.round == CAUSES and self.left > 0
         return self.left > 0 and self.causes <= CAUSES_SHARE * (time.monotonic() - self.began)
+
+
+class Seen:
+    """The causes of what other items of a run found, in any process that has the same folder; none without one. Most findings
+    have the cause of another one (523 on an H100 have some 60), and need no close look: a line of a file for each that had one,
+    with the id of its cause and the class of its least case. What an item itself has found counts from the next one on."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._path = None if folder is None else folder / "causes"
+        self._found: dict[str, str] = {}  # id -> the classes of its findings
+
+    def read(self) -> bool:
+        """Take note of what all processes have found so far. Returns whether there is anything."""
+        self._found.clear()
+        with suppress(OSError):
+            for line in self._path.read_text(encoding="utf-8").splitlines() if self._path is not None else ():
+                id, _, letter = line.partition(" ")
+                self._found[id] = self._found.get(id, "") + letter
+        return bool(self._found)
+
+    def has(self, c: Cause) -> bool:
+        """Whether another finding of the cause would show nothing new."""
+        found = self._found.get(_kept_as(c), "")
+        return len(found) >= CLOSELY or not set(PLAIN).isdisjoint(found)
+
+    def add(self, c: Cause, r: Record) -> None:
+        """Let all processes know of a finding that was looked into. A full disk costs time, not the finding."""
+        if self._path is not None and UNSEARCHED not in c.properties:
+            with suppress(OSError), self._path.open("a", encoding="utf-8") as f:
+                f.write(f"{_kept_as(c)} {weight(r)}\n")
+
+
+def _kept_as(c: Cause) -> str:
+    """The id of a cause; those that write outside of strided destinations share it, because there is nothing else to find."""
+    return (replace(c, subject=OPERATORS) if c.properties == (STRIDED_DESTINATION,) else c).id

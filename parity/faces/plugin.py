@@ -239,14 +239,15 @@ def _done(config: pytest.Config) -> frozenset[str]:
 
 
 @functools.lru_cache(maxsize=4)
-def _plan(options: RunOptions, power: float, left: float | None, later: bool) -> Any:
+def _plan(options: RunOptions, power: float, left: float | None, later: bool, folder: Path | None) -> Any:
     """The RunPlan that all items of this process share; see `run_plan`."""
     gc.disable()  # what importing torch makes is no garbage: to look through it takes a tenth of a worker's start
     try:
         from parity.engine.planning import run_plan
+        from parity.engine.rounds import Seen
 
         importlib.import_module("parity.faces.checker")  # before the plan makes the collector leave alone what is loaded
-        return run_plan(options, power, left, later)
+        return run_plan(options, power, left, later, Seen(folder))
     finally:
         gc.enable()
 
@@ -287,18 +288,18 @@ def _made_plan(request: pytest.FixtureRequest) -> Any:
     from parity.engine import planning
 
     options = RunOptions.of_pytest(request.config.option)
+    folder = Path(d) if (d := getattr(request.config, "workerinput", {}).get("parity_rundir")) else None
     try:
         planning.check(i for i, _ in _items(request.session.items))
         deadline = request.config.stash.get(DEADLINE, None)
         left = None if deadline is None else deadline - time.monotonic()
         power = _sampled(request.session.items, options, not _done(request.config))
-        return _plan(options, power, left, _explains_later(request.config))
+        return _plan(options, power, left, _explains_later(request.config), folder)
     except ParityError as e:
-        folder = getattr(request.config, "workerinput", {}).get("parity_rundir")
-        if folder:  # a worker's own output is lost
+        if folder is not None:  # a worker's own output is lost
             from parity.faces.survival import UNABLE
 
-            (Path(folder) / f"{UNABLE}{e.exit_code}").write_text(str(e), encoding="utf-8")
+            (folder / f"{UNABLE}{e.exit_code}").write_text(str(e), encoding="utf-8")
         pytest.exit(str(e), returncode=e.exit_code)
 
 

@@ -9,11 +9,8 @@ itself cannot lose.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-
-import torch
 
 from parity.catalog.row import Row
 from parity.checks import deciding, inputs_unchanged, repeat
@@ -38,7 +35,7 @@ from parity.core.results import (
     Status,
 )
 from parity.devices.base import Device
-from parity.findings.causes import A_COPY, skeleton
+from parity.findings.causes import A_COPY, function_of, skeleton
 from parity.judging.rules import rule_of
 
 ATEN_LAZY = ("_conj", "_neg_view", "conj", "resolve_conj", "resolve_neg")
@@ -83,25 +80,13 @@ def cause_of(row: Row, case: Case, result: Result, device: Device, found: Outcom
 
 def unlocated(row: Row, result: Result, properties: tuple[str, ...] = (), function: str = "") -> Cause:
     """The cause of a finding that no operator explains, or with which nothing was tried."""
-    public = row.call if row.call.startswith("torch.") else function or _of_opinfo(row) or row.name
+    public = row.call if row.call.startswith("torch.") else function or function_of(row.name)
     if STRIDED_DESTINATION in properties:
         return Cause(public, "memory", (STRIDED_DESTINATION,))
     symptom = symptom_of(result)
     if symptom in ("values", "unstable", "law"):  # one fault shows in several of these ways
         symptom = "law" if rule_of(row).is_random else "values"
     return Cause(public, symptom, properties)
-
-
-def _of_opinfo(row: Row) -> str:
-    """The public function that torch's OpInfo has for a row, or ""."""
-    for entry in row.counts.opinfo:
-        names = entry.partition(":")[0].split(".")
-        try:
-            functools.reduce(getattr, names, torch)
-        except AttributeError:
-            continue
-        return ".".join(("torch", *names))
-    return ""
 
 
 def _explaining_flag(case: Case, aspect: Aspect, device: Device, again: Again) -> str:

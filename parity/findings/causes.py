@@ -1,11 +1,13 @@
 """The causes of a run: findings whose facts are equal, gathered, weighed and put in an order.
 
 `parity.findings.cause_search` finds the facts of each finding by experiment. Findings with equal facts have one cause, and one
-kernel is one cause whatever it is called by (`Cause.facts`). Errors with equal words are one, unless any operator may say them.
+kernel is one cause whatever it is called by (`Cause.facts`). Errors with equal words are one, unless any operator may say them,
+and so are the errors of one kernel: what it refuses is one check after another. What nobody looked into is no cause: it is
+kept by kernel, after the causes (`Gathered.searched`), but for errors whose words say all.
 Several operators have one cause if the deciding property is of a kind that they handle by one convention: operands on the CPU,
-empty operands, NaN and Inf, numbers near the ends of the range, destinations with gaps or of another dtype; and operators of
-elements if it is a layout, for which they share code. Where an operator gives wrong values without any deciding property, its
-findings with one belong to that cause.
+empty operands, NaN and Inf, numbers near the ends of the range, half types, destinations with gaps or of another dtype; and
+operators of elements if it is a layout, for which they share code. Where an operator gives wrong values without any deciding
+property, its findings with one belong to that cause.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from parity.catalog import entries
@@ -28,6 +31,7 @@ from parity.core.results import (
     CPU_OPERAND,
     EMPTY_OPERAND,
     EXTREME_VALUES,
+    HALF_TYPES,
     NARROW_INTEGERS,
     NON_FINITE,
     OTHER_DESTINATION,
@@ -42,10 +46,10 @@ from parity.findings.workaround import NAMED, best
 from parity.store.rows import Death, is_own
 
 OPERATORS = "several operators"
-SHARED = (CPU_OPERAND, EMPTY_OPERAND, EXTREME_VALUES, NON_FINITE, OTHER_DESTINATION, NARROW_INTEGERS)
+SHARED = (CPU_OPERAND, EMPTY_OPERAND, EXTREME_VALUES, NON_FINITE, OTHER_DESTINATION, NARROW_INTEGERS, HALF_TYPES)
+RESULTS = ("values", "metadata", "memory")  # symptoms of one fault of a kernel, if it is so however it is called
 SHARED_ENDINGS = (" operand", " destination")  # of layouts
 RARE_ASPECTS = (Aspect.DOUBLE, Aspect.TANGENT, Aspect.TRANSFER, Aspect.REFUSAL, Aspect.REPEAT)
-COMPARED_CAUSES = 200  # of one weight, the most frequent ones, are put in an order; the rest follow
 SELDOM = 10  # a pass that has less than one in so many of a cause's findings is not the one that is shown
 FAMILY = 3  # operators whose causes differ in nothing else are reported as one
 ORDINARY_VALUES = ("uniform", "normal", "between", "inside", "index", "unique", "sample", "conditioned", "symmetric", "any")
@@ -76,6 +80,11 @@ class Gathered:
     members: tuple[Cause, ...] = ()
 
     @property
+    def searched(self) -> bool:
+        """Whether it is a cause: not findings of one kernel that nobody looked into."""
+        return UNSEARCHED not in self.cause.properties
+
+    @property
     def ops(self) -> tuple[str, ...]:
         """The ops that show it, each once."""
         return tuple(dict.fromkeys([*(r.op for r in self.records), *(d.op for d in self.deaths)]))
@@ -98,12 +107,11 @@ class Gathered:
 
 
 def gather(records: Iterable[Record], deaths: Iterable[Death] = ()) -> tuple[Gathered, ...]:
-    """The causes of a run: by weight, and within a weight each next one as unlike those before it as possible (furthest point
-    first: Chen et al., Taming Compiler Fuzzers, PLDI 2013), so that a reader who stops early has met the most kinds."""
+    """The causes of a run: by weight, and within a weight those first that most ops show; what was not looked into is last."""
     by_cause: dict[Cause, list[Record]] = defaultdict(list)
     for r in records:
         if r.shrunk and r.counts:
-            by_cause[r.cause or Cause(_function(r.op), _symptom(r), (UNSEARCHED,))].append(r)
+            by_cause[r.cause or Cause(function_of(r.op), _symptom(r), (UNSEARCHED,))].append(r)
     causes = [_gathered(c, rs) for c, rs in _families(by_cause).items()]
     by_words: dict[str, list[Death]] = defaultdict(list)
     for d in deaths:
@@ -112,24 +120,67 @@ def gather(records: Iterable[Record], deaths: Iterable[Death] = ()) -> tuple[Gat
         cause = Cause(words, "dies")
         order = tuple(sorted(ds, key=lambda d: (not d.shrunk, len(d.least))))
         causes.append(Gathered(cause, min(map(_weight_of_death, ds)), (), order))
-    return tuple(c for w in WEIGHTS for c in _furthest_first([c for c in causes if c.weight == w]))
+    return tuple(
+        sorted(causes, key=lambda c: (not c.searched, [*WEIGHTS].index(c.weight), -len(c.ops), -len(c.records), c.cause.id))
+    )
+
+
+def _needed(c: Cause, records: Iterable[Record]) -> Cause:
+    """The cause with what all of its least cases hold: shrinking has left an operand on the CPU, or NaN and Inf, where nothing
+    shows without them."""
+    word = CPU_OPERAND if c.symptom.startswith("raises: ") else NON_FINITE if c.symptom == "values" else ""
+    held = bool(word) and not c.properties and all(_holds(r, word) for r in records)
+    return replace(c, properties=(word,)) if held else c
+
+
+def _holds(r: Record, word: str) -> bool:
+    with suppress(CaseError):  # of another version
+        specs = notation.parse(r.shrunk).operands()
+        rare = any(w.lstrip("-") in ("nan", "inf") for s in specs for _, w in s.values.specials)
+        return any(s.on_cpu for s in specs) if word == CPU_OPERAND else rare and not r.by_chance
+    return False
 
 
 def _families(by_cause: dict[Cause, list[Record]]) -> dict[Cause, list[Record]]:
     """The causes, joined where several kernels share a mechanism, or one kernel has several names, or equal words name it."""
-    by_cause = _by_id(by_cause)
+    # The words of an operator's own check say all, though nobody has looked into the error.
+    by_cause = {
+        replace(c, properties=()) if c.says_all and UNSEARCHED in c.properties else c: rs for c, rs in _by_id(by_cause).items()
+    }
+    wrong = Counter(c.kernel for c in by_cause if c.symptom in RESULTS and UNSEARCHED not in c.properties)
+    by_cause = {_needed(c, records) if wrong[c.kernel] <= 1 else c: records for c, records in by_cause.items()}
     facts = {c: _mechanism(c) for c in by_cause}
     kernels: dict[Cause, set[str]] = defaultdict(set)
     for c, shared in facts.items():
         kernels[shared].add(c.kernel)
-    wrong_anyway = {c.kernel: c for c in by_cause if c.symptom == "values" and not c.properties}
+    plain = [c for c in by_cause if c.symptom in RESULTS and not c.properties]
+    wrong_anyway = {c.kernel: c for c in sorted(plain, key=lambda c: RESULTS.index(c.symptom), reverse=True)}
+    unknown = {c.kernel: c for c in by_cause if UNSEARCHED in c.properties}  # kept by kernel
     joined: dict[Cause, list[Record]] = defaultdict(list)
     for c, records in by_cause.items():
-        shared = facts[c]
-        belongs = c.symptom == "values" and UNSEARCHED not in c.properties
-        whole = wrong_anyway.get(c.kernel, c) if belongs else c
-        joined[shared if whole is c and len(kernels[shared]) >= _least(shared) else whole] += records
-    return _by_id(joined)
+        same = unknown if UNSEARCHED in c.properties else wrong_anyway if c.symptom == "values" or c in plain else {}
+        whole = same.get(c.kernel, c)
+        joined[facts[c] if whole is c and len(kernels[facts[c]]) >= _least(facts[c]) else whole] += records
+    return _by_id(_errors_by_kernel(_by_id(joined)))
+
+
+def _errors_by_kernel(by_cause: Mapping[Cause, list[Record]]) -> dict[Cause, list[Record]]:
+    """The causes, with the errors of one kernel as one, and with them what else says one of their words."""
+    named = {c: {r.cause or Cause(function_of(r.op), c.symptom) for r in records} for c, records in by_cause.items()}
+    raising = (c for c in named if c.symptom.startswith("raises: ") and UNSEARCHED not in c.properties)
+    errors = {c: {x.kernel for x in named[c]} for c in raising}
+    messages = Counter(kernel for some in errors.values() for kernel in some)
+    of: dict[str, list[Cause]] = defaultdict(list)
+    for c, some in errors.items():
+        of[max(sorted(some), key=messages.__getitem__)].append(c)
+    joined = {c: records for c, records in by_cause.items() if c not in errors}
+    for kernel, alike in of.items():
+        subjects = sorted(x.subject for c in alike for x in named[c] if x.kernel == kernel)
+        words = {c.symptom.removeprefix("raises: ").partition(": ")[2] for c in alike}  # in whatever pass
+        often = max(alike, key=lambda c: len(by_cause[c]))
+        whole = often if len(words) == 1 else Cause(subjects[0], "raises")
+        joined[whole] = [r for c in alike for r in by_cause[c]]
+    return joined
 
 
 def _least(shared: Cause) -> int:
@@ -160,7 +211,7 @@ def _mechanism(c: Cause) -> Cause:
     """The facts of a cause without its subject, if others may share them; else the cause. What kernels of elements read or
     write wrongly by its strides is shared code; another kernel reads by its own."""
     symptom = "raises" if c.symptom.startswith("raises") else c.symptom
-    if c.subject == A_COPY or not c.properties:  # what goes wrong between the devices is no kernel's
+    if c.subject == A_COPY or c.properties in ((), (UNSEARCHED,)):  # what goes wrong between the devices is no kernel's
         return c
     if c.says_all and CPU_OPERAND not in c.properties:
         return c
@@ -183,7 +234,7 @@ def _is_elementwise(subject: str) -> bool:
 
 
 @functools.cache
-def _function(op: str) -> str:
+def function_of(op: str) -> str:
     """The public function or the operator of torch that an op calls; the op if it calls several, or is none of this
     parity's."""
     try:
@@ -199,7 +250,7 @@ def death_words(d: Death) -> str:
     m = re.match(r"(the device computes nothing any more) after (?:looking for the cause of )?(\w+ in \w+: .*)", d.signal)
     words = f"{m[1]}: {skeleton(m[2].partition(': ')[2])}" if m else skeleton(d.signal)
     says_nothing = d.how == "hang" or " " not in words or "CUDA error" in words or bool(m and ANYBODYS.search(m[2]))
-    return f"{d.how}: {words} in {Cause(_function(d.op), 'dies').kernel}" if says_nothing else f"{d.how}: {words}"
+    return f"{d.how}: {words} in {Cause(function_of(d.op), 'dies').kernel}" if says_nothing else f"{d.how}: {words}"
 
 
 def _symptom(r: Record) -> str:
@@ -297,30 +348,6 @@ def _is_ordinary(case: Case, r: Record) -> bool:
     numbers &= r.aspect != Aspect.INPLACE or len({s.dtype for s in specs}) <= 1
     usual = case.dtype not in HALF and not case.dtype.startswith("complex") and case.numel <= USUAL_SIZE
     return plain and numbers and usual and r.aspect in (Aspect.FORWARD, Aspect.BACKWARD, Aspect.INPLACE)
-
-
-def _tokens(c: Gathered) -> frozenset[str]:
-    return frozenset((c.cause.subject, c.cause.symptom, *c.cause.properties, *(f"in {op}" for op in c.ops)))
-
-
-def _distance(a: Gathered, b: Gathered) -> float:
-    """1 minus the Jaccard similarity of the facts."""
-    one, other = _tokens(a), _tokens(b)
-    return 1.0 - len(one & other) / len(one | other)
-
-
-def _furthest_first(causes: list[Gathered]) -> list[Gathered]:
-    left = sorted(causes, key=lambda c: (-len(c.ops), -len(c.records), c.cause.id))
-    order, rest = left[:1], left[COMPARED_CAUSES:]
-    left = left[1:COMPARED_CAUSES]
-    nearest = [_distance(c, order[0]) for c in left] if order else []
-    while left:
-        k = max(range(len(left)), key=lambda i: (round(nearest[i], 6), -i))
-        taken = left.pop(k)
-        nearest.pop(k)
-        order.append(taken)
-        nearest = [min(n, _distance(c, taken)) for n, c in zip(nearest, left)]
-    return [*order, *rest]
 
 
 def skeleton(message: str) -> str:

@@ -282,7 +282,8 @@ class Entry:
         rare values are needed is chance; the extent says at which it was seen."""
         if self.cause is None or UNSEARCHED in c.properties:
             return False
-        for m in (self.cause, *self.members):
+        wordless = bool(self.members) and self.cause.symptom == "raises" and not self.cause.properties  # several messages
+        for m in self.members if wordless else (self.cause, *self.members):
             if m.says_all and m.symptom == c.symptom:  # of whatever function
                 return True
             like = m.kernel == c.kernel and m.symptom in (c.symptom, c.symptom.partition(": ")[0])

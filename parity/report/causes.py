@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from textwrap import shorten
 
-from parity.core.results import EXTREME_VALUES, NARROW_INTEGERS, NON_FINITE, SYMPTOMS, Cause, Record
+from parity.core.results import EXTREME_VALUES, HALF_TYPES, NARROW_INTEGERS, NON_FINITE, SYMPTOMS, Cause, Record
 from parity.core.status import Conclusion
 from parity.findings.causes import OPERATORS, WEIGHTS, Gathered
 from parity.findings.standing import Mark
@@ -17,8 +16,15 @@ from parity.report.run_answers import CauseRow, Causes, Died, Finding, RunInfo
 from parity.report.words import called_in, listed, plural, reproduced, script_line
 from parity.store.rows import Header
 
+UNKNOWN = "?"
+UNKNOWN_WORDS = "not looked into, because the run was cut or shrinking was skipped: findings by operator, plain calls first"
 COMMENT = 65_536  # most characters of a comment on GitHub
-OF_NUMBERS = (EXTREME_VALUES, NON_FINITE, NARROW_INTEGERS)  # properties by which unlike faults are reported together
+OF_NUMBERS = (
+    EXTREME_VALUES,
+    NON_FINITE,
+    NARROW_INTEGERS,
+    HALF_TYPES,
+)  # properties by which unlike faults are reported together
 REASON = 110  # most characters of a reason
 NONE: Mapping[str, Mark] = {}
 LINE = 230  # most characters of a line that is printed while a run goes on
@@ -52,10 +58,22 @@ def as_drawn(r: Record) -> str:
     return shorten(said, LINE, placeholder=" ...")
 
 
-def counts_line(causes: Sequence[Gathered]) -> str:
-    """How many causes there are of each weight."""
-    per = Counter(c.weight for c in causes)
-    return ", ".join(f"{w} {per[w]}" for w in WEIGHTS if per[w])
+def by_weight(causes: Sequence[Gathered]) -> list[tuple[str, str, list[Gathered]]]:
+    """The parts of a list of causes: (letter, what it stands for, those of it); last what was not looked into."""
+    letters = [c.weight if c.searched else UNKNOWN for c in causes]
+    words = {**WEIGHTS, UNKNOWN: UNKNOWN_WORDS}
+    return [(x, words[x], [c for c, y in zip(causes, letters) if x == y]) for x in words if x in letters]
+
+
+def count_text(causes: Sequence[Gathered], of: str = "", form: str = "{} ({})") -> str:
+    """How many causes there are, and of each weight, then how many operators have findings that were not looked into. of: what
+    they are the causes of."""
+    counts = {letter: len(some) for letter, _, some in by_weight(causes)}
+    unknown = counts.pop(UNKNOWN, 0)
+    said = form.format(plural(sum(counts.values()), "cause"), ", ".join(f"{w} {n}" for w, n in counts.items()))
+    rest = f"{plural(unknown, 'operator')} not looked into"
+    said += f" of {of}" if of else ""
+    return (f"{said}, and {rest}" if unknown else said) if counts else f"{rest}: {of}" if of else rest
 
 
 def lines(causes: Sequence[Gathered], room: int, header: Header, columns: int | None = None) -> list[str]:
@@ -63,7 +81,7 @@ def lines(causes: Sequence[Gathered], room: int, header: Header, columns: int | 
     full. columns: of the screen, None for a file."""
 
     def on_screen(texts: Sequence[list[str]]) -> list[str]:
-        text = _by_weight([*zip(causes, texts)])
+        text = _by_weight(causes, texts)
         return [part for line in text for part in (fitted(line, columns) if columns else [line])]
 
     texts = [short(c) for c in causes[: max(room, 0)]]
@@ -79,11 +97,10 @@ def lines(causes: Sequence[Gathered], room: int, header: Header, columns: int | 
     return on_screen(texts)
 
 
-def _by_weight(texts: Sequence[tuple[Gathered, list[str]]]) -> list[str]:
-    made: list[str] = []
-    for w, words in WEIGHTS.items():
-        of_weight = [line for c, text in texts if c.weight == w for line in text]
-        made += [f"{w}: {words}", *of_weight] if of_weight else []
+def _by_weight(causes: Sequence[Gathered], texts: Sequence[list[str]]) -> list[str]:
+    made, rest = list[str](), iter(texts)
+    for letter, words, some in by_weight(causes[: len(texts)]):
+        made += [f"{letter}: {words}", *(line for _ in some for line in next(rest))]
     return made
 
 
@@ -128,17 +145,16 @@ def render(
     """All causes in full, with the verdict last. conclusion: what they say of the device (`verdict.of_causes`); members: list
     every finding, too; caveats: what a reader must know before (`report.caveats`); known: those that are, by id."""
     text = list(caveats)
-    for w, words in WEIGHTS.items():
-        of_weight = [c for c in causes if c.weight == w]
-        text += [f"{w}: {words}"] if of_weight else []
-        for c in of_weight:
-            first, *rest = full(c, header)
+    for letter, words, some in by_weight(causes):
+        text.append(f"{letter}: {words}")
+        for c in some:
+            first, *rest = full(c, header) if c.searched else medium(c, header)
             mark = [f"    {mark_text(known[c.cause.id])}"] if c.cause.id in known else []
             text += [first, *mark, *rest, *(_members(c) if members else ())]
     accepted = sum(c.cause.id in known and known[c.cause.id].whole for c in causes)
     but = f", {accepted} of them known" if accepted else ""
     why = ", but the run was asked to fail: see above" if conclusion is Conclusion.FAIL else ""
-    said = f"{plural(len(causes), 'cause')}: {counts_line(causes)}{but}" if causes else f"no finding{why}"
+    said = f"{count_text(causes, form='{}: {}')}{but}" if causes else f"no finding{why}"
     return "\n".join([*text, last_line(conclusion, said)])
 
 
@@ -180,8 +196,7 @@ def as_markdown(
     conclusion, known: as in `render`; excluded: what the run does not speak of."""
     f = header.fingerprint
     device = f"{f.device} ({f.device_name})" if f.device_name else f.device
-    text = f"**parity on {inert(device)}**, torch {inert(f.torch)}: {plural(len(causes), 'cause')}"
-    text += f" ({counts_line(causes)})\n" if causes else "\n"
+    text = f"**parity on {inert(device)}**, torch {inert(f.torch)}: {count_text(causes) if causes else '0 causes'}\n"
     text += "".join(f"\n> {inert(shortened(c, REASON * 4))}\n" for c in caveats)
     text += "\nEverything that counts agrees.\n" if conclusion is Conclusion.PASS and not causes else ""
     text += "\nNot part of this verdict:\n\n" if excluded else ""
@@ -189,14 +204,15 @@ def as_markdown(
     for k, c in enumerate(causes):
         kinds = plural(len(c.records), "kind") if c.records else plural(len(c.deaths), "death")
         where = f"{kinds} in {listed(c.ops, 120)} ({listed(c.dtypes, 60)})"
-        part = f"\n- **{c.weight}** `{c.cause.id}` {inert(sentence(c.cause))}; {inert(where)}\n  {code(c.case)}\n"
+        letter = c.weight if c.searched else UNKNOWN
+        part = f"\n- **{letter}** `{c.cause.id}` {inert(sentence(c.cause))}; {inert(where)}\n  {code(c.case)}\n"
         part += f"  workaround: {inert(c.workaround)}\n" if c.workaround else ""
         part += f"  {inert(shortened(mark_text(known[c.cause.id]), REASON * 4))}\n" if c.cause.id in known else ""
         if len(text) + len(part) > COMMENT - 200:
             text += f"\n... and {plural(len(causes) - k, 'more cause')}: `parity report RUN`\n"
             break
         text += part
-    weights = "; ".join(f"{w}: {words}" for w, words in WEIGHTS.items() if any(c.weight == w for c in causes))
+    weights = "; ".join(f"{letter}: {words}" for letter, words, _ in by_weight(causes))
     return text + (f"\n<sub>{weights}</sub>\n" if weights else "")
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from parity.findings.causes import Gathered, gather
 from parity.findings.standing import known_of, new_of
 from parity.report import caveats
-from parity.report.causes import counts_line, sentence, shortened
+from parity.report.causes import count_text, sentence, shortened
 from parity.report.gaps import dropped
 from parity.report.words import listed, plural, reproduced
 from parity.store.rows import Header, Run
@@ -32,7 +32,7 @@ def render(run: Run) -> str:
     if len(shown) < len(causes):
         rest = causes[len(shown) :]
         title = f"parity: {plural(len(rest), 'more cause')}"
-        lines.append(command("warning", title, f"{counts_line(rest)}: parity report RUN shows all {len(causes)}"))
+        lines.append(command("warning", title, f"{count_text(rest)}: parity report RUN shows all {len(causes)}"))
     if not lines:
         device, near = run.header.fingerprint.device, len(dropped(run.records))
         but = f"; {plural(near, 'finding')} near the budget was not reproduced in a fresh process" if near else ""

@@ -25,11 +25,11 @@ from parity.core.dtypes import DEFAULT
 from parity.core.errors import CaseError
 from parity.core.probes import BLIND, ERRORS, SEEN
 from parity.core.results import BY_SEVERITY, COMPARED, Json, Measure, Record, Status
-from parity.findings.causes import WEIGHTS, Gathered, gather
+from parity.findings.causes import Gathered, gather
 from parity.findings.standing import marks
 from parity.findings.verdict import compared, of_causes, poorly_judged
 from parity.report import caveats, gaps, matrix, power, summary, svg, trends
-from parity.report.causes import counts_line, mark_text, sentence
+from parity.report.causes import by_weight, count_text, mark_text, sentence
 from parity.report.short_script import minimal
 from parity.report.words import clock, listed, plural, reproduced
 from parity.store.features import ASPECT, Coverage
@@ -86,11 +86,10 @@ def _of_causes(run: Run, causes: Sequence[Gathered], name: str) -> Json:
     details, shown = _Details(run.header, _pictured(run.records)), causes[:CAUSES]
     known = marks(run, shown)
     described = {id(c): _cause(c, details, name) | {"known": mark_text(known.get(c.cause.id))} for c in shown}
-    by_weight = {w: [described[id(c)] for c in shown if c.weight == w] for w in WEIGHTS}
     return {
         "causes": causes,
         "unshown": len(causes) - len(shown),
-        "weights": [{"letter": w, "words": WEIGHTS[w], "causes": some} for w, some in by_weight.items() if some],
+        "weights": [{"letter": x, "words": w, "causes": [described[id(c)] for c in some]} for x, w, some in by_weight(shown)],
         "scale": [(svg.level_class(x), picture.between(k)) for k, x in enumerate(picture.LETTERS)],
     }
 
@@ -111,7 +110,7 @@ def _of_matrix(items: Sequence[ItemRow], deaths: Sequence[Death]) -> Json:
 
 def _headline(run: Run, causes: Sequence[Gathered]) -> str:
     if causes:
-        return f"{plural(len(causes), 'cause')} ({counts_line(causes)})"
+        return count_text(causes)
     if not any(map(compared, run.items)):
         return "Nothing was compared"
     said = "; ".join(run.end.failed if run.end is not None else ()) or summary.agreed(run.records)

@@ -15,17 +15,15 @@ from parity.checks.metadata import PROBLEM
 from parity.core import notation
 from parity.core.errors import CaseError
 from parity.core.results import Fingerprint, Record, Status
-from parity.findings.causes import OPERATORS, Gathered
+from parity.findings.causes import Gathered
 from parity.judging.rules import rule_of
 from parity.report.causes import code, inert, sentence
 from parity.report.short_script import minimal
 from parity.report.words import listed, plural, reproduced
 from parity.store.rows import Death, Header
-from parity.zoo.subjects import load
 
 SECONDS = 120
 LONGEST = 6000  # most characters of an output
-LIKE = 3  # most public reports that are named
 TRIED = 3  # findings of a cause whose scripts are run until one shows the difference
 SAME = "it prints the same on both sides, so the difference is elsewhere (in memory outside the result) or was not there:"
 ONCE = "It was seen once, and not reproduced: neither in fresh processes nor after the cases before it."
@@ -57,11 +55,6 @@ def render(c: Gathered, header: Header, run: RunScript) -> str:
     parts += [f"Workaround: {inert(c.workaround)}."] if c.workaround else []
     if c.records and not any(r.shows_alone for r in c.records):
         parts.append(ONCE if c.records[0].status == Status.NOT_REPRODUCED else LATER)
-    if like := public(c):
-        parts.append(
-            "Public reports of the same operators, which may be of something else:\n"
-            + "\n".join(f"- {source} ({title})" for source, title in like)
-        )
     return "\n\n".join([*parts, "### Versions", _versions(f)]) + "\n"
 
 
@@ -151,19 +144,6 @@ def _run(text: str, header: Header, run: RunScript) -> tuple[str, str]:
         return f"{here}, {SAME}", output
     ended = "" if done.code == 0 else f" It ended with {done.code}."
     return f"{here}, it prints:{ended}", output
-
-
-def public(c: Gathered) -> list[tuple[str, str]]:
-    """(address, title) of publicly reported bugs in the same operator, from the zoo."""
-    several = c.cause.subject == OPERATORS
-    names = {_bare(op) for op in c.ops} if several else {_bare(c.cause.subject.removeprefix("aten::"))}
-    like = [s.fault for s in load() if names & {_bare(op) for op in s.fault.ops}]
-    return [(f.source, f.title) for f in like if f.source][:LIKE]
-
-
-def _bare(name: str) -> str:
-    """An operator without its overload, or a public function without its module; without an in-place underscore."""
-    return (name.rpartition(".")[2] if name.startswith("torch.") else name.partition(".")[0]).strip("_")
 
 
 def _versions(f: Fingerprint) -> str:

@@ -218,7 +218,7 @@ def _findings(t: SummaryData, deaths: Sequence[Death], room: int, width: int | N
     kinds_text = f"{plural(len(found), 'kind')} of findings{where}" if found else ""
     died = plural(len(deaths), "death") + " of the process" if deaths else ""
     of = " and ".join(x for x in (kinds_text, died) if x)
-    head = f"{plural(len(gathered), 'cause')} ({causes_text.counts_line(gathered)}) of {of}"
+    head = causes_text.count_text(gathered, of)
     first = fitted(head, width) if width else [head]
     return [*first, *causes_text.lines(gathered, room - 2 - len(first), t.header, width), ""]
 

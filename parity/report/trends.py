@@ -121,6 +121,7 @@ def _change(old: Gathered | None, new: Gathered | None) -> CauseChange:
 
 
 def _counts(before: Run, after: Run, old: Sequence[Gathered], new: Sequence[Gathered]) -> Iterator[Count]:
+    old, new = ([c for c in some if c.searched] for some in (old, new))
     yield Count("causes", len(old), len(new), 1)
     for w in WEIGHTS:
         yield Count(f"causes of weight {w}", sum(c.weight == w for c in old), sum(c.weight == w for c in new), 1)

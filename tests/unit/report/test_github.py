@@ -54,7 +54,7 @@ def test_there_are_ten_at_most_and_the_last_counts_the_rest() -> None:
     records = [replace(whole.records[0], cause=c) for c in causes]
     made = lines(replace(whole, records=tuple(records), deaths=()))
     assert len(made) == 10
-    assert made[-1] == ("warning", "parity: 11 more causes", "A 11: parity report RUN shows all 20")
+    assert made[-1] == ("warning", "parity: 11 more causes", "11 causes (A 11): parity report RUN shows all 20")
     words = replace(whole.records[0], status="error", cause=Cause("aten::tan", "raises: no"))
     made = lines(replace(whole, records=(words, records[0]), deaths=()))
     assert [kind for kind, _, _ in made] == ["error", "warning"]

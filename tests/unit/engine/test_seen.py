@@ -1,0 +1,87 @@
+"""What a run does not look into again, because it knows the cause."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from parity import tolerance
+from parity.core.results import STRIDED_DESTINATION, UNSEARCHED, Cause, Record
+from parity.devices import Call, Fault, resolve
+from parity.engine import findings, suite
+from parity.engine.examine import examine
+from parity.engine.journal import NoJournal
+from parity.engine.options import RunOptions
+from parity.engine.planning import RunPlan
+from parity.engine.rounds import CLOSELY, Seen
+
+EXP = Cause("aten::exp", "values")
+
+
+def found(case: str, op: str = "exp") -> Record:
+    return Record(case, op, "float32", "forward", "wrong", shrunk=case)
+
+
+def test_a_cause_is_known_to_all_processes_from_its_first_plain_case_on(tmp_path: Path) -> None:
+    """From the third on where none is plain; not in the item that found it, and never what nobody looked into."""
+    one, other = Seen(tmp_path), Seen(tmp_path)
+    one.add(replace(EXP, properties=(UNSEARCHED,)), found("exp(float32[2])"))
+    for k in range(CLOSELY):
+        other.read()
+        assert not other.has(EXP)
+        one.add(EXP, found(f'exp(float32[{k}].at(0, "nan"))'))
+    assert not other.has(EXP)
+    other.read()
+    assert other.has(EXP)
+    plain = Cause("torch.exp", "values", ("half types",))
+    one.add(plain, found("exp(float32[2])"))
+    other.read()
+    assert other.has(plain)
+    assert not other.has(Cause("aten::cos", "values"))
+
+
+def test_writes_beside_strided_destinations_are_one(tmp_path: Path) -> None:
+    """Whichever operator they are of."""
+    seen = Seen(tmp_path)
+    for op in ("sort", "mode", "topk"):
+        seen.add(Cause(f"aten::{op}", "memory", (STRIDED_DESTINATION,)), found(f'{op}(float32[2]).into("columns")', op))
+    seen.read()
+    assert seen.has(Cause("aten::pdist", "memory", (STRIDED_DESTINATION,)))
+    assert not seen.has(Cause("aten::pdist", "memory"))
+
+
+def test_without_a_folder_or_with_a_full_disk_nothing_is_known(tmp_path: Path) -> None:
+    """It costs time, not the finding."""
+    for seen in (Seen(), Seen(tmp_path / "gone")):
+        seen.add(EXP, found("exp(float32[2])"))
+        assert not seen.read()
+        assert not seen.has(EXP)
+
+
+@pytest.mark.parametrize("knows", [True, False])
+def test_a_finding_of_a_cause_that_is_known_is_not_shrunk(knows: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its size: it only loses what it does not need. Another cause of the op is looked at closely."""
+
+    def wrong(call: Call) -> Any:
+        if call.args[0].dtype.itemsize == 8:
+            raise RuntimeError("no kernel for eight bytes")
+        return call.run() * 1.5
+
+    shrunk = list[str]()
+    whole = findings.shrink
+
+    def noted(run: Any, *more: Any) -> Any:
+        shrunk.extend([run.item.dtype] if more[2] else [])
+        return whole(run, *more)
+
+    monkeypatch.setattr(findings, "shrink", noted)
+    options = RunOptions(examples=2, power=0)
+    plan = RunPlan(resolve("sim", (Fault("exp", ("exp",), wrong),)), resolve("cpu"), tolerance.load("sim"),
+                   suite.profile("quick"), options, seen=Seen(tmp_path if knows else None))  # fmt: skip
+    made = {i.dtype: examine(i, plan, NoJournal()) for i in suite.select(("exp",), dtypes=("int16", "int32", "complex64"))}
+    assert all(m.findings for m in made.values())
+    assert set(shrunk) == ({"int16", "complex64"} if knows else set(made))
+    assert {f.cause.symptom.partition(":")[0] for f in made["int32"].findings if f.cause is not None} == {"values"}
