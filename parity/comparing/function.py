@@ -45,7 +45,7 @@ from parity.comparing.subject import (
 )
 from parity.comparing.tensors import parts
 from parity.comparing.truth import FunctionTruth, seeded
-from parity.comparing.verdicts import ROW, Verdicts, bare, described, in_one_dtype, judged, settled, verdicts
+from parity.comparing.verdicts import ROW, Verdicts, bare, described, in_one_dtype, is_far_outside, judged, settled, verdicts
 from parity.comparing.watch import PlacementWatch, command, other_way, read_before
 from parity.core import compiler, state
 from parity.core.errors import NothingCompared, ParityError, UsageError
@@ -190,7 +190,7 @@ def _judged(q: Request, s: Subject, device: Device, notes: Notes, seen: Seen | N
         raise NothingCompared(f"{title}: {_nothing(here.run)}; return what is to be compared")
     if truth.refused:
         notes.say(f"judged against the reference: it does not run in float64 ({truth.refused})")
-    if cotangents := here.cotangents:
+    if (cotangents := here.cotangents) and not any(is_far_outside(v) for n, v in judgements if not n.startswith("grad[")):
         jumped = at_kinks(judgements, bench, s, device, cotangents, (results, ours))
         judgements = tuple((n, jumped.verdicts.get(n, v)) for n, v in judgements)
         ours |= jumped.ours

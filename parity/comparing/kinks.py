@@ -252,9 +252,7 @@ def is_far(v: Verdict, device: Tensor | None, cpu: Tensor | None) -> bool:
     """Whether a gradient is farther from the CPU's than roundings of its steps usually bring it."""
     if device is None or cpu is None or not (known(device) and known(cpu) and cpu.numel()):
         return False
-    if (d := farthest(device, cpu)) is None:
-        return False
-    if v.measure is not None and v.measure.screen == MOVED_RUNS:
+    if (d := farthest(device, cpu)) is None or (v.measure is not None and v.measure.screen == MOVED_RUNS):
         return False  # roundings turn arguments at kinks in these runs too, and explain the distance without the truth
     if not (cpu.is_floating_point() or cpu.is_complex()):
         return v.status.differs
@@ -275,18 +273,18 @@ def _turned(
     if not any(there[k].elsewhere(here.seen[k]) is not None for k in there):
         return None
     truth = _Arguments(s, True, (), _named(here.seen), most=bench.whole)
-    found = []
+    found: dict[str, Argument] = {}
     for key, a in there.items():
         names = [n for n in _named({key: a}) if truth.truth(n) is not None]
         wide = truth.seen or {}
         if truth.refused or key not in wide or len(names) < len(a.values):
             continue
-        if a.elsewhere(here.seen[key]) is None and a.elsewhere(wide[key]) is None:
-            continue
-        judged = verdicts(replace(bench, oracle=truth, limits=None), _named({key: a}), _named({key: here.seen[key]}), Notes())
-        if all(v.status is Status.AGREE for _, v in judged):
-            found.append(key)
-    return found, here.seen, there, truth.seen or {}
+        if a.elsewhere(here.seen[key]) is not None or a.elsewhere(wide[key]) is not None:
+            found[key] = a
+    asked = replace(bench, oracle=truth, limits=None)
+    judged = dict(verdicts(asked, _named(found), _named({k: here.seen[k] for k in found}), Notes()))
+    right = [k for k, a in found.items() if all(judged[n].status is Status.AGREE for n in _named({k: a}))]
+    return right, here.seen, there, truth.seen or {}
 
 
 def noted(s: Subject) -> Kinks:

@@ -196,15 +196,15 @@ def by_movement(
     }
 
 
-def moves_by(got: Tensor, cpu: Tensor, moved: Sequence[Tensor]) -> float:
+def moves_by(got: Tensor, cpu: Tensor, moved: Sequence[Tensor], sums: float = SUM_ULP) -> float:
     """How far a result is from the CPU's, at most, in units of what the moved runs explain: for each element the roundings of
     an operator, `OWN_MOVEMENT` times its own movement, and `NEAR_MOVEMENT` times the usual one of its neighbours. Infinite for
-    what cannot be decided."""
+    what cannot be decided. sums: as `_allowed` has it."""
     if not _can_be_decided(got, cpu, moved):
         return math.inf
     movement = _movement(cpu, moved)
     usual = _usual(movement) * NEAR_MOVEMENT
-    return _largest(*_allowed(got, cpu, more=movement.mul_(OWN_MOVEMENT).add_(usual)))
+    return _largest(*_allowed(got, cpu, more=movement.mul_(OWN_MOVEMENT).add_(usual), sums=sums))
 
 
 def allowed_at(got: Tensor, cpu: Tensor, moved: Sequence[Tensor], index: tuple[int, ...]) -> float:
@@ -217,13 +217,9 @@ def allowed_at(got: Tensor, cpu: Tensor, moved: Sequence[Tensor], index: tuple[i
 def moves_by_place(got: Tensor, cpu: Tensor, moved: Sequence[Tensor]) -> float:
     """`moves_by` for a result of many operators: its neighbours are those of its row and of its column, if there are enough
     (the gradient of a weight is a sum of products of a factor of each), and no element is granted a rounding of the largest."""
-    if not _can_be_decided(got, cpu, moved):
-        return math.inf
     together = _neighbours(cpu.shape)
-    if cpu.is_complex() or not together:
-        movement = _movement(cpu, moved)
-        usual = _usual(movement) * NEAR_MOVEMENT
-        return _largest(*_allowed(got, cpu, more=movement.mul_(OWN_MOVEMENT).add_(usual), sums=0.0))
+    if cpu.is_complex() or not together or not _can_be_decided(got, cpu, moved):
+        return moves_by(got, cpu, moved, sums=0.0)
     few = max(1, CACHED // together)  # rows at a time
     rows = [torch.split(t.reshape(-1, together), few) for t in (got, cpu, *moved)]
     off = _by_rows(rows, None)

@@ -23,12 +23,12 @@ from parity.core.observer import Operators
 from parity.core.results import Raised
 from parity.execution import execute as ex
 from parity.oracle.float64 import widen
-from parity.oracle.limited_range import Limited, Range, range_of
+from parity.oracle.limited_range import ADDS, Limited, Range, range_of
 from parity.oracle.oracle import SAMPLES
 from parity.oracle.protocol import Oracle
 from parity.oracle.rounding import Rounding
 from parity.oracle.roundoffs import extremes, perturbed, unit_roundoff
-from parity.oracle.sensitivity import Changes, Movements, least_of
+from parity.oracle.sensitivity import PERTURBATIONS, Changes, Movements, least_of
 from parity.oracle.step_dtypes import Recorded, Steps, finfo_recorded, finfo_replayed, in_double, with_autocast
 from parity.oracle.yardstick import BETWEEN_KERNELS, COARSE, STANDARD
 
@@ -62,9 +62,6 @@ class FunctionTruth(Oracle):
         self._meter = meter or Meter(s.name)
         self.refused = ""
         self._as_given = False  # whether inputs are not moved
-
-    def _all(self, put: Put, fed: Sequence[Tensor]) -> dict[str, Tensor]:
-        return self._run(put, fed)[0]
 
     def _run(self, put: Put, fed: Sequence[Tensor]) -> tuple[dict[str, Tensor], Tensor | None]:
         """All results of a run, and where it left the CPU's random numbers if it draws some."""
@@ -181,9 +178,9 @@ class FunctionTruth(Oracle):
         taken = self._by()
         return max(1, ALL - (taken.count - len(taken.changes.get(name, ()))))
 
-    def amplified(self, name: str, u: float, between: float, times: float) -> Tensor | None:
-        """The largest change if every step is moved by `times` roundoffs."""
-        return self._by(times).moved.get(name)
+    def amplified(self, name: str, u: float, between: float, times: float, most: int = 0) -> Tensor | None:
+        """As `Oracle` has it. most: for a large function, or one of sums of products, which move in proportion."""
+        return self._by(times, most if self._large or self._own.dtypes.keys() <= ADDS else 0).moved.get(name)
 
     def changes(self, name: str, u: float, between: float) -> Changes | None:
         """How the result moved in each sample, 0 in those that are not taken."""
@@ -214,17 +211,25 @@ class FunctionTruth(Oracle):
 
     def take_more_samples(self, most: int = ALL, far: bool = False) -> bool:
         """Take more samples from now on, up to all: to `most` only in a large function whose result is far outside."""
-        kernels = sum(map(len, self._own.dtypes.values()))
-        large = kernels > FEW_KERNELS or sum(t.numel() for _, t in self._s.tensors) > FEW_ELEMENTS
-        more = [n for n in SAMPLES if self._samples < n <= (most if far and large else ALL)]
+        most = PERTURBATIONS if self.spared else most if far and self._large else ALL
+        more = [n for n in SAMPLES if self._samples < n <= most]
         self._samples = more[0] if more else self._samples
         return bool(more)
 
-    def _by(self, times: float = 1.0) -> _Samples:
-        """The samples with so many roundoffs; those that were taken before are kept."""
-        taken = self._effects.setdefault(times, _Samples())
-        while taken.count < self._samples:
-            with self._meter.run("a run in float64", self._samples - taken.count - 1, HINT):
+    @functools.cached_property
+    def _large(self) -> bool:
+        kernels = sum(map(len, self._own.dtypes.values()))
+        return kernels > FEW_KERNELS or sum(t.numel() for _, t in self._s.tensors) > FEW_ELEMENTS
+
+    def spare(self) -> None:
+        """Take no more samples than `PERTURBATIONS` of a large function from now on, whose verdict is known."""
+        self.spared = self._large and self._samples < ALL
+
+    def _by(self, times: float = 1.0, most: int = 0) -> _Samples:
+        """The samples with so many roundoffs, at most so many of them; those that were taken before are kept."""
+        taken, wanted = self._effects.setdefault(times, _Samples()), min(self._samples, most or ALL)
+        while taken.count < wanted:
+            with self._meter.run("a run in float64", wanted - taken.count - 1, HINT):
                 ran = self._take_one(taken, taken.count, times)
                 if not (ran or taken.count or self._as_given) and not self._finds_inputs(taken, times):
                     self._as_given = True  # a model may check that it is given what it knows already
@@ -256,7 +261,7 @@ class FunctionTruth(Oracle):
             mode.hold(wide, unit_roundoff(dtype))
             return wide
 
-        run = self._all if self.refused else self._in_double
+        run = (lambda put, fed: self._run(put, fed)[0]) if self.refused else self._in_double
         step = functools.partial(Steps(self._own.dtypes).rounding, u, times, 1 / BETWEEN_KERNELS)
         least = least_of(FACTS["float32"])
         mode = Rounding(factor * u, k, u, inside_least=least, steps=None if self.refused else step)

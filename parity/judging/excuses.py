@@ -174,9 +174,9 @@ def _range(builder: _ExcuseBuilder, bench: Bench, b: Budget, truth: Tensor, name
     inside, between = ranges(bench, f, pass_)
     over = bench.oracle.limited(name, inside.above, between.above)
     below = [bench.oracle.limited(name, inside.below, between.below)]
-    below += [bench.oracle.limited(name, inside.upward, between.upward)] if inside.grid or between.grid else []
     flushed = not (inside.grid or between.grid)
-    if below[0] is not None:
+    if below[0] is not None:  # else no number is so small, and none is rounded up either
+        below += [] if flushed else [bench.oracle.limited(name, inside.upward, between.upward)]
         below += [bench.oracle.limited(name, inside.some(n), between.some(n)) for n in range(1, DRAWS + 1)]
     if over is not None and over.shape == truth.shape:
         lost = _moved(truth, over, f) > OFF * b.total

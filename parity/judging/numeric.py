@@ -24,7 +24,7 @@ from parity.judging.excuses import Excuses, excuses
 from parity.judging.limits import Limits
 from parity.judging.measures import allowed_ratio, facts_of, measure, parts, same_bits, same_values
 from parity.judging.promises import on_the_branch_of, one_kernel, paired, residue
-from parity.judging.rounded_result import RoundedResult, agreed, is_outside, shared_error_of
+from parity.judging.rounded_result import SPARED, RoundedResult, agreed, is_outside, shared_error_of
 from parity.judging.rule import DRIFT_LIMIT
 from parity.judging.rules import rule_of
 from parity.judging.screens import screened
@@ -32,7 +32,7 @@ from parity.judging.shared_error import SharedError
 from parity.oracle import yardstick
 from parity.oracle.oracle import SAMPLES
 from parity.oracle.sensitivity import PERTURBATIONS
-from parity.oracle.yardstick import WIDENING_LIMIT
+from parity.oracle.yardstick import CLOSE, FAR, WIDENING_LIMIT
 
 KINK = "roundings of that size taken together"
 # Measured again with more samples are errors up to `CLOSE` budgets, or where at most one in so many elements is outside, or a
@@ -97,7 +97,11 @@ def _by_truth(t: RoundedResult) -> Verdict:
         return passed
     while True:
         assessed = _measured(t)
-        if not _takes_more_samples(assessed) and (verdict := _decided(_escalated(assessed))) is not None:
+        if _takes_more_samples(assessed):
+            continue
+        if t.is_spared(assessed.measure, assessed.scale.budget.total):
+            return Verdict(Status.VOID, SPARED, assessed.measure, t.tol)
+        if (verdict := _decided(_escalated(assessed))) is not None:
             return verdict
 
 
@@ -192,9 +196,9 @@ def _takes_more_samples(assessed: Assessment) -> bool:
     sampled, ratio = assessed.scale.budget.scale is None and t.tol.ulp is None, m.share or 0.0
     # Of many elements a few have small movements in all of some samples, however much they can move.
     few = 0 < FEW * m.mismatched <= max(m.total, FEW)
-    more = 1.0 < ratio < yardstick.CLOSE or few or ratio > yardstick.UNMOVED or m.problem == "alone"
+    more = 1.0 < ratio < CLOSE or few or ratio > yardstick.UNMOVED or m.problem == "alone"
     most = SAMPLES[-1] if more else PERTURBATIONS
-    return sampled and is_outside(m) and t.bench.oracle.take_more_samples(most, far=not more and ratio > yardstick.FAR)
+    return sampled and is_outside(m) and t.bench.oracle.take_more_samples(most, far=not more and ratio > FAR)
 
 
 def _escalated(assessed: Assessment) -> Assessment:
@@ -211,7 +215,7 @@ def _escalated(assessed: Assessment) -> Assessment:
             scale, assessed.baseline, m, m.reference_share if assessed.baseline is assessed.t.reference else assessed.own
         )
     assessed = _by_the_reference_again(assessed)
-    if is_outside(assessed.measure) and (scale_at_kinks := _at_kinks(assessed.scale)) is not None:
+    if is_outside(assessed.measure) and (scale_at_kinks := _at_kinks(assessed)) is not None:
         assessed = replace(assessed, scale=scale_at_kinks, measure=scale_at_kinks.error(assessed.t.device, assessed.baseline))
     return _on_another_branch(assessed) if is_outside(assessed.measure) else assessed
 
@@ -245,19 +249,21 @@ def _by_the_reference_again(assessed: Assessment) -> Assessment:
     return replace(assessed, baseline=t.reference, measure=assessed.scale.error(t.device, t.reference))
 
 
-def _at_kinks(scale: Scale) -> Scale | None:
+def _at_kinks(assessed: Assessment) -> Scale | None:
     """The budget widened where allowed roundings, taken together, move the truth more than in proportion; None if nowhere.
 
-    This happens at a kink, or where a number that cancels divides.
-    """
-    t, b = scale.t, scale.budget
+    So at a kink, or where a number that cancels divides. One sample is enough where most elements stay far outside."""
+    t, b = assessed.t, assessed.scale.budget
     if t.tol.ulp is not None or b.certain is not None:
         return None
-    moved = t.bench.oracle.amplified(t.truth_name, *t.roundings(), t.tol.scale)
-    if moved is None or moved.shape != t.truth.shape:
-        return None
-    more = np.maximum(0.0, paired(moved, t.truth) - b.total)
-    return replace(scale, budget=b.wider(KINK, more)) if more.any() else None
+    for most, far in ((1, CLOSE if t.bench.oracle.spared else FAR), (PERTURBATIONS, CLOSE), (0, math.inf)):
+        moved = t.bench.oracle.amplified(t.truth_name, *t.roundings(), t.tol.scale, most)
+        if moved is None or moved.shape != t.truth.shape:
+            return None
+        more = np.maximum(0.0, paired(moved, t.truth) - b.total)
+        if t.is_mostly(far, b.total + more):
+            break
+    return replace(assessed.scale, budget=b.wider(KINK, more)) if more.any() else None
 
 
 def _on_another_branch(assessed: Assessment) -> Assessment:
@@ -301,7 +307,8 @@ def _decided(assessed: Assessment) -> Verdict | None:
         return replace(verdict, measure=assessed.measure, near=near)
     for question, samples in ((_biased, PERTURBATIONS), (_shared, SAMPLES[-1])):
         if (together := question(assessed)) is not None:
-            return None if t.bench.oracle.take_more_samples(samples) else together
+            void = replace(together, status=Status.VOID, reason=SPARED) if t.bench.oracle.spared else together
+            return None if t.bench.oracle.take_more_samples(samples) else void
     _note_limits(assessed)
     verdict = agreed(t.verdict(assessed.measure), assessed.scale.excused)
     if not assessed.branched or verdict.status is not Status.AGREE:

@@ -33,10 +33,10 @@ from parity.core.results import Raised, Status, Verdict
 from parity.devices import Device
 from parity.devices.refusals import REFUSED, classify
 from parity.execution import execute as ex
-from parity.locating.located import PASSES, Divergence, plural
+from parity.locating.located import PASSES, SHOWN, Divergence, plural
 from parity.locating.noted import Noted, pass_now
 from parity.locating.values import key_of
-from parity.oracle.yardstick import EASED
+from parity.oracle.yardstick import EASED, STRUCK, place
 
 LARGEST = 2 << 30  # most bytes of the storages of a call's operands; larger calls are left out, and counted
 MOST = 200  # diverging operators after which the search ends
@@ -59,6 +59,7 @@ class Search:
         # Number of the call of a function -> the operators in it that the CPU does not have.
         self.foreign: dict[int, list[str]] = defaultdict(list)
         self.odd: set[int] = set()  # numbers of the calls that draw random numbers, or return memory that nobody wrote
+        self.judged = SHOWN  # divergences after which calls of the same operators that are far off are only counted
         self.in_place = False  # whether operators that return nothing are compared by what they leave in memory
         self.broken = ""
         self.nonfinite = ""  # the first operator that gives NaN, or Inf in a half type, on both sides, in words
@@ -215,6 +216,11 @@ class Search:
 
         if self._explained(doubtful, moved, operands, call):
             return
+        struck = [d.verdict.status for d in self.divergences if d.operator == call.title]
+        off = min(error_ratio(b, a) for _, b, a in doubtful)
+        if struck and self.effort != FULL and len(self.divergences) >= self.judged and STRUCK < off < math.inf:
+            self._diverges(call, Verdict(struck[-1], f"{off:.3g} times what roundings explain ({place('struck again')})"))
+            return
         verdict = self._judged(results, operands, [b for _, _, b, _ in pairs], [a for _, _, _, a in pairs])
         if verdict is None:
             self.left["their results cannot be judged alone"] += 1
@@ -262,7 +268,7 @@ class Search:
         with self._judging():
             off = max((error_ratio(b, a) for b, a in zip(theirs, ours)), default=0.0)
             if off > CLEAR:
-                self._diverges(call, Verdict(Status.WRONG, f"{off:.3g} times what roundings explain"))
+                self._diverges(call, Verdict(Status.WRONG, f"{off:.3g} times what roundings explain ({place('one operator')})"))
             self.compared += 1
 
     def statistics(self, call: OperatorCall, theirs: tuple[Tensor, ...]) -> None:

@@ -71,6 +71,7 @@ def located(q: Request, seconds: float = math.inf, whole: bool = True, modules: 
     if s.draws:
         notes += ("random numbers (dropout) were drawn on the CPU and handed to the device",)
     search = Search(place, time.monotonic() + seconds, effort_of(q.effort))
+    search.judged = SHOWN if whole else 1
     fell = _searched(search, eager, cotangents)
     notes += (f"ran on the CPU unasked: {', '.join(dict.fromkeys(fell))}",) if fell else ()
     notes += (search.nonfinite,) if search.nonfinite else ()

@@ -390,8 +390,8 @@ class CaseOracle(Oracle):
 
         return self._variant("flushed", flush).get(name)
 
-    def amplified(self, name: str, u: float, between: float, times: float) -> Tensor | None:
-        """How far the result moves if every rounding is `times` as large."""
+    def amplified(self, name: str, u: float, between: float, times: float, most: int = 0) -> Tensor | None:
+        """How far the result moves if every rounding is `times` as large, by all samples."""
         return self._effect(times * u, times * between).moved.get(name)
 
     def small(self, name: str, flushes: Callable[[str], bool], result: str) -> Tensor | None:

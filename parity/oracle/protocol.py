@@ -19,8 +19,14 @@ class Oracle(ABC):
     """Truths by the names of the results, and their conditioning.
 
     Methods that are not abstract have defaults for an oracle that knows only results: nothing more is known, so nothing is
-    excused.
+    excused. spared: whether a result was found so far outside that the others are asked less closely, as `spare` says.
     """
+
+    spared = False
+
+    def spare(self) -> None:
+        """Ask the other results less closely, where that saves much."""
+        return
 
     @abstractmethod
     def truth(self, name: str) -> Tensor | None:
@@ -108,11 +114,9 @@ class Oracle(ABC):
         """Where rounding on the way decides the sign of an infinite result; None if nowhere."""
         return None
 
-    def amplified(self, name: str, u: float, between: float, times: float) -> Tensor | None:
-        """How far the result moves if every rounding is `times` as large; None if unknown.
-
-        That is more than in proportion where a rounding decides the side of a kink.
-        """
+    def amplified(self, name: str, u: float, between: float, times: float, most: int = 0) -> Tensor | None:
+        """How far the result moves if every rounding is `times` as large; None if unknown: more than in proportion where a
+        rounding decides the side of a kink. most: samples that are enough, 0 for as many as of a sensitivity."""
         return None
 
     def small(self, name: str, flushes: Callable[[str], bool], result: str) -> Tensor | None:

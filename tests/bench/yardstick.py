@@ -103,7 +103,9 @@ def plain_case(row: Row, dtype: str) -> Case | None:
         except CaseError:
             continue
         views = [o.view for o in operands]
-        usable = views and not case.refused and case.under == "grad" and views[0].numel() >= FEWEST
+        # Of equal elements a pool may pick any, in a function, where the row hands it the places.
+        alike = any(v.numel() > 1 and bool((v == v.flatten()[0]).all()) for v in views)
+        usable = views and not alike and not case.refused and case.under == "grad" and views[0].numel() >= FEWEST
         if usable and all(bool(torch.isfinite(v).all()) for v in views):
             return replace(case, after="", history=())
     return None

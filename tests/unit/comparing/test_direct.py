@@ -138,3 +138,11 @@ def test_a_factor_that_half_types_share_is_still_found() -> None:
     with pytest.raises(ParityFailure):
         assert_parity(lambda x: x + 0.5, x, device=resolve("sim", (shares,)), backward=False)
     assert assert_parity(lambda x: x + 0.5, x, device="sim", backward=False).agrees
+
+
+def test_statistics_of_a_batch_are_not_what_was_given() -> None:
+    """torch's schema does not say that batch_norm writes them: means that cancel were judged as one term, without error."""
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.BatchNorm1d(17), torch.nn.BatchNorm1d(17))
+    found = assert_parity(net, torch.randn(8, 17), device=resolve("sim", tuple(honest.FAULTS)))
+    assert "buffer[1.running_mean]" in dict(found.verdicts)

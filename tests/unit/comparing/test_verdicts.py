@@ -16,9 +16,11 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.utils._pytree import register_pytree_node
 
 from parity import Call, Fault, ParityFailure, ParityWarning, assert_parity, compare
+from parity.comparing.truth import FunctionTruth
 from parity.core.errors import NothingCompared, UsageError
 from parity.devices import resolve
 from parity.devices.sim import honest
+from parity.oracle.sensitivity import PERTURBATIONS
 
 
 def _scenarios() -> Any:
@@ -230,3 +232,61 @@ def test_a_kink_is_no_difference() -> None:
 
     assert not compare(function, actual, function(x), x).findings
     assert compare(function, actual * 1000.0, function(x), x).findings
+
+
+def large() -> nn.Module:
+    """Of more elements than those functions have whose samples are all taken."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 64))
+
+
+def samples(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """A list that gets the size of the roundings of each run in float64 that a truth takes."""
+    taken: list[float] = []
+    take = FunctionTruth._take_one
+
+    def counted(self: FunctionTruth, some: Any, k: int, times: float) -> bool:
+        taken.append(times)
+        return take(self, some, k, times)
+
+    monkeypatch.setattr(FunctionTruth, "_take_one", counted)
+    return taken
+
+
+def test_a_result_far_outside_spares_the_others_of_a_large_function_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """20 runs and 20 more with larger roundings where nobody spares them; what they might explain is left out aloud."""
+    taken = samples(monkeypatch)
+    monkeypatch.setattr("parity.locating.asserting.with_divergence", lambda found, q: found)
+    with pytest.raises(ParityFailure) as failed:
+        assert_parity(large(), torch.randn(16, 512), device=resolve("sim", (BENCH.scaled(("addmm", "linear"), 1.01),)))
+    found = failed.value.comparison
+    assert found.findings[0][0] == "out"
+    assert taken.count(1.0) <= PERTURBATIONS
+    assert taken.count(16.0) <= PERTURBATIONS
+    left = [n for n in found.notes if "another result is far outside" in n]
+    assert len(left) == 1
+    assert "results: not judged, because" in left[0]
+
+
+def test_nothing_is_left_out_on_an_honest_device() -> None:
+    found = assert_parity(large(), torch.randn(16, 512), device=resolve("sim", tuple(honest.FAULTS)))
+    assert len(found.verdicts) == 7
+    assert not any("another result is far outside" in n for n in found.notes)
+
+
+def test_a_nan_is_found_next_to_a_result_far_outside() -> None:
+    """Samples that are spared excuse no class of numbers."""
+
+    def lost(call: Call) -> Any:
+        made = call.run()
+        made[..., 3] = torch.nan
+        return made
+
+    one = large()
+    device = resolve(
+        "sim",
+        (BENCH.scaled(("addmm", "linear"), 1.01), Fault("lost", ops=("threshold_backward",), effect=lost, level="kernel")),
+    )
+    with pytest.raises(ParityFailure) as failed:
+        assert_parity(one, torch.randn(16, 512), device=device)
+    assert {"out", "grad[2.bias]", "grad[0.weight]"} <= {n for n, _ in failed.value.comparison.findings}

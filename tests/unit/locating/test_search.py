@@ -385,3 +385,32 @@ def test_an_operator_that_ran_on_the_cpu_is_named_where_nothing_diverges(falls: 
     agrees, *notes = done.stdout.splitlines()
     assert agrees == "True"
     assert ("ran on the CPU unasked: aten::adaptive_max_pool3d.out" in notes) is falls
+
+
+def test_calls_of_an_operator_that_is_struck_each_time_are_counted_without_a_truth(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five diverging calls are judged, and one after a comparison that failed; an honest device is blamed for none."""
+    asked: list[Any] = []
+    monkeypatch.setattr("parity.locating.search.workaround", lambda order, device: "")  # which is tried for each call
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        asked.append(args)
+        return parity.compare(*args, **kwargs)
+
+    monkeypatch.setattr(calls, "compare", counted)
+    net, x = nn.Sequential(*(nn.Sequential(nn.Linear(16, 16), nn.GELU()) for _ in range(8))), torch.randn(8, 16)
+
+    def off(call: Call) -> Any:
+        return call.run() * 1.02
+
+    device = resolve("sim", (Fault("off", ops=("gelu",), effect=off, level="kernel"),))
+    found = parity.locate(net, x, device=device, backward=False)
+    assert [d.operator for d in found.divergences] == ["aten::gelu"] * 8
+    assert len({d.verdict.status for d in found.divergences}) == 1
+    assert found.divergences[-1].how.endswith("times what roundings explain (oracle/yardstick.py: struck again)")
+    assert len(asked) == 5
+    asked.clear()
+    with pytest.raises(parity.ParityFailure, match=r"diverges from the CPU first in 0\.1 \(GELU\)"):
+        parity.assert_parity(net, x, device=device, backward=False)
+    assert len(asked) == 1
+    asked.clear()
+    assert parity.locate(net, x, device=resolve("sim", tuple(HONEST)), backward=False).agrees
