@@ -65,10 +65,10 @@ def with_one_border(row: Row, dtype: str, borders: Sequence[int], limit: int, se
     """A plain case in which one dimension has a border size and all others are small. The borders come in turn, and each time
     around with another dimension. A border with which the operands have more than `limit` elements gives way to the next
     smaller one."""
-    place = _offset(row.name) + PHASES.get(dtype, 0) + index
-    around, first = divmod(place, len(borders))
+    around, first = divmod(_offset(row.name) + PHASES.get(dtype, 0) + index, len(borders))
     for attempt in range(TRIES):  # some calls have no dimension: 0-d operands, sizes that the row fixes or cuts
-        text, rank = f"{seed}:{row.name}:{dtype}:sweep:{index}:{attempt}", 0 if (place + around) % ANY_RANKS == 0 else 3
+        text = f"{seed}:{row.name}:{dtype}:sweep:{index}:{attempt}"
+        rank = 3 if source(f"{text}:rank", [])(ANY_RANKS) else 0
         if not (count := _dimensions(row, dtype, text, rank)):
             continue
         at = (first + around + attempt) % count
