@@ -72,9 +72,9 @@ def _shared(row: Row, case: Case, pick: Pick) -> Case | None:
     left_out = row.forms.mutates or row.forms.updates or row.draws.choices or row.quirks
     if left_out or row.rule.is_conditional or row.family == UNSHARED:
         return None
-    if len(case.operands()) > 1 and not _pairs(row, case):  # where all sizes are 2, operands often have one shape
-        case = _redrawn(row, case, pick, tight=True, least=2) or case
-    specs, pairs = case.operands(), _pairs(row, case)
+    specs = case.operands()
+    pairs = [(j, k) for k in range(len(specs)) for j in range(k) if _alike(specs[j], specs[k], _broadcasts(row))]
+    pairs = [(j, k) for j, k in pairs if case.dtype in (specs[j].dtype, specs[k].dtype)]
     if not pairs:
         return None
     # Of a call that takes operands of two dtypes, it has the one that the call is named by; and the limits of either.
@@ -84,11 +84,10 @@ def _shared(row: Row, case: Case, pick: Pick) -> Case | None:
     return replace(case, sharing="memory").with_operands([both.get(i, s) for i, s in enumerate(specs)])
 
 
-def _pairs(row: Row, case: Case) -> list[tuple[int, int]]:
-    """The numbers of two operands that may be one tensor."""
-    specs = case.operands()
-    pairs = [(j, k) for k in range(len(specs)) for j in range(k) if _alike(specs[j], specs[k], _broadcasts(row))]
-    return [(j, k) for j, k in pairs if case.dtype in (specs[j].dtype, specs[k].dtype)]
+def _twins(row: Row, case: Case, pick: Pick) -> Case | None:
+    """`_shared`, where all sizes are 2: operands often have one shape."""
+    new = _redrawn(row, case, pick, tight=True, least=2) if len(case.operands()) > 1 else None
+    return _shared(row, new, pick) if new else None
 
 
 def _alike(a: TensorSpec, b: TensorSpec, any_two: bool) -> bool:
@@ -192,4 +191,4 @@ def _with_shapes(case: Case, shapes: Sequence[Shape]) -> Case:
 
 
 KEPT: tuple[Aim, ...] = (_cotangent("nonfinite"), _outer, _shared, _special, _cotangent("huge", "tiny"))  # sizes, or nearly
-AIMS: tuple[Aim, ...] = (*KEPT, _image, _long, _empty, _ones)
+AIMS: tuple[Aim, ...] = (*KEPT, _twins, _image, _long, _empty, _ones)

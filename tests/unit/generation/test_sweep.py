@@ -64,7 +64,7 @@ def test_every_dimension_meets_every_border() -> None:
     """In turn, so that none is left to chance."""
     borders = (1024, 4097)
     met = set()
-    for case in sweep("cosine_similarity", 240, borders=borders):
+    for case in sweep("cosine_similarity", 480, borders=borders):
         x = case.operands()[0]
         met |= {(len(x.shape), k, d) for k, d in enumerate(x.shape) if d in borders}
     for rank in (1, 2, 3):
