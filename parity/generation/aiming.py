@@ -26,7 +26,7 @@ MOST = 1 << 12  # elements of a result of broadcast operands, or of a square mat
 UNSHARED = "recurrent"  # the family of functions that are given many operands of one shape
 BOUND = ("between", "inside", "index")  # families of values with limits
 FORCED = {"sample", "unique"}  # families of values that belong to a shape
-SHORTEST, LONGEST, LARGE = 17, 1 << 14, 1 << 18  # sizes of one long dimension, and elements of all operands with it
+SHORTEST, LONGEST, LARGE = 17, 1 << 14, 1 << 18  # sizes of one long dimension; elements of operands drawn anew, or shared
 
 
 def aimed(row: Row, case: Case, aim: Pick, pick: Pick) -> Case:
@@ -95,7 +95,7 @@ def _alike(a: TensorSpec, b: TensorSpec, any_two: bool) -> bool:
     promote."""
     families = {v.values.family for v in (a, b)}
     kept = families & FORCED or families & set(MATRICES) or ((a.on_cpu or b.on_cpu) and not any_two)
-    if kept or overlaps(a.layout) or overlaps(b.layout) or not (a.numel and b.numel):
+    if kept or overlaps(a.layout) or overlaps(b.layout) or not all(0 < x.numel <= LARGE for x in (a, b)):
         return False
     bound = {(v.values.family, v.values.params) for v in (a, b) if v.values.family in BOUND}
     return len(bound) < 2 and (any_two or (a.dtype == b.dtype and a.shape == b.shape))
