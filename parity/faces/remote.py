@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from parity.core import project
+from parity.core.errors import UsageError
+from parity.engine.options import MIXED, RunOptions
 from parity.faces import remote_worker
+from parity.faces.files import located
 
 if TYPE_CHECKING:
     from xdist.workermanage import WorkerController  # type: ignore[import-untyped]  # xdist ships no types
@@ -55,3 +58,20 @@ class SeveralMachines:
 def is_remote(node: Any) -> bool:
     """Whether a worker is on another machine than the controller, as far as its gateway shows."""
     return not node.gateway.spec.popen
+
+
+def computers_of(o: RunOptions) -> list[Any]:
+    """The machines of --tx, examined; none without it."""
+    if not o.tx:
+        if o.mixed:
+            raise UsageError(f"--accept {MIXED} is for runs over several machines: name them with --tx")
+        return []
+    if o.workers:
+        raise UsageError(
+            "-n starts workers here, --tx where it says; leave one of them out (--tx '2*popen' is two workers here)"
+        )
+    from parity.engine import machines
+
+    faults = located(o.faults) if o.faults else None
+    setup = str(Path(o.setup).absolute()) if o.setup else None
+    return machines.examine(machines.read_specs(o.tx), o.device, faults, setup)

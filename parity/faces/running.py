@@ -25,7 +25,7 @@ from parity.core.results import Fingerprint, Status, statuses
 from parity.engine import memory, own, resuming, suite
 from parity.engine.doctor import banner, examined, fingerprint_of
 from parity.engine.inquest import How
-from parity.engine.options import AGAIN, ALSO, MIXED, RunOptions
+from parity.engine.options import AGAIN, ALSO, RunOptions
 from parity.engine.run_state import RunState
 from parity.faces.commands import known as known_command
 from parity.faces.commands.groups import chosen, split
@@ -79,7 +79,9 @@ def _run_with(o: RunOptions, began: float) -> Ended:
         return Ended(_list(items) if items else NothingCompared.exit_code, listed=items)
     known = _known(o)
     _sendable(o)
-    computers = _machines(o)
+    from parity.faces.remote import computers_of  # pytest is loaded where a run begins
+
+    computers = computers_of(o)
     probe = computers[0].answer if computers else probe or examined(o.device, o.faults, o.setup)
     differing = _differing(computers, o.mixed)
     fingerprint = fingerprint_of(probe)
@@ -284,23 +286,6 @@ def _differing(computers: list[Any], mixed: bool) -> tuple[str, ...]:
     from parity.engine import machines
 
     return machines.differences(computers, mixed)
-
-
-def _machines(o: RunOptions) -> list[Any]:
-    """The machines of --tx, examined; none without it."""
-    if not o.tx:
-        if o.mixed:
-            raise UsageError(f"--accept {MIXED} is for runs over several machines: name them with --tx")
-        return []
-    if o.workers:
-        raise UsageError(
-            "-n starts workers here, --tx where it says; leave one of them out (--tx '2*popen' is two workers here)"
-        )
-    from parity.engine import machines
-
-    faults = located(o.faults) if o.faults else None
-    setup = str(Path(o.setup).absolute()) if o.setup else None
-    return machines.examine(machines.read_specs(o.tx), o.device, faults, setup)
 
 
 def _shrink_deaths(o: RunOptions, workers: int, reporter: Any, until: float) -> None:
