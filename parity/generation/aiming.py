@@ -74,11 +74,12 @@ def _shared(row: Row, case: Case, pick: Pick) -> Case | None:
         return None
     specs = case.operands()
     pairs = [(j, k) for k in range(len(specs)) for j in range(k) if _alike(specs[j], specs[k], _broadcasts(row))]
-    pairs = [(j, k) for j, k in pairs if case.dtype in (specs[j].dtype, specs[k].dtype)]
+    # Of a call that takes operands of two dtypes, it has the one that the call is named by; and the limits of either.
+    order = [sorted(p, key=lambda i: (specs[i].dtype != case.dtype, not _bound(specs[i]))) for p in pairs]
+    pairs = [(j, k) for j, k in order if specs[j].dtype == case.dtype and (_bound(specs[j]) or not _bound(specs[k]))]
     if not pairs:
         return None
-    # Of a call that takes operands of two dtypes, it has the one that the call is named by; and the limits of either.
-    j, k = sorted(pairs[pick(len(pairs))], key=lambda i: (specs[i].dtype != case.dtype, specs[i].values.family not in BOUND))
+    j, k = pairs[pick(len(pairs))]
     one = replace(specs[j], on_cpu=False)
     both = {j: one, k: replace(one, grad=specs[k].grad)}
     return replace(case, sharing="memory").with_operands([both.get(i, s) for i, s in enumerate(specs)])
@@ -97,8 +98,13 @@ def _alike(a: TensorSpec, b: TensorSpec, any_two: bool) -> bool:
     kept = families & FORCED or families & set(MATRICES) or ((a.on_cpu or b.on_cpu) and not any_two)
     if kept or overlaps(a.layout) or overlaps(b.layout) or not all(0 < x.numel <= LARGE for x in (a, b)):
         return False
-    bound = {(v.values.family, v.values.params) for v in (a, b) if v.values.family in BOUND}
+    bound = {(v.values.family, v.values.params) for v in (a, b) if _bound(v)}
     return len(bound) < 2 and (any_two or (a.dtype == b.dtype and a.shape == b.shape))
+
+
+def _bound(spec: TensorSpec) -> bool:
+    """Whether its values have limits."""
+    return spec.values.family in BOUND
 
 
 def _broadcast(row: Row, case: Case, rank: int) -> Shape | None:

@@ -64,6 +64,15 @@ def test_operands_of_two_dtypes_become_one_of_the_dtype_that_the_call_is_named_b
     assert {(s.dtype, s.shape) for s in shared.operands()} == {("int32", (2,))}
 
 
+def test_an_operand_with_limits_gets_no_values_beyond_them() -> None:
+    """An exponent of any size made intermediate results subnormal, which right kernels round as they like."""
+    row, case = catalog.row("ldexp"), parse("ldexp(float32[2].uniform(), int32[2].inside(-6, 6))")
+    assert aiming._shared(row, case, lambda _: 0) is None
+    shared = aiming._shared(row, parse("ldexp(float32[2].inside(-6, 6), float32[2].inside(-6, 6))"), lambda _: 0)
+    assert shared is not None
+    assert {s.values.family for s in shared.operands()} == {"inside"}
+
+
 def test_incoming_gradients_are_extreme_only_where_operands_are_ordinary() -> None:
     """A special value in an operand is rarer than such a gradient, and is kept."""
     for seed in "1234":

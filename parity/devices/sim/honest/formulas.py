@@ -322,11 +322,12 @@ def _blocks(q: Tensor, k: Tensor, v: Tensor, mask: Any, scale: float) -> Tensor:
 def _formula(call: Call, plain: Any) -> Any:
     x = call.args[0]
     more = (lambda: _within(call, plain),) if isinstance(plain, Tensor) and plain.dtype in HALVES else ()
-    if x.is_complex() or pick(call, 3) == 2:
+    wrong = call.op.startswith("gelu") and bool(x.isinf().any())  # in float32 torch 2.13 gives NaN for Inf on the CPU
+    if not wrong and (x.is_complex() or pick(call, 3) == 2):
         return unlike(plain, lambda: once(call, plain), *more)
     y = WRITTEN[call.op.partition(".")[0].rstrip("_")](Library(call), x.to(torch.float32), call)
     answer = y.to(plain.dtype) if isinstance(plain, Tensor) else (y.to(plain[0].dtype), *plain[1:])
-    return unlike(plain, lambda: answer, lambda: once(call, plain), *more)
+    return answer if wrong else unlike(plain, lambda: answer, lambda: once(call, plain), *more)
 
 
 def faults() -> tuple[Fault, ...]:
