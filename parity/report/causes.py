@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from textwrap import shorten
 
 from parity.core.results import EXTREME_VALUES, HALF_TYPES, NARROW_INTEGERS, NON_FINITE, SYMPTOMS, Cause, Record
 from parity.core.status import Conclusion
-from parity.findings.causes import OPERATORS, WEIGHTS, Gathered
+from parity.findings.causes import OPERATORS, RESULTS, WEIGHTS, Gathered
 from parity.findings.standing import Mark
 from parity.report.last_line import last_line
 from parity.report.output import fitted
@@ -26,6 +26,7 @@ OF_NUMBERS = (
     HALF_TYPES,
 )  # properties by which unlike faults are reported together
 REASON = 110  # most characters of a reason
+WAYS = 3  # errors of a kernel that are named where several are one cause
 NONE: Mapping[str, Mark] = {}
 LINE = 230  # most characters of a line that is printed while a run goes on
 PLURAL = {
@@ -35,21 +36,29 @@ PLURAL = {
 }
 
 
-def sentence(c: Cause) -> str:
-    """What is known of a cause, as one sentence without its full stop."""
+def sentence(c: Cause, members: Iterable[Cause] = ()) -> str:
+    """What is known of a cause, as one sentence without its full stop. members: those that were joined to it: what these say
+    or do besides is a part of it, so that no fault hides behind another one of the same kernel."""
     word, _, words = c.symptom.partition(": ")
     if word == "dies":
         how, _, signal = c.subject.partition(": ")
         return f"the device {'hangs' if how == 'hang' else 'ends the process'} ({signal})"
-    said = PLURAL.get(word, SYMPTOMS[word]) if c.subject == OPERATORS else SYMPTOMS[word]
-    text = f"{c.subject} {said}" + (f" ({words})" if words else "")
+    said = {**SYMPTOMS, **PLURAL} if c.subject == OPERATORS else SYMPTOMS
+    text = f"{c.subject} {said[word]}" + (f" ({words})" if words else "")
+    if not c.properties and c.symptom in RESULTS:
+        text += "".join(f", and {said[x]}" for x in RESULTS if x != c.symptom and any(m.symptom == x for m in members))
+    elif not c.properties and c.symptom == "raises":
+        ways = [*dict.fromkeys(m.symptom.partition(": ")[2] for m in members)]
+        text += (
+            f", in {plural(len(ways), 'way')} ({'; '.join(ways[:WAYS])}{'; ...' if len(ways) > WAYS else ''})" if ways else ""
+        )
     several = "; each may have a fault of its own" if c.subject == OPERATORS and set(c.properties) & set(OF_NUMBERS) else ""
     return text + (f", with {listed(c.properties, 80)}" if c.properties else "") + several
 
 
 def line(c: Gathered) -> str:
     """The cause in one line, as it is reported when a run meets it."""
-    return shorten(f"{c.weight} [{c.cause.id}] {sentence(c.cause)}: {c.case}", LINE, placeholder=" ...")
+    return shorten(f"{c.weight} [{c.cause.id}] {sentence(c.cause, c.members)}: {c.case}", LINE, placeholder=" ...")
 
 
 def as_drawn(r: Record) -> str:
@@ -76,6 +85,13 @@ def count_text(causes: Sequence[Gathered], of: str = "", form: str = "{} ({})") 
     return (f"{said}, and {rest}" if unknown else said) if counts else f"{rest}: {of}" if of else rest
 
 
+def more_text(rest: Sequence[Gathered]) -> str:
+    """How many causes a list leaves out, and how many operators that were not looked into."""
+    unknown = sum(not c.searched for c in rest)
+    more = [plural(len(rest) - unknown, "more cause")] if len(rest) > unknown else []
+    return ", and ".join([*more, f"{plural(unknown, 'more operator')} not looked into"] if unknown else more)
+
+
 def lines(causes: Sequence[Gathered], room: int, header: Header, columns: int | None = None) -> list[str]:
     """The causes in so many lines of a screen, by weight: as many as fit in two lines each, and if all do, the first ones in
     full. columns: of the screen, None for a file."""
@@ -88,7 +104,7 @@ def lines(causes: Sequence[Gathered], room: int, header: Header, columns: int | 
     while texts and len(on_screen(texts)) > room - (len(texts) < len(causes)):
         texts.pop()
     if len(texts) < len(causes):
-        more = plural(len(causes) - len(texts), "more cause")
+        more = more_text(causes[len(texts) :])
         return [*on_screen(texts), f"... and {more}"] if texts else [more]
     for form in (medium, full):
         for k, c in enumerate(causes):
@@ -107,7 +123,10 @@ def _by_weight(causes: Sequence[Gathered], texts: Sequence[list[str]]) -> list[s
 def short(c: Gathered) -> list[str]:
     """A cause in two lines: what and where, and its least case."""
     kinds = plural(len(c.records), "kind") if c.records else plural(len(c.deaths), "death")
-    return [f"  [{c.cause.id}] {sentence(c.cause)}; {kinds} in {listed(c.ops)} ({listed(c.dtypes, 40)})", f"    {c.case}"]
+    return [
+        f"  [{c.cause.id}] {sentence(c.cause, c.members)}; {kinds} in {listed(c.ops)} ({listed(c.dtypes, 40)})",
+        f"    {c.case}",
+    ]
 
 
 def medium(c: Gathered, header: Header) -> list[str]:
@@ -167,7 +186,7 @@ def answer(causes: Sequence[Gathered], header: Header, caveats: Sequence[str] = 
     """All causes for other programs; the field names are those of the run file where both have one. known: as in `render`."""
     rows = (
         CauseRow(
-            c.cause.id, c.weight, sentence(c.cause), c.cause.subject, c.cause.symptom, c.cause.properties,
+            c.cause.id, c.weight, sentence(c.cause, c.members), c.cause.subject, c.cause.symptom, c.cause.properties,
             mark_text(known.get(c.cause.id)), c.case, c.workaround, c.ops, c.dtypes,
             tuple(Finding(r.op, r.dtype, r.aspect, r.status, r.shrunk or r.case, r.reason) for r in c.records),
             tuple(Died(d.op, d.dtype, d.how, d.least, d.signal) for d in c.deaths),
@@ -205,11 +224,11 @@ def as_markdown(
         kinds = plural(len(c.records), "kind") if c.records else plural(len(c.deaths), "death")
         where = f"{kinds} in {listed(c.ops, 120)} ({listed(c.dtypes, 60)})"
         letter = c.weight if c.searched else UNKNOWN
-        part = f"\n- **{letter}** `{c.cause.id}` {inert(sentence(c.cause))}; {inert(where)}\n  {code(c.case)}\n"
+        part = f"\n- **{letter}** `{c.cause.id}` {inert(sentence(c.cause, c.members))}; {inert(where)}\n  {code(c.case)}\n"
         part += f"  workaround: {inert(c.workaround)}\n" if c.workaround else ""
         part += f"  {inert(shortened(mark_text(known[c.cause.id]), REASON * 4))}\n" if c.cause.id in known else ""
         if len(text) + len(part) > COMMENT - 200:
-            text += f"\n... and {plural(len(causes) - k, 'more cause')}: `parity report RUN`\n"
+            text += f"\n... and {more_text(causes[k:])}: `parity report RUN`\n"
             break
         text += part
     weights = "; ".join(f"{letter}: {words}" for letter, words, _ in by_weight(causes))
