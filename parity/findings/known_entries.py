@@ -74,7 +74,7 @@ def _of_records(
     also = [case for key, some in drawn.items() for case in uncovered([c for c in held if (c.op, c.dtype) == key], some)]
     ops, dtypes = _unique(r.op for r in records), _unique(r.dtype for r in records)
     aspects, shows = _unique(r.aspect for r in records), _unique(map(shown_of, records))
-    members = tuple(m for m in c.members if any(r.cause == m for r in records))
+    members = tuple(m for m in c.members if any(causes.said_of(r) == m for r in records))
     members = members if members != (c.cause,) else ()
     status, texts = worst([r.status for r in records]), _unique(map(notation.case_text, also))
     cases, extent = tuple(least.values()), _by_place(Measured(r.dtype, r.op, tensor_of(r), r.extent) for r in records)
