@@ -17,7 +17,7 @@ from parity.report.words import called_in, listed, plural, reproduced, script_li
 from parity.store.rows import Header
 
 UNKNOWN = "?"
-UNKNOWN_WORDS = "not looked into, because the run was cut or shrinking was skipped: findings by operator, plain calls first"
+UNKNOWN_WORDS = "not looked into: the run was cut (parity run --resume RUN), or shrinking was skipped; by operator"
 COMMENT = 65_536  # most characters of a comment on GitHub
 OF_NUMBERS = (
     EXTREME_VALUES,
@@ -58,7 +58,7 @@ def sentence(c: Cause, members: Iterable[Cause] = ()) -> str:
 
 def line(c: Gathered) -> str:
     """The cause in one line, as it is reported when a run meets it."""
-    return shorten(f"{c.weight} [{c.cause.id}] {sentence(c.cause, c.members)}: {c.case}", LINE, placeholder=" ...")
+    return shorten(f"{letter(c)} [{c.cause.id}] {sentence(c.cause, c.members)}: {c.case}", LINE, placeholder=" ...")
 
 
 def as_drawn(r: Record) -> str:
@@ -67,9 +67,14 @@ def as_drawn(r: Record) -> str:
     return shorten(said, LINE, placeholder=" ...")
 
 
+def letter(c: Gathered) -> str:
+    """The weight of a cause; `UNKNOWN` for what nobody looked into."""
+    return c.weight if c.searched else UNKNOWN
+
+
 def by_weight(causes: Sequence[Gathered]) -> list[tuple[str, str, list[Gathered]]]:
     """The parts of a list of causes: (letter, what it stands for, those of it); last what was not looked into."""
-    letters = [c.weight if c.searched else UNKNOWN for c in causes]
+    letters = [letter(c) for c in causes]
     words = {**WEIGHTS, UNKNOWN: UNKNOWN_WORDS}
     return [(x, words[x], [c for c, y in zip(causes, letters) if x == y]) for x in words if x in letters]
 
@@ -77,7 +82,7 @@ def by_weight(causes: Sequence[Gathered]) -> list[tuple[str, str, list[Gathered]
 def count_text(causes: Sequence[Gathered], of: str = "", form: str = "{} ({})") -> str:
     """How many causes there are, and of each weight, then how many operators have findings that were not looked into. of: what
     they are the causes of."""
-    counts = {letter: len(some) for letter, _, some in by_weight(causes)}
+    counts = {x: len(some) for x, _, some in by_weight(causes)}
     unknown = counts.pop(UNKNOWN, 0)
     said = form.format(plural(sum(counts.values()), "cause"), ", ".join(f"{w} {n}" for w, n in counts.items()))
     rest = f"{plural(unknown, 'operator')} not looked into"
@@ -115,8 +120,8 @@ def lines(causes: Sequence[Gathered], room: int, header: Header, columns: int | 
 
 def _by_weight(causes: Sequence[Gathered], texts: Sequence[list[str]]) -> list[str]:
     made, rest = list[str](), iter(texts)
-    for letter, words, some in by_weight(causes[: len(texts)]):
-        made += [f"{letter}: {words}", *(line for _ in some for line in next(rest))]
+    for x, words, some in by_weight(causes[: len(texts)]):
+        made += [f"{x}: {words}", *(line for _ in some for line in next(rest))]
     return made
 
 
@@ -164,8 +169,8 @@ def render(
     """All causes in full, with the verdict last. conclusion: what they say of the device (`verdict.of_causes`); members: list
     every finding, too; caveats: what a reader must know before (`report.caveats`); known: those that are, by id."""
     text = list(caveats)
-    for letter, words, some in by_weight(causes):
-        text.append(f"{letter}: {words}")
+    for x, words, some in by_weight(causes):
+        text.append(f"{x}: {words}")
         for c in some:
             first, *rest = full(c, header) if c.searched else medium(c, header)
             mark = [f"    {mark_text(known[c.cause.id])}"] if c.cause.id in known else []
@@ -223,15 +228,14 @@ def as_markdown(
     for k, c in enumerate(causes):
         kinds = plural(len(c.records), "kind") if c.records else plural(len(c.deaths), "death")
         where = f"{kinds} in {listed(c.ops, 120)} ({listed(c.dtypes, 60)})"
-        letter = c.weight if c.searched else UNKNOWN
-        part = f"\n- **{letter}** `{c.cause.id}` {inert(sentence(c.cause, c.members))}; {inert(where)}\n  {code(c.case)}\n"
+        part = f"\n- **{letter(c)}** `{c.cause.id}` {inert(sentence(c.cause, c.members))}; {inert(where)}\n  {code(c.case)}\n"
         part += f"  workaround: {inert(c.workaround)}\n" if c.workaround else ""
         part += f"  {inert(shortened(mark_text(known[c.cause.id]), REASON * 4))}\n" if c.cause.id in known else ""
         if len(text) + len(part) > COMMENT - 200:
             text += f"\n... and {more_text(causes[k:])}: `parity report RUN`\n"
             break
         text += part
-    weights = "; ".join(f"{letter}: {words}" for letter, words, _ in by_weight(causes))
+    weights = "; ".join(f"{x}: {words}" for x, words, _ in by_weight(causes))
     return text + (f"\n<sub>{weights}</sub>\n" if weights else "")
 
 

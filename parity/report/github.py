@@ -10,7 +10,7 @@ from __future__ import annotations
 from parity.findings.causes import Gathered, gather
 from parity.findings.standing import known_of, new_of
 from parity.report import caveats
-from parity.report.causes import count_text, more_text, sentence, shortened
+from parity.report.causes import count_text, letter, more_text, sentence, shortened
 from parity.report.gaps import dropped
 from parity.report.words import listed, plural, reproduced
 from parity.store.rows import Header, Run
@@ -64,4 +64,4 @@ def _line(c: Gathered, header: Header) -> str:
     ]
     if f.simulated:
         message.append("a simulated device: this says nothing about any hardware")
-    return command("warning" if c.weight in WARNINGS else "error", f"parity {c.weight} {c.cause.id}", "\n".join(message))
+    return command("warning" if c.weight in WARNINGS else "error", f"parity {letter(c)} {c.cause.id}", "\n".join(message))

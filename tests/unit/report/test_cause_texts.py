@@ -58,7 +58,7 @@ def test_a_cause_is_told_with_its_worst_element_and_the_command() -> None:
 
 
 def test_no_fault_of_a_kernel_hides_behind_another_one() -> None:
-    """Each error's words are in every report of their cause, and so is a wrong shape beside wrong values; one fault has no
+    """Each error's words are in every report of their cause, and so is a wrong shape with wrong values; one fault has no
     such addition."""
     words = [f"RuntimeError in run: {x}" for x in ("no more than 8 dimensions", "no kernel for T")]
     errors = [
@@ -80,7 +80,7 @@ def test_no_fault_of_a_kernel_hides_behind_another_one() -> None:
 
 
 def test_what_is_left_out_of_a_list_is_counted_by_kind() -> None:
-    """What nobody looked into is no cause there, either."""
+    """What nobody looked into is no cause there, either, and has no weight in a line of its own."""
     made = gather(
         [
             record("exp(float32[2])"),
@@ -90,6 +90,7 @@ def test_what_is_left_out_of_a_list_is_counted_by_kind() -> None:
     assert told.more_text(made) == "1 more cause, and 2 more operators not looked into"
     assert told.more_text(made[2:]) == "1 more operator not looked into"
     assert told.more_text(made[:1]) == "1 more cause"
+    assert [told.line(c)[:3] for c in made] == ["A [", "? [", "? ["]
 
 
 @pytest.mark.slow
