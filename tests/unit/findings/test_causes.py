@@ -406,9 +406,10 @@ def test_each_fault_of_a_cause_is_known_in_its_own_dtypes() -> None:
         entries = known_entries.of_cause(c, run, "reason")
         assert [e.dtypes for e in sorted(entries, key=lambda e: e.dtypes)] == [("float16",), ("float32",)]
         for r in one, other:
-            assert [e.id for e in known_entries.of_cause(*gather([r]), run, "reason")] == [
-                e.id for e in entries if r.dtype in e.dtypes
-            ]
+            (alone,) = gather([r])
+            (by_itself,) = known_entries.of_cause(alone, run, "reason")
+            assert [e.id for e in entries if r.dtype in e.dtypes] == [by_itself.id]
+        assert one.cause is not None
         assert not any(e.same_cause(one.cause) and not e.excess(Found.of(replace(one, dtype="float32"))) for e in entries)
 
 
