@@ -153,7 +153,7 @@ class Seen:
         """Take note of what all processes have found so far. Returns whether there is anything."""
         self._found.clear()
         with suppress(OSError):
-            for line in self._path.read_text(encoding="utf-8").splitlines() if self._path is not None else ():
+            for line in self._path.read_text(encoding="utf-8", errors="replace").splitlines() if self._path is not None else ():
                 id, _, letter = line.partition(" ")
                 self._found[id] = self._found.get(id, "") + letter
         return bool(self._found)

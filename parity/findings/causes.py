@@ -111,7 +111,7 @@ def gather(records: Iterable[Record], deaths: Iterable[Death] = ()) -> tuple[Gat
     by_cause: dict[Cause, list[Record]] = defaultdict(list)
     for r in records:
         if r.shrunk and r.counts:
-            by_cause[r.cause or Cause(function_of(r.op), _symptom(r), (UNSEARCHED,))].append(r)
+            by_cause[said_of(r)].append(r)
     causes = [_gathered(c, rs) for c, rs in _families(by_cause).items()]
     by_words: dict[str, list[Death]] = defaultdict(list)
     for d in deaths:
@@ -123,6 +123,11 @@ def gather(records: Iterable[Record], deaths: Iterable[Death] = ()) -> tuple[Gat
     return tuple(
         sorted(causes, key=lambda c: (not c.searched, [*WEIGHTS].index(c.weight), -len(c.ops), -len(c.records), c.cause.id))
     )
+
+
+def said_of(r: Record) -> Cause:
+    """The cause of a record, or what it says by itself where nobody looked for one."""
+    return r.cause or Cause(function_of(r.op), _symptom(r), (UNSEARCHED,))
 
 
 def _needed(c: Cause, records: Iterable[Record]) -> Cause:
@@ -166,7 +171,7 @@ def _families(by_cause: dict[Cause, list[Record]]) -> dict[Cause, list[Record]]:
 
 def _errors_by_kernel(by_cause: Mapping[Cause, list[Record]]) -> dict[Cause, list[Record]]:
     """The causes, with the errors of one kernel as one, and with them what else says one of their words."""
-    named = {c: {r.cause or Cause(function_of(r.op), c.symptom) for r in records} for c, records in by_cause.items()}
+    named = {c: set(map(said_of, records)) for c, records in by_cause.items()}
     raising = (c for c in named if c.symptom.startswith("raises: ") and UNSEARCHED not in c.properties)
     errors = {c: {x.kernel for x in named[c]} for c in raising}
     messages = Counter(kernel for some in errors.values() for kernel in some)
@@ -270,7 +275,7 @@ def _gathered(cause: Cause, records: Sequence[Record]) -> Gathered:
             len(r.shrunk), r.shrunk,
         ),
     )  # fmt: skip
-    members = tuple(dict.fromkeys(r.cause for r in order if r.cause is not None))
+    members = tuple(dict.fromkeys(map(said_of, order)))
     return Gathered(cause, weights[id(order[0])], tuple(order), members=members)
 
 

@@ -36,6 +36,8 @@ def causes_of(run: Run, marginal: bool = False) -> tuple[Gathered, ...]:
 def of_cause(c: Gathered, run: Run, reason: str, link: str = "", until: date | None = None) -> tuple[Entry, ...]:
     """The entries of a cause: one, or several where its findings are of several kinds (drift and errors in words). Those that
     come and go are entries of their ops: what the experiments said of their causes is chance."""
+    if len(faults := _faults(c)) > 1:
+        return tuple(e for one in faults for e in of_cause(one, run, reason, link, until))
     since = Environment.of(run.header.fingerprint)
     if c.deaths:
         texts = _unique(t for d in c.deaths for t in (d.least, d.case) if _parses(t))
@@ -61,6 +63,20 @@ def of_cause(c: Gathered, run: Run, reason: str, link: str = "", until: date | N
     return tuple(made)
 
 
+def _faults(c: Gathered) -> list[Gathered]:
+    """The errors and symptoms that are one cause because one kernel has them: each is known in its own dtypes and passes."""
+    by_symptom: dict[str, list[Record]] = defaultdict(list)
+    for r in c.records if c.cause.symptom in (*causes.RESULTS, "raises") and c.cause.subject != causes.OPERATORS else ():
+        by_symptom[causes.said_of(r).symptom].append(r)
+    made = []
+    for symptom, records in by_symptom.items():
+        members = _unique(map(causes.said_of, records))
+        own = replace(members[0], properties=()) if members[0].says_all else members[0]
+        one = replace(c, cause=c.cause if symptom == c.cause.symptom else own, records=tuple(records), members=members)
+        made.append(one)
+    return made
+
+
 def _of_records(
     name: str, c: Gathered, records: list[Record], since: Environment, reason: str, link: str, until: date | None
 ) -> Entry:
@@ -74,7 +90,7 @@ def _of_records(
     also = [case for key, some in drawn.items() for case in uncovered([c for c in held if (c.op, c.dtype) == key], some)]
     ops, dtypes = _unique(r.op for r in records), _unique(r.dtype for r in records)
     aspects, shows = _unique(r.aspect for r in records), _unique(map(shown_of, records))
-    members = tuple(m for m in c.members if any(r.cause == m for r in records))
+    members = tuple(m for m in c.members if any(causes.said_of(r) == m for r in records))
     members = members if members != (c.cause,) else ()
     status, texts = worst([r.status for r in records]), _unique(map(notation.case_text, also))
     cases, extent = tuple(least.values()), _by_place(Measured(r.dtype, r.op, tensor_of(r), r.extent) for r in records)

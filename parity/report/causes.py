@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from textwrap import shorten
 
 from parity.core.results import EXTREME_VALUES, HALF_TYPES, NARROW_INTEGERS, NON_FINITE, SYMPTOMS, Cause, Record
 from parity.core.status import Conclusion
-from parity.findings.causes import OPERATORS, WEIGHTS, Gathered
+from parity.findings.causes import OPERATORS, RESULTS, WEIGHTS, Gathered
 from parity.findings.standing import Mark
 from parity.report.last_line import last_line
 from parity.report.output import fitted
@@ -17,7 +17,7 @@ from parity.report.words import called_in, listed, plural, reproduced, script_li
 from parity.store.rows import Header
 
 UNKNOWN = "?"
-UNKNOWN_WORDS = "not looked into, because the run was cut or shrinking was skipped: findings by operator, plain calls first"
+UNKNOWN_WORDS = "not looked into: the run was cut (parity run --resume RUN), or shrinking was skipped; by operator"
 COMMENT = 65_536  # most characters of a comment on GitHub
 OF_NUMBERS = (
     EXTREME_VALUES,
@@ -26,6 +26,7 @@ OF_NUMBERS = (
     HALF_TYPES,
 )  # properties by which unlike faults are reported together
 REASON = 110  # most characters of a reason
+WAYS = 3  # errors of a kernel that are named where several are one cause
 NONE: Mapping[str, Mark] = {}
 LINE = 230  # most characters of a line that is printed while a run goes on
 PLURAL = {
@@ -35,21 +36,29 @@ PLURAL = {
 }
 
 
-def sentence(c: Cause) -> str:
-    """What is known of a cause, as one sentence without its full stop."""
+def sentence(c: Cause, members: Iterable[Cause] = ()) -> str:
+    """What is known of a cause, as one sentence without its full stop. members: those that were joined to it: what these say
+    or do besides is a part of it, so that no fault hides behind another one of the same kernel."""
     word, _, words = c.symptom.partition(": ")
     if word == "dies":
         how, _, signal = c.subject.partition(": ")
         return f"the device {'hangs' if how == 'hang' else 'ends the process'} ({signal})"
-    said = PLURAL.get(word, SYMPTOMS[word]) if c.subject == OPERATORS else SYMPTOMS[word]
-    text = f"{c.subject} {said}" + (f" ({words})" if words else "")
+    said = {**SYMPTOMS, **PLURAL} if c.subject == OPERATORS else SYMPTOMS
+    text = f"{c.subject} {said[word]}" + (f" ({words})" if words else "")
+    if not c.properties and c.symptom in RESULTS:
+        text += "".join(f", and {said[x]}" for x in RESULTS if x != c.symptom and any(m.symptom == x for m in members))
+    elif not c.properties and c.symptom == "raises":
+        ways = [*dict.fromkeys(m.symptom.partition(": ")[2] for m in members)]
+        text += (
+            f", in {plural(len(ways), 'way')} ({'; '.join(ways[:WAYS])}{'; ...' if len(ways) > WAYS else ''})" if ways else ""
+        )
     several = "; each may have a fault of its own" if c.subject == OPERATORS and set(c.properties) & set(OF_NUMBERS) else ""
     return text + (f", with {listed(c.properties, 80)}" if c.properties else "") + several
 
 
 def line(c: Gathered) -> str:
     """The cause in one line, as it is reported when a run meets it."""
-    return shorten(f"{c.weight} [{c.cause.id}] {sentence(c.cause)}: {c.case}", LINE, placeholder=" ...")
+    return shorten(f"{letter(c)} [{c.cause.id}] {sentence(c.cause, c.members)}: {c.case}", LINE, placeholder=" ...")
 
 
 def as_drawn(r: Record) -> str:
@@ -58,9 +67,14 @@ def as_drawn(r: Record) -> str:
     return shorten(said, LINE, placeholder=" ...")
 
 
+def letter(c: Gathered) -> str:
+    """The weight of a cause; `UNKNOWN` for what nobody looked into."""
+    return c.weight if c.searched else UNKNOWN
+
+
 def by_weight(causes: Sequence[Gathered]) -> list[tuple[str, str, list[Gathered]]]:
     """The parts of a list of causes: (letter, what it stands for, those of it); last what was not looked into."""
-    letters = [c.weight if c.searched else UNKNOWN for c in causes]
+    letters = [letter(c) for c in causes]
     words = {**WEIGHTS, UNKNOWN: UNKNOWN_WORDS}
     return [(x, words[x], [c for c, y in zip(causes, letters) if x == y]) for x in words if x in letters]
 
@@ -68,12 +82,19 @@ def by_weight(causes: Sequence[Gathered]) -> list[tuple[str, str, list[Gathered]
 def count_text(causes: Sequence[Gathered], of: str = "", form: str = "{} ({})") -> str:
     """How many causes there are, and of each weight, then how many operators have findings that were not looked into. of: what
     they are the causes of."""
-    counts = {letter: len(some) for letter, _, some in by_weight(causes)}
+    counts = {x: len(some) for x, _, some in by_weight(causes)}
     unknown = counts.pop(UNKNOWN, 0)
     said = form.format(plural(sum(counts.values()), "cause"), ", ".join(f"{w} {n}" for w, n in counts.items()))
     rest = f"{plural(unknown, 'operator')} not looked into"
     said += f" of {of}" if of else ""
     return (f"{said}, and {rest}" if unknown else said) if counts else f"{rest}: {of}" if of else rest
+
+
+def more_text(rest: Sequence[Gathered]) -> str:
+    """How many causes a list leaves out, and how many operators that were not looked into."""
+    unknown = sum(not c.searched for c in rest)
+    more = [plural(len(rest) - unknown, "more cause")] if len(rest) > unknown else []
+    return ", and ".join([*more, f"{plural(unknown, 'more operator')} not looked into"] if unknown else more)
 
 
 def lines(causes: Sequence[Gathered], room: int, header: Header, columns: int | None = None) -> list[str]:
@@ -88,7 +109,7 @@ def lines(causes: Sequence[Gathered], room: int, header: Header, columns: int | 
     while texts and len(on_screen(texts)) > room - (len(texts) < len(causes)):
         texts.pop()
     if len(texts) < len(causes):
-        more = plural(len(causes) - len(texts), "more cause")
+        more = more_text(causes[len(texts) :])
         return [*on_screen(texts), f"... and {more}"] if texts else [more]
     for form in (medium, full):
         for k, c in enumerate(causes):
@@ -99,15 +120,18 @@ def lines(causes: Sequence[Gathered], room: int, header: Header, columns: int | 
 
 def _by_weight(causes: Sequence[Gathered], texts: Sequence[list[str]]) -> list[str]:
     made, rest = list[str](), iter(texts)
-    for letter, words, some in by_weight(causes[: len(texts)]):
-        made += [f"{letter}: {words}", *(line for _ in some for line in next(rest))]
+    for x, words, some in by_weight(causes[: len(texts)]):
+        made += [f"{x}: {words}", *(line for _ in some for line in next(rest))]
     return made
 
 
 def short(c: Gathered) -> list[str]:
     """A cause in two lines: what and where, and its least case."""
     kinds = plural(len(c.records), "kind") if c.records else plural(len(c.deaths), "death")
-    return [f"  [{c.cause.id}] {sentence(c.cause)}; {kinds} in {listed(c.ops)} ({listed(c.dtypes, 40)})", f"    {c.case}"]
+    return [
+        f"  [{c.cause.id}] {sentence(c.cause, c.members)}; {kinds} in {listed(c.ops)} ({listed(c.dtypes, 40)})",
+        f"    {c.case}",
+    ]
 
 
 def medium(c: Gathered, header: Header) -> list[str]:
@@ -145,8 +169,8 @@ def render(
     """All causes in full, with the verdict last. conclusion: what they say of the device (`verdict.of_causes`); members: list
     every finding, too; caveats: what a reader must know before (`report.caveats`); known: those that are, by id."""
     text = list(caveats)
-    for letter, words, some in by_weight(causes):
-        text.append(f"{letter}: {words}")
+    for x, words, some in by_weight(causes):
+        text.append(f"{x}: {words}")
         for c in some:
             first, *rest = full(c, header) if c.searched else medium(c, header)
             mark = [f"    {mark_text(known[c.cause.id])}"] if c.cause.id in known else []
@@ -167,7 +191,7 @@ def answer(causes: Sequence[Gathered], header: Header, caveats: Sequence[str] = 
     """All causes for other programs; the field names are those of the run file where both have one. known: as in `render`."""
     rows = (
         CauseRow(
-            c.cause.id, c.weight, sentence(c.cause), c.cause.subject, c.cause.symptom, c.cause.properties,
+            c.cause.id, c.weight, sentence(c.cause, c.members), c.cause.subject, c.cause.symptom, c.cause.properties,
             mark_text(known.get(c.cause.id)), c.case, c.workaround, c.ops, c.dtypes,
             tuple(Finding(r.op, r.dtype, r.aspect, r.status, r.shrunk or r.case, r.reason) for r in c.records),
             tuple(Died(d.op, d.dtype, d.how, d.least, d.signal) for d in c.deaths),
@@ -204,15 +228,14 @@ def as_markdown(
     for k, c in enumerate(causes):
         kinds = plural(len(c.records), "kind") if c.records else plural(len(c.deaths), "death")
         where = f"{kinds} in {listed(c.ops, 120)} ({listed(c.dtypes, 60)})"
-        letter = c.weight if c.searched else UNKNOWN
-        part = f"\n- **{letter}** `{c.cause.id}` {inert(sentence(c.cause))}; {inert(where)}\n  {code(c.case)}\n"
+        part = f"\n- **{letter(c)}** `{c.cause.id}` {inert(sentence(c.cause, c.members))}; {inert(where)}\n  {code(c.case)}\n"
         part += f"  workaround: {inert(c.workaround)}\n" if c.workaround else ""
         part += f"  {inert(shortened(mark_text(known[c.cause.id]), REASON * 4))}\n" if c.cause.id in known else ""
         if len(text) + len(part) > COMMENT - 200:
-            text += f"\n... and {plural(len(causes) - k, 'more cause')}: `parity report RUN`\n"
+            text += f"\n... and {more_text(causes[k:])}: `parity report RUN`\n"
             break
         text += part
-    weights = "; ".join(f"{letter}: {words}" for letter, words, _ in by_weight(causes))
+    weights = "; ".join(f"{x}: {words}" for x, words, _ in by_weight(causes))
     return text + (f"\n<sub>{weights}</sub>\n" if weights else "")
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from parity.findings.causes import Gathered, gather
 from parity.findings.standing import known_of, new_of
 from parity.report import caveats
-from parity.report.causes import count_text, sentence, shortened
+from parity.report.causes import count_text, letter, more_text, sentence, shortened
 from parity.report.gaps import dropped
 from parity.report.words import listed, plural, reproduced
 from parity.store.rows import Header, Run
@@ -31,7 +31,7 @@ def render(run: Run) -> str:
     lines = [*first, *(_line(c, run.header) for c in shown)]
     if len(shown) < len(causes):
         rest = causes[len(shown) :]
-        title = f"parity: {plural(len(rest), 'more cause')}"
+        title = f"parity: {more_text(rest)}"
         lines.append(command("warning", title, f"{count_text(rest)}: parity report RUN shows all {len(causes)}"))
     if not lines:
         device, near = run.header.fingerprint.device, len(dropped(run.records))
@@ -59,9 +59,9 @@ def _line(c: Gathered, header: Header) -> str:
     f = header.fingerprint
     kinds = plural(len(c.records), "kind") if c.records else plural(len(c.deaths), "death")
     message = [
-        f"{sentence(c.cause)}; {kinds} in {listed(c.ops, 200)} ({listed(c.dtypes, 80)})",
+        f"{sentence(c.cause, c.members)}; {kinds} in {listed(c.ops, 200)} ({listed(c.dtypes, 80)})",
         shortened(reproduced(c.case, header), CASE),
     ]
     if f.simulated:
         message.append("a simulated device: this says nothing about any hardware")
-    return command("warning" if c.weight in WARNINGS else "error", f"parity {c.weight} {c.cause.id}", "\n".join(message))
+    return command("warning" if c.weight in WARNINGS else "error", f"parity {letter(c)} {c.cause.id}", "\n".join(message))

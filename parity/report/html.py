@@ -29,7 +29,7 @@ from parity.findings.causes import Gathered, gather
 from parity.findings.standing import marks
 from parity.findings.verdict import compared, of_causes, poorly_judged
 from parity.report import caveats, gaps, matrix, power, summary, svg, trends
-from parity.report.causes import by_weight, count_text, mark_text, sentence
+from parity.report.causes import by_weight, count_text, mark_text, more_text, sentence
 from parity.report.short_script import minimal
 from parity.report.words import clock, listed, plural, reproduced
 from parity.store.features import ASPECT, Coverage
@@ -88,7 +88,7 @@ def _of_causes(run: Run, causes: Sequence[Gathered], name: str) -> Json:
     described = {id(c): _cause(c, details, name) | {"known": mark_text(known.get(c.cause.id))} for c in shown}
     return {
         "causes": causes,
-        "unshown": len(causes) - len(shown),
+        "unshown": more_text(causes[len(shown) :]),
         "weights": [{"letter": x, "words": w, "causes": [described[id(c)] for c in some]} for x, w, some in by_weight(shown)],
         "scale": [(svg.level_class(x), picture.between(k)) for k, x in enumerate(picture.LETTERS)],
     }
@@ -257,7 +257,7 @@ def _cause(c: Gathered, details: _Details, name: str) -> dict[str, Any]:
     deaths = c.deaths[: 200 if details.room > 0 else 1]
     return {
         "id": c.cause.id,
-        "sentence": sentence(c.cause),
+        "sentence": sentence(c.cause, c.members),
         "where": f"{kinds} in {listed(c.ops, 160)} ({listed(c.dtypes, 80)})",
         "case": c.case,
         "workaround": c.workaround,

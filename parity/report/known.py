@@ -18,7 +18,7 @@ from parity.store.rows import EXPIRED, GROWN, Sighting
 def what(e: Entry) -> str:
     """What an entry is, in a sentence without its full stop."""
     if e.cause is not None:
-        return causes.sentence(e.cause)
+        return causes.sentence(e.cause, e.members)
     return f"{e.status} in {listed(e.ops)}" + (", which comes and goes" if e.by_chance else "")
 
 

@@ -61,7 +61,7 @@ def answer(runs: Sequence[tuple[str, Run]]) -> Support:
         deaths = counted(kept.deaths, kept.items)
         found: dict[tuple[str, str], list[str]] = {}
         for c in gather(kept.records, deaths):
-            sentences[c.cause.id] = sentence(c.cause)
+            sentences[c.cause.id] = sentence(c.cause, c.members)
             members: list[Record | Death] = [*c.records, *c.deaths]
             for where in dict.fromkeys((x.op, x.dtype) for x in members):
                 found.setdefault(where, []).append(c.cause.id)

@@ -117,7 +117,7 @@ def _change(old: Gathered | None, new: Gathered | None) -> CauseChange:
     c = new or old
     assert c is not None
     kinds = tuple(0 if x is None else len(x.records) or len(x.deaths) for x in (old, new))
-    return CauseChange(c.cause.id, c.weight, sentence(c.cause), c.case, (kinds[0], kinds[1]))
+    return CauseChange(c.cause.id, c.weight, sentence(c.cause, c.members), c.case, (kinds[0], kinds[1]))
 
 
 def _counts(before: Run, after: Run, old: Sequence[Gathered], new: Sequence[Gathered]) -> Iterator[Count]:

@@ -43,6 +43,17 @@ def test_a_cause_is_known_to_all_processes_from_its_first_plain_case_on(tmp_path
     assert not other.has(Cause("aten::cos", "values"))
 
 
+def test_what_a_full_disk_left_of_a_line_is_no_cause(tmp_path: Path) -> None:
+    """Nor is what no program wrote; the lines around it count."""
+    seen = Seen(tmp_path)
+    seen.add(EXP, found("exp(float32[2])"))
+    with (tmp_path / "causes").open("ab") as f:
+        f.write(b"cos-54\n\xff\xfe \x00\n\n")
+    assert seen.read()
+    assert seen.has(EXP)
+    assert not seen.has(Cause("aten::cos", "values"))
+
+
 def test_writes_beside_strided_destinations_are_one(tmp_path: Path) -> None:
     """Whichever operator they are of."""
     seen = Seen(tmp_path)

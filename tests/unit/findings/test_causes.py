@@ -20,18 +20,18 @@ from parity.checks.trial import Result
 from parity.core import notation
 from parity.core.case import Case
 from parity.core.devices import Backend
-from parity.core.results import UNSEARCHED, Aspect, Cause, Record, Status, Verdict
+from parity.core.results import UNSEARCHED, Aspect, Cause, Fingerprint, Record, Status, Verdict
 from parity.devices import Call, Fault, load_faults, resolve
 from parity.engine import suite
 from parity.engine.examine import examine
 from parity.engine.journal import LOCATING, SHRINKING, NoJournal
 from parity.engine.options import RunOptions
 from parity.engine.planning import RunPlan
-from parity.findings import cause_search
+from parity.findings import cause_search, known_entries
 from parity.findings.causes import OPERATORS, Gathered, gather, skeleton, weight
-from parity.findings.known import Entry
+from parity.findings.known import Entry, Found
 from parity.report.causes import count_text
-from parity.store.rows import Death
+from parity.store.rows import Death, Header, Run
 
 
 def causes(*faults: Fault, ops: tuple[str, ...], dtypes: tuple[str, ...] = ("float32",), **more: Any) -> tuple[Gathered, ...]:
@@ -376,6 +376,41 @@ def test_what_nobody_looked_into_is_no_cause() -> None:
     assert [(c.ops, c.searched) for c in made] == [(("sort",), True), (("mean",), True), (("exp",), False)]
     assert count_text(made) == "2 causes (A 1, R 1), and 1 operator not looked into"
     assert count_text(made[2:]) == "1 operator not looked into"
+
+
+def test_errors_that_nobody_looked_into_are_known_by_their_words() -> None:
+    """Of a run that was cut: an entry of two errors accepts these, and no third one of the kernel."""
+    reasons = [
+        f"RuntimeError in run: {x}" for x in ("no more than 8 dimensions", "this type has no kernel", "the grid is wrong")
+    ]
+    errors = [replace(found("sort", None, words, "error"), case="sort(float32[2])") for words in reasons]
+    (c,) = gather(errors[:2])
+    run = Run(Header(Fingerprint("0", "2.13.0", "", "3", "Linux", "x86_64", "sim", "")))
+    entries = known_entries.of_cause(c, run, "reason")
+    alike = [[e.same_cause(Cause("aten::sort", f"raises: {skeleton(words)}")) for e in entries] for words in reasons]
+    assert alike == [[True, False], [False, True], [False, False]]
+
+
+def test_each_fault_of_a_cause_is_known_in_its_own_dtypes() -> None:
+    """One kernel's errors, and its wrong values and shapes, are one cause; what is known of one accepts no other one, and no
+    more than it would by itself."""
+    run = Run(Header(Fingerprint("0", "2.13.0", "", "3", "Linux", "x86_64", "sim", "")))
+    half, dims = (
+        raised("sort", f"run: sort {x}", subject="aten::sort") for x in ("has no kernel for 'Half'", "of 9 dimensions")
+    )
+    values, shapes = (
+        found("exp", Cause("aten::exp", x), status=s) for x, s in (("values", "wrong"), ("metadata", "malformed"))
+    )
+    for one, other in (replace(half, dtype="float16"), dims), (replace(shapes, dtype="float16"), values):
+        (c,) = gather([one, other])
+        entries = known_entries.of_cause(c, run, "reason")
+        assert [e.dtypes for e in sorted(entries, key=lambda e: e.dtypes)] == [("float16",), ("float32",)]
+        for r in one, other:
+            (alone,) = gather([r])
+            (by_itself,) = known_entries.of_cause(alone, run, "reason")
+            assert [e.id for e in entries if r.dtype in e.dtypes] == [by_itself.id]
+        assert one.cause is not None
+        assert not any(e.same_cause(one.cause) and not e.excess(Found.of(replace(one, dtype="float32"))) for e in entries)
 
 
 def test_words_that_any_operator_may_say_do_not_join_kernels() -> None:

@@ -13,14 +13,16 @@ import pytest
 import torch
 
 from parity.core import notation
-from parity.core.results import Cause, Fingerprint, Measure, Record, Workaround
+from parity.core.results import UNSEARCHED, Cause, Fingerprint, Measure, Record, Workaround
 from parity.core.status import Conclusion
 from parity.faces.commands.report import run_script
+from parity.findings import known_entries
 from parity.findings.causes import Gathered, gather
 from parity.report import answers, issue
 from parity.report import causes as told
+from parity.report.known import what
 from parity.report.short_script import minimal
-from parity.store.rows import Death, Header
+from parity.store.rows import Death, Header, Run
 
 FAIL = Conclusion.FAIL
 
@@ -53,6 +55,41 @@ def test_a_cause_is_told_with_its_worst_element_and_the_command() -> None:
     assert "findings:\n      wrong exp float32 forward: exp(float32[2])" in told.render(made, header(), FAIL, members=True)
     assert told.render((), header(), Conclusion.PASS) == "PASS  no finding"
     assert told.render((), header(), Conclusion.INCONCLUSIVE) == "INCONCLUSIVE  no finding"
+
+
+def test_no_fault_of_a_kernel_hides_behind_another_one() -> None:
+    """Each error's words are in every report of their cause, and so is a wrong shape with wrong values; one fault has no
+    such addition."""
+    words = [f"RuntimeError in run: {x}" for x in ("no more than 8 dimensions", "no kernel for T")]
+    errors = [
+        record(f"exp(float32[{k}])", status="error", cause=Cause("aten::exp", f"raises: {w}")) for k, w in enumerate(words)
+    ]
+    shapes = [record("cos(float32[2])", cause=Cause("aten::cos", x)) for x in ("values", "metadata", "values")]
+    made, conclusion = gather([*errors, *shapes]), Conclusion.FAIL
+    both = f"aten::exp raises where the CPU computes, in 2 ways ({'; '.join(words)})"
+    wrong = "aten::cos gives wrong values, and gives a wrong shape, dtype, stride or aliasing"
+    assert [c.sentence for c in told.answer(made, header()).causes] == [wrong, both]
+    issued = issue.render(made[1], header(), lambda *_: issue.ScriptRun(None))
+    plain = told.render(made, header(), conclusion), "\n".join(told.lines(made, 9, header())), told.line(made[1])
+    for text in (*plain, told.as_markdown(made, header(), conclusion).replace("\\", ""), issued.replace("\\", "")):
+        assert both in text
+    assert {what(e).partition(" (")[2][:-1] for e in known_entries.of_cause(made[1], Run(header()), "why")} == {*words}
+    assert "ways" not in told.render(gather(errors[:1]), header(), conclusion)
+    assert ", and " not in told.render(gather(shapes[:1]), header(), conclusion)
+
+
+def test_what_is_left_out_of_a_list_is_counted_by_kind() -> None:
+    """What nobody looked into is no cause there, either, and has no weight in a line of its own."""
+    made = gather(
+        [
+            record("exp(float32[2])"),
+            *(record(f"{op}(float32[2])", cause=Cause(f"torch.{op}", "values", (UNSEARCHED,))) for op in ("cos", "sin")),
+        ]
+    )
+    assert told.more_text(made) == "1 more cause, and 2 more operators not looked into"
+    assert told.more_text(made[2:]) == "1 more operator not looked into"
+    assert told.more_text(made[:1]) == "1 more cause"
+    assert [told.line(c)[:3] for c in made] == ["A [", "? [", "? ["]
 
 
 @pytest.mark.slow
@@ -140,15 +177,13 @@ def test_what_takes_more_than_a_few_lines_has_none(case: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_bug_report_says_where_its_script_was_run_and_names_like_reports() -> None:
+def test_a_bug_report_says_where_its_script_was_run() -> None:
     """On the CPU alone for a simulated device."""
     (one,) = gather([record("softmax(float32[1, 3], dim=-1)", cause=Cause("aten::_softmax", "values"))])
     text = issue.render(one, header(), run_script)
     for part in ("### Describe the bug", "```python", "Run here on the CPU alone", "cpu tensor([[", "### Versions", "Apple M2"):
         assert part in text
     assert text.count("cpu tensor([[") == 1
-    (two,) = gather([record("exp(float32[2])", cause=Cause("aten::erfinv", "values"))])
-    assert "- https://github.com/pytorch/pytorch/" in issue.render(two, header(), run_script)
 
 
 @pytest.mark.slow
