@@ -292,6 +292,11 @@ class Entry:
                 return True
         return False
 
+    def needs_more(self, c: Cause) -> bool:
+        """Whether the words of an error say that it is this one, though each known cause with these words needs more of a call."""
+        alike = [m for m in (self.cause, *self.members) if m is not None and m.says_all and m.symptom == c.symptom]
+        return bool(alike) and not any({*m.kinds} <= {*c.kinds} for m in alike)
+
 
 @dataclass(frozen=True, slots=True)
 class Known:
