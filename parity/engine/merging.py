@@ -33,7 +33,7 @@ def merged(
 
     mixed: take shards whose fingerprints differ, and note the differences; partial: take a run with missing shards, as one that
     was stopped; given: the file of known findings that they were given. Raises UsageError, which names the files, for what does
-    not belong together: no shard, shards of other numbers, seeds, options, code or machines, the same shard twice, and a missing
+    not belong together: no shard, shards of other numbers, seeds, options, code or machines, the same shard twice, or a missing
     one.
     """
     numbered = _numbered(parts)
