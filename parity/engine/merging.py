@@ -32,9 +32,8 @@ def merged(
     """The run whose shards these are: all rows, in the order of the catalog; sums where a row counts over all items.
 
     mixed: take shards whose fingerprints differ, and note the differences; partial: take a run with missing shards, as one that
-    was stopped; given: the file of known findings that they were given. Raises UsageError, which names the files, for what does
-    not belong together: no shard, shards of other numbers, seeds, options, code or machines, the same shard twice, or a missing
-    one.
+    was stopped; given: the file of known findings that they had. Raises UsageError, which names the files, for what does not
+    belong together: no shard, other numbers of shards, seeds, options, code or machines, one shard twice, or one missing.
     """
     numbered = _numbered(parts)
     (first_path, first), *others = numbered
@@ -71,10 +70,10 @@ def merged(
 
 def _failed(made: Run, known: Known | None) -> tuple[str, ...]:
     """What a merged run was asked to fail on, which no shard knows, in words. known: the file that its shards were given."""
-    asked, whole = made.header.options.split(), marginal.of_run(made)
-    few = [Status.MARGINAL] if f"--fail-on={Status.MARGINAL}" in asked else []
-    strict = f"--fail-on={KNOWN}" in asked
-    return RunResult(whole.items, whole.records, fail_on=few, known=known, sightings=made.known, strict=strict).failed
+    whole = marginal.of_run(made)
+    few, strict = (f"--fail-on={word}" in made.header.options.split() for word in (Status.MARGINAL, KNOWN))
+    asked = [Status.MARGINAL] if few else []
+    return RunResult(whole.items, whole.records, fail_on=asked, known=known, sightings=made.known, strict=strict).failed
 
 
 def _numbered(parts: Sequence[Part]) -> list[Part]:

@@ -36,18 +36,14 @@ class Measured(NamedTuple):
     extent: Extent = ()
 
 
-def scaled(some: Iterable[Measured], dtype: str, among: Sequence[Measured]) -> Extent:
+def scaled(some: Sequence[Measured], dtype: str, among: Sequence[Measured]) -> Extent:
     """The extents together in the budgets of another dtype, of errors that are as large relative to their results: budgets are
     some roundoffs. What fails goes on to fail. Errors of whole numbers have no size in rounded ones, if only they are known
     among these."""
     whole = FACTS[dtype].is_inexact and all(_is_whole(m.extent, m.dtype) for m in among)
-
-    def size(m: Measured, k: str, x: float) -> float:
-        if x <= 1.0 or k.startswith(CLASS):
-            return x
-        return LEAST if whole else max(x * _roundoff(m.dtype) / _roundoff(dtype), LEAST)
-
-    return joined(tuple((k, size(m, k, x)) for k, x in m.extent) for m in some)
+    sizes = ((m.extent, 0.0 if whole else _roundoff(m.dtype) / _roundoff(dtype)) for m in some)
+    fails = ({k: max(x * by if by else by, LEAST) for k, x in e if x > 1.0 and not k.startswith(CLASS)} for e, by in sizes)
+    return joined(tuple({**dict(m.extent), **failing}.items()) for m, failing in zip(some, fails))
 
 
 def _roundoff(dtype: str) -> float:
