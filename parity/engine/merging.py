@@ -13,6 +13,8 @@ from typing import Any, TypeAlias
 from parity.core.errors import UsageError
 from parity.core.results import Fingerprint, Status
 from parity.engine import suite
+from parity.engine.options import KNOWN
+from parity.findings.known import Known
 from parity.findings.verdict import RunResult
 from parity.store import marginal
 from parity.store.features import Coverage
@@ -24,12 +26,14 @@ COMMON = {"seed": "--seed", "profile": "--profile", "selection": "the selection"
 STOPPED = "merged without all of its shards"  # `End.stopped` of what --accept partial merged
 
 
-def merged(parts: Sequence[Part], mixed: bool = False, partial: bool = False) -> Run:
+def merged(
+    parts: Sequence[Part], mixed: bool = False, partial: bool = False, given: Callable[[Run], Known | None] = lambda made: None
+) -> Run:
     """The run whose shards these are: all rows, in the order of the catalog; sums where a row counts over all items.
 
     mixed: take shards whose fingerprints differ, and note the differences; partial: take a run with missing shards, as one that
-    was stopped. Raises UsageError, which names the files, for what does not belong together: no shard, shards of other
-    numbers, seeds, options, code or machines, the same shard twice, and a missing one.
+    was stopped; given: the file of known findings that they had. Raises UsageError, which names the files, for what does not
+    belong together: no shard, other numbers of shards, seeds, options, code or machines, one shard twice, or one missing.
     """
     numbered = _numbered(parts)
     (first_path, first), *others = numbered
@@ -61,9 +65,15 @@ def merged(parts: Sequence[Part], mixed: bool = False, partial: bool = False) ->
         by_item(x for r in runs for x in r.known),
         by_item(x for r in runs for x in r.features),
     )
-    whole, asked = marginal.of_run(made), [Status.MARGINAL] if f"--fail-on={Status.MARGINAL}" in header.options.split() else []
-    failed = RunResult(whole.items, whole.records, fail_on=asked).failed  # which no shard knows
-    return replace(made, end=replace(made.end or end, failed=(*end.failed, *failed)))
+    return replace(made, end=replace(made.end or end, failed=tuple(dict.fromkeys((*end.failed, *_failed(made, given(made)))))))
+
+
+def _failed(made: Run, known: Known | None) -> tuple[str, ...]:
+    """What a merged run was asked to fail on, which no shard knows, in words. known: the file that its shards were given."""
+    whole = marginal.of_run(made)
+    few, strict = (f"--fail-on={word}" in made.header.options.split() for word in (Status.MARGINAL, KNOWN))
+    asked = [Status.MARGINAL] if few else []
+    return RunResult(whole.items, whole.records, fail_on=asked, known=known, sightings=made.known, strict=strict).failed
 
 
 def _numbered(parts: Sequence[Part]) -> list[Part]:

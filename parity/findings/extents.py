@@ -8,7 +8,7 @@ number up to 1 says that the region was met often enough to see that it agrees; 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
 from parity.core import picture
@@ -36,11 +36,29 @@ class Measured(NamedTuple):
     extent: Extent = ()
 
 
-def scaled(m: Measured, dtype: str) -> Extent:
-    """The extent in the budgets of another dtype, of errors that are as large relative to their results: budgets are some
-    roundoffs. What fails goes on to fail."""
-    one, other = (FACTS[d].unit_roundoff or 1.0 for d in (m.dtype, dtype))
-    return tuple((k, max(x * one / other, LEAST) if x > 1.0 else x) for k, x in m.extent)
+def scaled(some: Sequence[Measured], dtype: str, among: Sequence[Measured]) -> Extent:
+    """The extents together in the budgets of another dtype, of errors that are as large relative to their results: budgets are
+    some roundoffs. What fails goes on to fail. Errors of whole numbers have no size in rounded ones, if only they are known
+    among these."""
+    whole = FACTS[dtype].is_inexact and all(_is_whole(m.extent, m.dtype) for m in among)
+    sizes = ((m.extent, 0.0 if whole else _roundoff(m.dtype) / _roundoff(dtype)) for m in some)
+    fails = ({k: max(x * by if by else by, LEAST) for k, x in e if x > 1.0 and not k.startswith(CLASS)} for e, by in sizes)
+    return joined(tuple({**dict(m.extent), **failing}.items()) for m, failing in zip(some, fails))
+
+
+def _roundoff(dtype: str) -> float:
+    """The unit roundoff of the results of operands of a dtype: of whole numbers, if they are rounded at all."""
+    return FACTS[dtype].unit_roundoff or FACTS["float32"].unit_roundoff
+
+
+def _is_whole(e: Extent, dtype: str) -> bool:
+    """Whether results are whole numbers, which have no budget."""
+    return not FACTS[dtype].is_inexact and any(math.isinf(x) for k, x in e if not k.startswith(CLASS))
+
+
+def _anything(e: Extent, dtype: str) -> float:
+    """From which known error on results have nothing to do with the truth, so that they may be anything."""
+    return 1.0 if _is_whole(e, dtype) else 1.0 / _roundoff(dtype)
 
 
 def joined(extents: Iterable[Extent]) -> Extent:
@@ -59,7 +77,7 @@ def exceeds(new: Extent, old: Extent, dtype: str) -> str:
     ours = [x for k, x in new if k.removeprefix(CLASS) in PLAIN]
     misses = _misses_plain(old)
     fails = (plain > 1.0 or misses) and max(ours, default=math.inf) > 1.0
-    anything = 1.0 / (FACTS[dtype].unit_roundoff or 1.0)
+    anything = _anything(old, dtype)
     for name, error in new:
         region = name.removeprefix(CLASS)
         most = known.get(region, plain if fails else 0.0)
@@ -75,17 +93,18 @@ def exceeds(new: Extent, old: Extent, dtype: str) -> str:
     return ""
 
 
-def outgrows(new: Extent, here: Extent, every: Extent, dtype: str) -> str:
+def outgrows(new: Extent, here: Extent, every: Extent, dtype: str, own: bool = True) -> str:
     """In which way an extent goes beyond all that is known of its tensor, in words; empty if it does not. At which rare values
     a cause was seen, in which dtype and tensor, and how large its error was there, is chance of the seed; whether plain values
     agree, how large the largest error is, and whether NaN and Inf are kept, is not. here, every: what is known in the same
-    tensor, in this dtype if it is in that, and in all tensors and dtypes."""
+    tensor, in this dtype if it is in that (own), and in all tensors and dtypes."""
     known, alike, anywhere = dict(here), here or every, dict(every)
     plain = max([x for k, x in here if k in PLAIN] or [x for k, x in every if k in PLAIN], default=0.0)
     largest = max((x for k, x in alike if not k.startswith(CLASS)), default=0.0)
     largest_extreme = math.inf if any(k.startswith(CLASS) for k, _ in alike) else largest
     fails = any(k.startswith(CLASS) for k, _ in every) or (plain > 1.0 and any(x > 1.0 for k, x in new if k in PLAIN))
-    if _misses_plain(here) or plain >= 1.0 / (FACTS[dtype].unit_roundoff or 1.0):
+    most = plain if own or FACTS[dtype].is_inexact else plain * FACTOR  # whole numbers are off by all or nothing
+    if (own and _misses_plain(here)) or most >= _anything(alike, dtype):
         return ""
     for name, error in new:
         region = name.removeprefix(CLASS)

@@ -256,14 +256,14 @@ class Entry:
         there = [m for m in alike if m.op in ("", f.op)]
         parts += [f"now in {f.tensor} of {f.op}"] if not there and self.extent and f.op in self.ops else []
 
-        def of(some: Sequence[Measured]) -> Extent:
-            return joined([m.extent for m in some if m.dtype == f.dtype] or [scaled(m, f.dtype) for m in some])
+        def of(some: Sequence[Measured], among: Sequence[Measured]) -> Extent:
+            return joined([m.extent for m in some if m.dtype == f.dtype] or [scaled(some, f.dtype, among)])
 
-        larger = exceeds(f.extent, of(there), f.dtype)
+        larger = exceeds(f.extent, of(there, there), f.dtype)
         # How large one op's error was is chance of few cases where another op shows the same kernel. Joined causes are several.
         here = there if there and len({m.kernel for m in self.members}) > 1 else alike
-        every = joined(scaled(m, f.dtype) for m in self.extent)
-        return Excess(", ".join(parts) or larger, larger and outgrows(f.extent, of(here), every, f.dtype))
+        every, own = scaled(self.extent, f.dtype, self.extent), any(m.dtype == f.dtype for m in here)
+        return Excess(", ".join(parts) or larger, larger and outgrows(f.extent, of(here, self.extent), every, f.dtype, own))
 
     def sighting(self, f: Found, today: date, excess: Excess = Excess(), strict: bool = False, fails: bool = True) -> Sighting:
         """What a run says of a finding of this entry. excess: how it goes beyond it; strict: whether that fails where
@@ -291,6 +291,11 @@ class Entry:
             if like and set(m.properties) - chance <= set(c.properties):
                 return True
         return False
+
+    def needs_more(self, c: Cause) -> bool:
+        """Whether an error has the words of known ones, each of which needs more of its call."""
+        alike = [m for m in (self.cause, *self.members) if m is not None and m.says_all and m.symptom == c.symptom]
+        return bool(alike) and not any({*m.kinds} <= {*c.kinds} for m in alike)
 
 
 @dataclass(frozen=True, slots=True)

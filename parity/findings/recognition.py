@@ -22,7 +22,7 @@ from parity.checks.trial import Result
 from parity.core import notation
 from parity.core.case import Case, Word
 from parity.core.errors import CaseError
-from parity.core.results import EARLIER_CALLS, Aspect, Record, Status, Verdict
+from parity.core.results import EARLIER_CALLS, Aspect, Cause, Record, Status, Verdict
 from parity.findings import cause_search, causes, known
 from parity.findings.known import Entry, Excess, Found, accepting
 from parity.findings.regions import extent
@@ -162,18 +162,19 @@ class Recognition:
             return None
         x = replace(Found.of(r), case=r.shrunk, pinned=pinned and not r.by_chance)
         mine = outline(notation.parse(r.shrunk or r.case))
-        beyond = {e.id: self._excess(e, x, mine) for e in same}
+        beyond = {e.id: self._excess(e, x, mine, one.cause) for e in same}
         # One that has not grown first.
         e = min(same, key=lambda e: (len(beyond[e.id].plainer), len(beyond[e.id].wider)))
         return self._add(e.sighting(x, self.today, beyond[e.id], self.strict))
 
-    def _excess(self, e: Entry, x: Found, mine: Outline) -> Excess:
+    def _excess(self, e: Entry, x: Found, mine: Outline, cause: Cause) -> Excess:
         """How a finding of a known cause goes beyond the entry, in whatever pass: also by what its least case does not have
-        though all known ones of its op have it and no property of a cause says so."""
+        though all known ones of its op have it and no property of a cause says so, or its words name the cause without one."""
         beyond, known = e.excess(replace(x, aspect="")), [] if e.by_chance else [o for o, *_ in self._outlines[e.id]]
-        if not known or any(o.arguments <= mine.arguments and o.numel <= SLACK * mine.numel for o in known):
+        alike = [o for o in known if o.arguments <= mine.arguments and o.numel <= SLACK * mine.numel]
+        if not known or (alike and not e.needs_more(cause)):
             return beyond
-        plainer = "in a plainer call: its cases have more elements or other arguments"
+        plainer = f"in a plainer call: its cases have more elements or other {'operands' if alike else 'arguments'}"
         return replace(beyond, wider=", ".join(filter(None, (beyond.wider, plainer))))
 
     # ------------------------------------------------------------------------------------------------ replayed cases

@@ -106,7 +106,7 @@ def compare(before: Run, after: Run, partial: bool = False, ops: Sequence[str] =
     changes += [*own_change.memory(before, after), *own_change.other_inputs(before, after)]
     compared = _comparing(cells_before), _comparing(cells_after)
     _refuse_nothing(*compared, changes, warnings)
-    changes = _with_emptied(changes, compared[0] - compared[1], after)
+    changes = _with_emptied(changes, compared[0] - compared[1], after, (had - has) & cells_after.keys())
     changes += _emptied_aspects(before, after, had - has, changes)
     changed = tuple(_changed(before.header, after.header))
     doubts = *few_cells(before, after, had, has, changes), *unlike(before.header, after.header, changed)
@@ -167,7 +167,9 @@ def _changes(
     lost += _vanished(cells_before, cells_after, after, {c.cell for c in lost}, forward=True)
     gained += _vanished(cells_after, cells_before, after, {c.cell for c in (*gained, *regressed)}, forward=False)
     silent += _silenced(cells_before, cells_after, after, {c.cell for c in (*silent, *eased, *lost)})
-    wrong = {c.cell[:2] for c in regressed}  # where the reference is bad, too, a check of a wrong op may say nothing
+    accepted = _accepted(after)
+    # Where the reference is bad, too, a check of a wrong op may say nothing.
+    wrong = {c.cell[:2] for c in regressed if not c.aspect or c.cell not in accepted}
     silent = [c for c in silent if c.cell[:2] not in wrong] + _other_inputs(before, after)
     named = [(Group.REGRESSED, c) for c in regressed] + [(Group.LOST, c) for c in lost] + [(Group.EASED, c) for c in eased]
     named += [(Group.SUPPORTED, c) for c in gained] + [(Group.FIXED, c) for c in fixed]
@@ -178,7 +180,6 @@ def _changes(
         named += [(Group.BETTER, replace(c, before=c.after, after=c.before)) for c in back]
     for word, some in (("first", undrawn), ("second", cleared)):
         named += [(Group.INCOMPARABLE, replace(c, reason=OTHER_PROFILE.format(word))) for c in some]
-    accepted = _accepted(after)
     return [replace(c, group=_group(g, c), known=g is Group.REGRESSED and c.cell in accepted) for g, c in named]
 
 
@@ -278,9 +279,12 @@ def _refuse_nothing(before: set[Item], after: set[Item], changes: Iterable[Chang
     )
 
 
-def _with_emptied(changes: Sequence[Change], items: set[Item], after: Run) -> list[Change]:
-    """The changes, with those items as regressions of which the later run compares nothing any more, if nothing else fails."""
-    items = items - {c.cell[:2] for c in changes if c.fails or c.known}
+def _with_emptied(changes: Sequence[Change], items: set[Item], after: Run, lost: Collection[Cell]) -> list[Change]:
+    """The changes, with those items as regressions of which the later run compares nothing any more, if nothing else fails.
+    lost: cells that it has, and does not compare any more, of which a known finding explains its own."""
+    known = {c.cell for c in changes if c.known}
+    explained = {c[:2] for c in known} - {c[:2] for c in lost if c not in known}
+    items = items - {c.cell[:2] for c in changes if c.fails} - explained
     empty = [
         Change(i.op, i.dtype, "", "", "compared", "nothing compared", next(iter(i.void), ""), False, Group.REGRESSED)
         for i in after.items
@@ -296,8 +300,9 @@ def _emptied_aspects(before: Run, after: Run, lost: Collection[Cell], changes: I
     aspects."""
     if (before.header.profile, before.header.options) != (after.header.profile, after.header.options):
         return []
-    reported = {key for c in changes for key in ((c.cell, c.cell[:2]) if c.fails or c.known or not c.aspect else (c.cell,))}
+    reported = {key for c in changes for key in ((c.cell, c.cell[:2]) if c.fails or not c.aspect else (c.cell,))}
     ran = {(r.case, r.digest) for r in after.records}
+    ran -= {(r.case, r.digest) for r in after.records if r.known and not Status(r.status).is_comparison}
     had = {(r.op, r.dtype, r.aspect) for r in before.records if r.pinned and (r.case, r.digest) in ran}
     left = [c for c in sorted(had.intersection(lost)) if c not in reported and c[:2] not in reported]
     return [Change(*c, "", "compared", "nothing compared", paired=False) for c in left]

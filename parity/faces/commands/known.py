@@ -72,19 +72,24 @@ def _file(held: Known | None, path: Path, **more: tuple[str, ...]) -> KnownFile:
     return KnownFile(str(path), tuple(rows), **more)
 
 
+def given(made: Run) -> Known | None:
+    """The file of known findings that the shards of a run were given, if it is here."""
+    name = Path(made.header.known.name)
+    some = (known_file.read(path) for path in ((name, Path(name.name)) if name.name else ()) if path.exists())
+    return next((held for held in some if held.code.same(made.header.known)), None)
+
+
 def of_merged(made: Run) -> list[str]:
-    """What the shards of a run say together of the known findings, if the file that they were given is here."""
+    """What the shards of a run say together of the known findings that they were given."""
     from parity.findings import causes
     from parity.findings.standing import new_of
     from parity.report.known import count_line, lines
 
-    name = Path(made.header.known.name)
-    for path in (name, Path(name.name)) if name.name else ():
-        if path.exists() and (held := known_file.read(path)).code.same(made.header.known):
-            records, deaths = new_of(made)
-            new = causes.gather([r for r in records if not r.known], [d for d in deaths if not d.known])
-            return [count_line(held, made.known, len(new)), *lines(held, made.known, 20)]
-    return []
+    if (held := given(made)) is None:
+        return []
+    records, deaths = new_of(made)
+    new = causes.gather([r for r in records if not r.known], [d for d in deaths if not d.known])
+    return [count_line(held, made.known, len(new)), *lines(held, made.known, 20)]
 
 
 def _add(o: argparse.Namespace) -> int:

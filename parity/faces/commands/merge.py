@@ -37,7 +37,7 @@ def run(o: argparse.Namespace) -> int:
     if len(o.runs) > suite.MOST_SHARDS:
         raise UsageError(f"{len(o.runs)} files are more shards than a run has; name at most {suite.MOST_SHARDS}")
     mixed, partial = holds(tuple(o.accept), MIXED), holds(tuple(o.accept), PARTIAL)
-    made = merging.merged([(path, run_file.read(path, partial)) for path in o.runs], mixed, partial)
+    made = merging.merged([(path, run_file.read(path, partial)) for path in o.runs], mixed, partial, known.given)
     run_file.write(o.output, made)
     for text in made.header.machines:
         print(f"parity: of different machines: {text}", file=sys.stderr)

@@ -14,7 +14,7 @@ from parity.core.errors import RunFileError, UsageError
 from parity.core.results import Fingerprint, Measure, Record
 from parity.engine import merging, suite
 from parity.faces import cli
-from parity.findings.known import Entry
+from parity.findings.known import Entry, Known
 from parity.findings.standing import FIXED, KNOWN, NOT_SEEN, standings
 from parity.store import run_file
 from parity.store.code import Code
@@ -130,6 +130,25 @@ def test_shards_fail_together_for_what_each_was_asked_to_fail_on() -> None:
         parts = [part(1, 2, "exp", options=options), part(2, 2, "log", options=options)]
         parts[0] = (path, replace(parts[0][1], items=(drifts,), records=(near,)))
         made = merging.merged(parts).end
+        assert made is not None
+        assert made.failed == words
+
+
+def test_shards_fail_together_for_a_known_finding_that_only_all_of_them_show_to_be_fixed() -> None:
+    """Its cases are of two shards. Without the file, or where the run was not asked to fail, nobody says so."""
+    cases = ("forward: exp(float32[3])", "forward: log(float32[3])")
+    entry = Entry("exp-1", "reported", ("exp", "log"), "wrong", cases=cases)
+    seen = [Sighting("exp-1", op, "float32", AGREES, "", c) for op, c in zip(entry.ops, cases)]
+    for asked, held, words in (
+        ("--fail-on=known", (entry,), ("--fail-on fails the run for 1 known finding that is fixed",)),
+        ("--fail-on=known", (replace(entry, cases=(*cases, "forward: exp(float32[4])")),), ()),
+        ("--fail-on=known", None, ()),
+        ("", (entry,), ()),
+    ):
+        parts = [part(k, 2, s.op, options=asked) for k, s in enumerate(seen, 1)]
+        parts = [(path, replace(run, known=(s,))) for (path, run), s in zip(parts, seen)]
+        known = None if held is None else Known(Code("known.toml"), entries=held)
+        made = merging.merged(parts, given=lambda made, known=known: known).end  # type: ignore[misc]
         assert made is not None
         assert made.failed == words
 

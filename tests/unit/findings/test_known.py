@@ -301,6 +301,14 @@ def test_exploration_fails_where_it_goes_beyond_all_that_is_known(
         (("float32", 4.0), ("float16", 15.0), False),
         (("float32", 4.0), ("float16", 30.0), True),
         (("int64", 4.0), ("int32", 60.0), False),
+        (("int64", math.inf), ("int32", math.inf), False),
+        (("float32", 44.0), ("int64", math.inf), True),  # how far whole numbers are off says nothing of rounded ones
+        (("float32", 5e5), ("int64", math.inf), True),
+        (("float32", 2e6), ("int64", math.inf), False),  # 16 times as much would have nothing to do with the truth
+        (("int64", math.inf), ("float32", 5e6), True),
+        (("int64", 12.0), ("float32", 100.0), False),  # exp of whole numbers is rounded to float32
+        (("int64", 12.0), ("float32", 5e5), True),
+        (("int64", 12.0), ("int32", 5e5), True),
     ],
 )
 def test_the_error_of_a_known_cause_in_another_dtype_is_as_large_relative_to_its_results(
@@ -346,6 +354,27 @@ def test_at_which_rare_values_a_cause_shows_is_that_of_all_its_tensors_and_dtype
     assert e.sighting(x, date(2026, 1, 1), e.excess(x)).fails is fails
     alone = replace(e, extent=(e.extent or ())[:1])
     assert alone.sighting(x, date(2026, 1, 1), alone.excess(x)).fails
+
+
+def test_errors_of_whole_numbers_contain_none_of_rounded_ones() -> None:
+    """Of a tensor in which no rounded ones are known, a pinned case fails for them."""
+    known_ones = [("int64", "out", ("0 to 1", math.inf)), ("float32", "grad[0]", ("0 to 1", 3e5))]
+    extent = tuple(Measured(d, "layer_norm", t, (x,)) for d, t, x in known_ones)
+    e = replace(LARGE, dtypes=("int64", "float32"), extent=extent)
+    x = Found("layer_norm", "float32", "wrong", "forward", "", "out", (("0 to 1", 5e6),))
+    assert [e.sighting(y, date(2026, 1, 1), e.excess(y)).fails for y in (replace(x, pinned=p) for p in (True, False))] == [
+        True, False
+    ]  # fmt: skip
+    assert not e.excess(replace(x, dtype="int64"))
+
+
+@pytest.mark.parametrize(("new", "fails"), [(("0 to 1", 5e6), True), (("class 0 to 1", math.inf), False)])
+def test_a_sum_that_overflows_in_one_dtype_accepts_no_error_in_another(new: tuple[str, float], fails: bool) -> None:
+    """Results may be anything where NaN or Inf stood in their place, in the same dtype alone."""
+    e = replace(LARGE, extent=(Measured("float16", "layer_norm", "out", (("class 0 to 1", math.inf),)),))
+    x = Found("layer_norm", "float32", "wrong", "forward", "", "out", (new,), pinned=False)
+    assert e.sighting(x, date(2026, 1, 1), e.excess(x)).fails is fails
+    assert not e.sighting(replace(x, dtype="float16"), date(2026, 1, 1), e.excess(replace(x, dtype="float16"))).fails
 
 
 def test_nan_in_one_tensor_accepts_no_error_in_another() -> None:

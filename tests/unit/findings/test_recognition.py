@@ -105,6 +105,23 @@ def test_a_finding_in_plain_calls_does_not_hide_behind_one_of_strided_ones() -> 
     assert new(run([wrong()], ["exp"], entries))
 
 
+def test_an_error_of_plain_calls_does_not_hide_behind_its_words_in_strided_ones() -> None:
+    """They name one check, and the device refuses much more now."""
+
+    def fails(call: Call) -> Any:
+        raise RuntimeError("no such kernel here")
+
+    entries = accepted(run([Fault("exp", ("exp",), fails, lambda c: not c.operands[0].is_contiguous())], ["exp"]))
+    assert entries[0].cause == Cause(
+        "aten::exp", "raises: RuntimeError in run: no such kernel here", ("non-contiguous operand",)
+    )
+    done = run([Fault("exp", ("exp",), fails)], ["exp"], entries)
+    assert (GROWN, True) in states(done)
+    assert any("in a plainer call" in s.why and "(in a pinned case)" in s.why for d in done for s in d.known)
+    again = [*entries, *accepted(done)]
+    assert states(run([Fault("exp", ("exp",), fails)], ["exp"], [known_entries.merged(*again)])) == {(SEEN, False)}
+
+
 @pytest.mark.slow
 def test_another_tensor_or_symptom_is_another_finding() -> None:
     """Wrong values are known, an error is not; and neither is another operator."""

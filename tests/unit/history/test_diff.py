@@ -191,6 +191,24 @@ def test_a_regression_that_a_person_has_accepted_is_named_and_fails_nothing() ->
         assert compare(run(record("x", op="sub"), items=(item(agree=9),)), ended).exit_code() == code
 
 
+def test_a_known_regression_does_not_excuse_that_other_passes_compare_nothing() -> None:
+    """But where its own calls raise, nothing of them can be compared."""
+    cause, sub = Cause("aten::add", "values"), item("sub", agree=9)
+    known = replace(record("a", "error", shrunk="a", pinned=True, cause=cause), known="add-1")
+    backward = replace(record("a", pinned=True), aspect="backward")
+    both = replace(item(agree=9), counts={"forward": {"agree": 9}, "backward": {"agree": 9}})
+    had = run(record("a", pinned=True), backward, items=(both, sub))
+    void = replace(both, counts={"forward": {"error": 9}, "backward": {"void": 9}})
+    assert compare(had, run(known, items=(void, sub))).exit_code() == 1
+    assert compare(had, run(known, items=(item(error=9), sub))).exit_code() == 0
+    wrong = replace(known, status="wrong")
+    missing = compare(had, run(wrong, items=(item(agree=8, wrong=1), sub)))
+    assert [c.aspect for c in of(missing, Group.REGRESSED) if c.fails] == ["backward"]
+    also = replace(both, counts={"forward": {"agree": 8, "wrong": 1}, "backward": {"agree": 9}})
+    assert compare(had, run(wrong, backward, items=(also, sub))).exit_code() == 0
+    assert compare(had, run(known, items=(item(agree=8, error=1), sub))).exit_code() == 0
+
+
 def test_other_inputs_are_another_check() -> None:
     diff = compare(run(record("a", digest="1")), run(record("a", digest="2")))
     assert (diff.paired, diff.only_before, diff.only_after, diff.exit_code()) == (0, 1, 1, 0)
