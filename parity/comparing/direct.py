@@ -18,7 +18,7 @@ from parity.catalog.row import Row
 from parity.comparing.subject import is_dense
 from parity.core.case import OpClass
 from parity.judging.rules import rule_of
-from parity.oracle.kernels import kernel_of
+from parity.oracle.kernels import kernel_of, writes_any
 from parity.oracle.oracle import FACTORS
 
 GIVEN = ""  # in place of the name of an operator
@@ -79,7 +79,7 @@ class Direct:
     def observe(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Call an operator, and note what its result is."""
         result, kernel = func(*args, **kwargs), kernel_of(func)
-        if func._schema.is_mutable or "batch_norm" in kernel.name:  # which writes its statistics, whatever its schema says
+        if writes_any(func):
             for t in tree_leaves((args, kwargs, result)):
                 if isinstance(t, Tensor) and is_dense(t):
                     self._known.pop(_storage(t), None)

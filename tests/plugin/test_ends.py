@@ -241,7 +241,7 @@ def test_a_run_file_names_code_and_never_runs_it(
     (tmp_path / "setup.py").write_text("print('another')\n")
     code, out, _ = commands.said(capfd, *shlex.split(told))
     assert out.startswith(f"note: --setup {code_of(str(tmp_path / 'setup.py'))} is not what run.jsonl was run with: ")
-    for line in ("explain run.jsonl", "diff run.jsonl run.jsonl", "coverage run.jsonl"):
+    for line in ("explain run.jsonl", "diff run.jsonl run.jsonl", "prove coverage run.jsonl"):
         code, out, err = commands.said(capfd, *line.split())
         assert code == 0
         assert "set up" not in out + err
