@@ -207,8 +207,7 @@ def _judged(q: Request, s: Subject, device: Device, notes: Notes, seen: Seen | N
         ours |= jumped.ours
         for line in jumped.notes:
             notes.say(line)
-    judgements = spared_again(judgements, bench, results, ours, notes, q.atol)
-    judgements = (*extra, *settled(judgements, q.fail_on, notes))
+    judgements = (*extra, *settled(spared_again(judgements, bench, results, ours, notes, q.atol), q.fail_on, notes))
     failed = any(v.status is not Status.AGREE for _, v in judgements)
     way, following = _explained(s, device, q.backward, watch) if failed else ("", "")
     apart = differences(judgements, results, ours)

@@ -112,7 +112,9 @@ def settled(results: Verdicts, fail_on: Sequence[str], notes: Notes) -> Verdicts
     if Status.VOID in fail_on:
         return results
     for reason, count in Counter(v.reason for _, v in results if v.status is Status.VOID).items():
-        notes.say(reason if count == 1 else f"{count} results: {reason}", loud=True)
+        named = [n for n, v in results if v.reason == reason] if reason == SPARED else []
+        which = f" ({', '.join(named[:MANY])}{f' and {count - MANY} more' if count > MANY else ''})" if named else ""
+        notes.say((reason if count == 1 else f"{count} results: {reason}") + which, loud=True)
     return tuple((n, v) for n, v in results if v.status is not Status.VOID)
 
 

@@ -266,6 +266,7 @@ def test_a_result_far_outside_spares_the_others_of_a_large_function_samples(monk
     left = [n for n in found.notes if "another result is far outside" in n]
     assert len(left) == 1
     assert "results: not judged, because" in left[0]
+    assert '; effort="full" judges it (grad[' in left[0]
 
 
 def test_nothing_is_left_out_on_an_honest_device() -> None:
