@@ -79,11 +79,9 @@ class Direct:
     def observe(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Call an operator, and note what its result is."""
         result, kernel = func(*args, **kwargs), kernel_of(func)
-        if func._schema.is_mutable or "batch_norm" in kernel.name:
-            written: Any = (args, kwargs, result)
-            if not func._schema.is_mutable:  # batch_norm writes its statistics, whatever its schema says, and nothing else
-                written = [x for a, x in zip(func._schema.arguments, args) if a.name.startswith("running_")]
-            for t in tree_leaves(written):
+        written: Any = [x for a, x in zip(func._schema.arguments, args) if a.name.startswith("running_")]  # a secret of norms
+        if func._schema.is_mutable or written:
+            for t in tree_leaves((args, kwargs, result) if func._schema.is_mutable else written):
                 if isinstance(t, Tensor) and is_dense(t):
                     self._known.pop(_storage(t), None)
         elif isinstance(result, Tensor) and result.is_floating_point() and is_dense(result) and not kernel.aliases:
