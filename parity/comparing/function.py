@@ -45,7 +45,18 @@ from parity.comparing.subject import (
 )
 from parity.comparing.tensors import parts
 from parity.comparing.truth import FunctionTruth, seeded
-from parity.comparing.verdicts import ROW, Verdicts, bare, described, in_one_dtype, is_far_outside, judged, settled, verdicts
+from parity.comparing.verdicts import (
+    ROW,
+    Verdicts,
+    bare,
+    described,
+    in_one_dtype,
+    is_far_outside,
+    judged,
+    settled,
+    spared_again,
+    verdicts,
+)
 from parity.comparing.watch import PlacementWatch, command, other_way, read_before
 from parity.core import compiler, state
 from parity.core.errors import NothingCompared, ParityError, UsageError
@@ -196,7 +207,7 @@ def _judged(q: Request, s: Subject, device: Device, notes: Notes, seen: Seen | N
         ours |= jumped.ours
         for line in jumped.notes:
             notes.say(line)
-    judgements = (*extra, *settled(judgements, q.fail_on, notes))
+    judgements = (*extra, *settled(spared_again(judgements, bench, results, ours, notes, q.atol), q.fail_on, notes))
     failed = any(v.status is not Status.AGREE for _, v in judgements)
     way, following = _explained(s, device, q.backward, watch) if failed else ("", "")
     apart = differences(judgements, results, ours)

@@ -18,6 +18,7 @@ from parity.core.case import OpClass
 from parity.core.results import Measure, Status, Verdict
 from parity.judging.bench import Bench
 from parity.judging.judge import judge
+from parity.judging.rounded_result import SPARED
 from parity.oracle.yardstick import FAR
 
 Verdicts = tuple[tuple[str, Verdict], ...]
@@ -63,10 +64,23 @@ def is_far_outside(v: Verdict) -> bool:
     return v.status.differs and v.measure is not None and v.measure.problem == "value" and (v.measure.share or 0.0) > FAR
 
 
+def spared_again(
+    results: Verdicts, bench: Bench, theirs: Mapping[str, Tensor], ours: Mapping[str, Tensor], notes: Notes, atol: float | None
+) -> Verdicts:
+    """The verdicts, with those judged that were left out, where no result is far outside any more: it was at a kink."""
+    left = [n for n, v in results if v.status is Status.VOID and v.reason == SPARED]
+    if not left or any(is_far_outside(v) for _, v in results):
+        return results
+    bench.oracle.spared = False
+    anew = replace(bench)  # which keeps no verdict
+    again = dict(verdicts(anew, {n: theirs[n] for n in left}, {n: ours[n] for n in left}, notes, atol))
+    return tuple((n, again.get(n, v)) for n, v in results)
+
+
 def _place(name: str, a: Tensor | None, b: Tensor | None) -> tuple[bool, bool, float]:
     """The place of a result in the order of judging: outputs come before gradients, which a kink may move, results of few
     elements last, and those first that are farthest from the CPU's."""
-    if a is None or b is None or a.shape != b.shape or not (is_dense(a) and is_dense(b) and b.is_floating_point()):
+    if a is None or b is None or a.shape != b.shape or not (known(a) and known(b) and b.is_floating_point()):
         return False, False, 0.0
     far = float((a.float() - b.float()).norm()) / max(float(b.float().norm()), 1e-30)
     return b.numel() < FEW, name.startswith("grad["), 0.0 if math.isnan(far) else -far
@@ -98,7 +112,9 @@ def settled(results: Verdicts, fail_on: Sequence[str], notes: Notes) -> Verdicts
     if Status.VOID in fail_on:
         return results
     for reason, count in Counter(v.reason for _, v in results if v.status is Status.VOID).items():
-        notes.say(reason if count == 1 else f"{count} results: {reason}", loud=True)
+        named = [n for n, v in results if v.reason == reason] if reason == SPARED else []
+        which = f" ({', '.join(named[:MANY])}{f' and {count - MANY} more' if count > MANY else ''})" if named else ""
+        notes.say((reason if count == 1 else f"{count} results: {reason}") + which, loud=True)
     return tuple((n, v) for n, v in results if v.status is not Status.VOID)
 
 

@@ -21,7 +21,10 @@ from parity.judging.rules import Rule, rule_of_pass
 from parity.judging.shared_error import SharedError, shared_error
 from parity.oracle import yardstick
 
-SPARED = "not judged, because another result is far outside: more than a few samples of rounding may explain its error"
+SPARED = (
+    "not judged, because another result is far outside: more than a few samples of rounding may explain its error; "
+    'effort="full" judges it'
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -216,7 +216,8 @@ class Search:
 
         if self._explained(doubtful, moved, operands, call):
             return
-        struck = [d.verdict.status for d in self.divergences if d.operator == call.title]
+        named = (d.verdict.status for d in self.divergences if d.operator == call.title)
+        struck = [s for s in named if s.differs and s is not Status.MALFORMED]
         off = min(error_ratio(b, a) for _, b, a in doubtful)
         if struck and self.effort != FULL and len(self.divergences) >= self.judged and STRUCK < off < math.inf:
             self._diverges(call, Verdict(struck[-1], f"{off:.3g} times what roundings explain ({place('struck again')})"))

@@ -120,11 +120,6 @@ def written(func: Any, args: Any, kwargs: Any) -> list[Tensor]:
     return [x for x in tree_leaves(into) if isinstance(x, Tensor)]
 
 
-def writes_any(func: Any) -> bool:
-    """Whether an overload writes an operand; batch norm writes its statistics, whatever its schema says (torch 2.13)."""
-    return func._schema.is_mutable or "batch_norm" in func._schema.name
-
-
 @functools.cache
 def kernel_of(func: Any) -> Kernel:
     """The facts about an overload, cached."""

@@ -146,3 +146,19 @@ def test_statistics_of_a_batch_are_not_what_was_given() -> None:
     net = torch.nn.Sequential(torch.nn.BatchNorm1d(17), torch.nn.BatchNorm1d(17))
     found = assert_parity(net, torch.randn(8, 17), device=resolve("sim", tuple(honest.FAULTS)))
     assert "buffer[1.running_mean]" in dict(found.verdicts)
+
+
+def test_what_a_batch_norm_only_reads_is_still_given() -> None:
+    """It writes its statistics alone: `exp` next to it was judged as a composition, which hides 20 roundings."""
+
+    def near(x: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.nn.functional.batch_norm(x, None, None, training=True), torch.exp(x)
+
+    def off(call: Call) -> Any:
+        return call.run() * (1.0 + 20.0 * 2.0**-24)
+
+    torch.manual_seed(0)
+    x, device = torch.randn(64, 17), resolve("sim", (Fault("off", ops=("exp",), effect=off, level="kernel"),))
+    with pytest.raises(ParityFailure):
+        assert_parity(near, x, device=device, backward=False)
+    assert assert_parity(near, x, device=resolve("sim", tuple(honest.FAULTS))).agrees

@@ -266,6 +266,7 @@ def test_a_result_far_outside_spares_the_others_of_a_large_function_samples(monk
     left = [n for n in found.notes if "another result is far outside" in n]
     assert len(left) == 1
     assert "results: not judged, because" in left[0]
+    assert '; effort="full" judges it (grad[' in left[0]
 
 
 def test_nothing_is_left_out_on_an_honest_device() -> None:
@@ -290,3 +291,56 @@ def test_a_nan_is_found_next_to_a_result_far_outside() -> None:
     with pytest.raises(ParityFailure) as failed:
         assert_parity(one, torch.randn(16, 512), device=device)
     assert {"out", "grad[2.bias]", "grad[0.weight]"} <= {n for n, _ in failed.value.comparison.findings}
+
+
+class AtAKink(nn.Module):
+    """A large function of two branches, one with a ReLU whose first argument is so many roundoffs above 0."""
+
+    def __init__(self, x: Tensor, gap: float) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.a, self.b, self.c = nn.Linear(512, 512), nn.Linear(512, 4), nn.Linear(4, 64)
+        self.d, self.e = nn.Linear(512, 512), nn.Linear(512, 64)
+        with torch.no_grad():
+            inside = torch.tanh(self.a(x)).double() @ self.b.weight.double().T
+            self.b.bias.copy_(torch.tensor([gap * 2.0**-24, 0.3, 0.3, 0.3]).double() - inside[0])
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        turned = torch.relu(self.b(torch.tanh(self.a(x))))
+        return self.c(turned), self.e(nn.functional.gelu(self.d(x)))
+
+
+def test_a_kink_hides_no_fault_of_other_gradients() -> None:
+    """The gradient that a kink moved is far outside at first: what was left out for it is judged once the kink is known."""
+
+    def turned(call: Call) -> Any:
+        made = call.run()
+        if made.shape == (1, 4):
+            made[0, made[0].abs().argmin()] = -1e-8
+        return made
+
+    def doubled(call: Call) -> Any:
+        made = call.run()
+        made[..., 3] *= 2
+        return made
+
+    torch.manual_seed(1)
+    x, gap = torch.randn(1, 512), 300.0
+    kink = Fault("turned", ops=("addmm", "linear"), effect=turned, level="kernel")
+    found = assert_parity(AtAKink(x, gap), x, device=resolve("sim", (kink,)))
+    assert not any("another result is far outside" in n for n in found.notes)
+    for fault in (BENCH.scaled(("gelu_backward",), 1.0001), Fault("doubled", ("gelu_backward",), doubled, level="kernel")):
+        with pytest.raises(ParityFailure) as failed:
+            assert_parity(AtAKink(x, gap), x, device=resolve("sim", (kink, fault)))
+        findings = {n for n, _ in failed.value.comparison.findings}
+        assert "grad[d.weight]" in findings
+        assert not findings & {"grad[a.weight]", "grad[b.weight]"}
+
+
+@pytest.mark.skipif(not hasattr(torch, "float4_e2m1fn_x2"), reason="this torch has no float4")
+def test_a_dtype_that_cannot_be_cast_is_left_out() -> None:
+    def f(x: Tensor) -> tuple[Tensor, Tensor]:
+        return x * 2, torch.zeros(4, dtype=torch.uint8, device=x.device).view(torch.float4_e2m1fn_x2)
+
+    with pytest.warns(ParityWarning, match="float4"):
+        assert assert_parity(f, torch.randn(64), device="sim", backward=False).agrees

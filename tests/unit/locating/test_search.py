@@ -414,3 +414,21 @@ def test_calls_of_an_operator_that_is_struck_each_time_are_counted_without_a_tru
     assert len(asked) == 1
     asked.clear()
     assert parity.locate(net, x, device=resolve("sim", tuple(HONEST)), backward=False).agrees
+
+
+def test_a_number_far_off_is_not_called_what_the_same_operator_was_called_before() -> None:
+    """Results of another shape say nothing of a number: the first one that is off is judged."""
+    count = 0
+
+    def off(call: Call) -> Any:
+        nonlocal count
+        count += 1
+        made = call.run()
+        return made[None] if count <= 5 else made * 1.5
+
+    def six(x: Tensor) -> Tensor:
+        return torch.stack([torch.sin(x).sum() for _ in range(6)])
+
+    device = resolve("sim", (Fault("off", ops=("sin",), effect=off, level="kernel"),))
+    found = parity.locate(six, torch.randn(64), device=device, backward=False)
+    assert [str(d.verdict.status) for d in found.divergences] == ["malformed"] * 5 + ["wrong"]
