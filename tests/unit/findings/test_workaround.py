@@ -130,7 +130,7 @@ PLANTED = {
     ),
     "offset": Planted(
         "mul", fault("mul", one_more, lambda c: c.operands[0].storage_offset() > 0), "copy",
-        lambda up: up(MATRIX)[1] * 2, lambda up: dense(up(MATRIX)[1]) * 2,
+        lambda up: up(MATRIX)[1] * 2, lambda up: dense(up(MATRIX)[1]) * 2, examples=16,
     ),
     "expanded gradient": Planted(
         "sigmoid", fault("sigmoid_backward", when=lambda c: c.operands[0].numel() > 1 and strided(c)), "contiguous gradient",
