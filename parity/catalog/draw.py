@@ -274,22 +274,20 @@ class Draw:
 class Sweep(Draw):
     """Draws a call in which some dimensions have border sizes and all others are small.
 
-    borders: their sizes, by the order in which the row draws dimensions; tight: all others are as small as can be; rank: of
-    shapes, or the nearest that the row takes (0: any); least: size of the others; drawn: how many dimensions it has drawn.
+    borders: their sizes, by the order in which the row draws dimensions; tight: all others are as small as can be; drawn: how
+    many dimensions it has drawn.
     """
 
-    __slots__ = ("borders", "drawn", "least", "rank", "tight")
+    __slots__ = ("borders", "drawn", "tight")
 
-    def __init__(
-        self, pick: Pick, dtype: str, borders: Mapping[int, int], tight: int = False, rank: int = 0, least: int = 1
-    ) -> None:
+    def __init__(self, pick: Pick, dtype: str, borders: Mapping[int, int], tight: bool = False) -> None:
         super().__init__(pick, dtype, Sizes())
-        self.borders, self.tight, self.rank, self.least, self.drawn = borders, tight, rank, least, 0
+        self.borders, self.tight, self.drawn = borders, tight, 0
 
     def size(self, low: int = 1) -> int:
         """The size of one dimension, at least `low`."""
         self.drawn += 1
-        small = max(low, self.least) + self.pick(2) * (not self.tight)
+        small = low + self.pick(2) * (not self.tight)
         return max(low, self.borders.get(self.drawn - 1, small))
 
     def extent(self, sizes: Sequence[int]) -> int:
@@ -309,10 +307,8 @@ class Sweep(Draw):
         return False
 
     def shape(self, low: int = 0, high: int = 4, empty: bool = True) -> Shape:
-        """A shape of rank low..high, without a dimension of 0 but where that is a border."""
-        most = 8 if high == ANY_RANK else high
-        rank = min(max(low, self.rank), most) if self.rank else low + self.pick(high - low + 1)
-        return tuple(self.size(int(not empty)) for _ in range(rank))
+        """A shape of rank low..high, without a dimension of 0."""
+        return tuple(self.size() for _ in range(low + self.pick(high - low + 1)))
 
     def grown(self, shape: Shape, dim: int | None = None) -> Shape:
         """The shape."""

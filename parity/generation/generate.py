@@ -24,12 +24,12 @@ from parity.core.errors import UsageError
 from parity.core.layout import WORDS, base_shape, overlaps
 from parity.execution import values
 from parity.generation import mixing
-from parity.generation.aiming import AIMS, KEPT, aimed
+from parity.generation.aiming import AIMS, aimed
 from parity.generation.before import history
 from parity.generation.error_inputs import error_case
 from parity.generation.mixed_dtypes import with_mixed_dtypes
 from parity.generation.planting import contents
-from parity.generation.room import fits
+from parity.generation.room import MOST, made, may_be_large
 
 # Each table starts with the simplest alternative; repeated entries are drawn more often.
 COTANGENTS = ("ones", "normal", "normal", "normal", "zero")
@@ -56,12 +56,12 @@ SEEDS = 1 << 12
 # Elements of all operands together; the limit of the profile counts if that is larger. A call with more, because several border
 # sizes came together, is drawn again without them.
 ROOM = 1 << 22
+MADE_PER_OPERAND = 8  # elements that formulas make for each of an operand, of a function of one element; more are drawn again
 NO_LAYOUT = 5  # of 12 operands are contiguous
 FAR = 4099  # elements between the start of the memory and the view, or between rows of the view
 FAR_LIMIT = 1 << 17  # limit for the elements of a base with such gaps
 ALIKE = 6  # one in this many cases has all operands of one rank in one layout
-AIMED = 2  # one in this many cases of an item is aimed at a feature
-PHASES = {"float32": 0, "float16": 16, "bfloat16": 26, "complex64": 34, "int64": 40}  # where the aims of a dtype begin
+AIMED = 3  # one in this many cases of an item is aimed at a feature
 DISPLACED = 12  # one in this many views also gets an offset, like a slice of a larger batch
 
 
@@ -144,6 +144,13 @@ def decode(
     if not mixes:
         return case
     return aimed(row, with_mixed_dtypes(row, _in_one_layout(row, case, pick), pick), aim or pick, pick)
+
+
+def fits(row: Row, dtype: str, call: Arguments, limit: int, most: int = MOST) -> bool:
+    """Whether what a call makes is not much more than operands of so many elements allow. most: elements that it may make."""
+    if not may_be_large(call.args, call.kwargs):
+        return True
+    return made(row, Case(row.name, dtype, call.args, call.kwargs)).elements <= max(most, MADE_PER_OPERAND * limit)
 
 
 def _draw_call(row: Row, draw: Draw) -> tuple[Arguments, list[TensorSpec]]:
@@ -372,18 +379,18 @@ def nth(row: Row, dtype: str, sizes: Sizes, seed: str, ordinal: int, alike: int 
     picks: list[int] = []
     pick = source(f"{seed}:{row.name}:{dtype}:{ordinal}", picks)
     structure = source(f"{seed}:{row.name}:{dtype}:structure:{(ordinal - 1) // alike}", picks) if alike > 1 else None
-    case = decode(row, dtype, pick, sizes, structure, mixes, _planned(row, dtype, seed, ordinal, picks, alike > 1))
+    case = decode(row, dtype, pick, sizes, structure, mixes, _planned(row, dtype, seed, ordinal, picks))
     # The shrinker decodes with mixing, so its picks need three more: nothing is mixed, and no feature is met.
     return Drawn(case, (*picks, *(() if mixes else (0, 0, 0))))
 
 
-def _planned(row: Row, dtype: str, seed: str, ordinal: int, picks: list[int], keeping: bool) -> Pick:
-    """Picks what a case is aimed at: every second case of an item meets the next feature; the first one depends on row and
-    seed, and each dtype goes on where the one before it ends. keeping: only features that keep sizes."""
+def _planned(row: Row, dtype: str, seed: str, ordinal: int, picks: list[int]) -> Pick:
+    """Picks what a case is aimed at: every third case of an item meets the next feature; the first one depends on row, dtype
+    and seed."""
 
     def pick(n: int) -> int:
-        turn = zlib.crc32(f"{seed}:{row.name}".encode()) + PHASES.get(dtype, zlib.crc32(dtype.encode())) + ordinal // AIMED
-        picks.append(0 if ordinal % AIMED else 1 + turn % len(KEPT if keeping else AIMS))
-        return picks[-1]
+        k = 0 if ordinal % AIMED else 1 + (zlib.crc32(f"{seed}:{row.name}:{dtype}".encode()) + ordinal // AIMED) % len(AIMS)
+        picks.append(k)
+        return k
 
     return pick

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from parity.catalog.draw import Arguments
 from parity.catalog.row import Row
 from parity.core import machine
 from parity.core.case import Arg, Case, TensorSpec, map_operands_in
@@ -34,7 +33,6 @@ MOST = 1 << 26  # elements that a drawn case may make: in float64 and with their
 LARGE = 1 << 20  # elements of a result, from which on all are counted
 CALLS = 64  # operators that are looked at: a loop over many steps has the same ones again
 BYTES = 100  # of each element of a case that somebody typed: all its aspects are checked, each of them in float64, too
-MADE_PER_OPERAND = 8  # elements that formulas make for each of an operand, of a function of one element; more are drawn again
 SHARE = 0.5  # of the machine's memory, at most, for it
 
 
@@ -61,13 +59,6 @@ def refuse_giants(row: Row, case: Case) -> None:
     most = min(MOST, int(SHARE * memory) // BYTES) if memory else MOST
     if (n := elements(row, case)) > most:
         raise CaseError(f"the case is too large: it takes {n:,} elements, at most {most:,} are checked; give it smaller sizes")
-
-
-def fits(row: Row, dtype: str, call: Arguments, limit: int, most: int = MOST) -> bool:
-    """Whether what a call makes is not much more than operands of so many elements allow. most: elements that it may make."""
-    if not may_be_large(call.args, call.kwargs):
-        return True
-    return made(row, Case(row.name, dtype, call.args, call.kwargs)).elements <= max(most, MADE_PER_OPERAND * limit)
 
 
 def may_be_large(args: Iterable[Arg], kwargs: Iterable[tuple[str, Arg]]) -> bool:

@@ -19,13 +19,11 @@ from parity.catalog.draw import Arguments, Pick, Sweep, SweepPlan
 from parity.catalog.row import Row
 from parity.core.case import Arg, Case, Cotangent, TensorSpec, Values, operands_in
 from parity.core.dtypes import FACTS
-from parity.generation.generate import SEEDS, Drawn, is_seeded, source
-from parity.generation.room import MOST, fits
+from parity.generation.generate import SEEDS, Drawn, fits, is_seeded, source
+from parity.generation.room import MOST
 from parity.judging.rules import rule_of
 
 TRIES = 6  # structures that are drawn until one has so many dimensions
-PHASES = {"float16": 2, "int64": 3}  # where the items of a row begin: float32 has two cases in a run, these one
-ANY_RANKS = 4  # one in this many cases has operands of any rank, the others of three dimensions: first, second and last
 SHORTEST = 256  # a row may cut a border size (the side of a kernel), but not below this
 # Sizes of which two meet, each with its neighbours: tiles, threads of a group, blocks, 15 and 16 bits.
 CLASSES = (16, 64, 256, 1024, 4096, 32768, 65536)
@@ -65,15 +63,14 @@ def with_one_border(row: Row, dtype: str, borders: Sequence[int], limit: int, se
     """A plain case in which one dimension has a border size and all others are small. The borders come in turn, and each time
     around with another dimension. A border with which the operands have more than `limit` elements gives way to the next
     smaller one."""
-    around, first = divmod(_offset(row.name) + PHASES.get(dtype, 0) + index, len(borders))
     for attempt in range(TRIES):  # some calls have no dimension: 0-d operands, sizes that the row fixes or cuts
         text = f"{seed}:{row.name}:{dtype}:sweep:{index}:{attempt}"
-        rank = 3 if source(f"{text}:rank", [])(ANY_RANKS) else 0
-        if not (count := _dimensions(row, dtype, text, rank)):
+        if not (count := _dimensions(row, dtype, text)):
             continue
+        around, first = divmod(_offset(f"{row.name}:{dtype}") + index, len(borders))
         at = (first + around + attempt) % count
         smaller = sorted((b for b in borders if b < borders[first]), reverse=True)
-        if one := _first(row, dtype, text, [{at: b} for b in (borders[first], *smaller)], limit, rank=rank):
+        if one := _first(row, dtype, text, [{at: b} for b in (borders[first], *smaller)], limit):
             return one
     return None
 
@@ -120,21 +117,19 @@ def with_many_elements(row: Row, dtype: str, most: int, seed: str, index: int) -
 # ------------------------------------------------------------------------------------------------------------------ calls
 
 
-def _dimensions(row: Row, dtype: str, text: str, rank: int = 0) -> int:
+def _dimensions(row: Row, dtype: str, text: str) -> int:
     """How many dimensions a call draws."""
-    one = Sweep(source(text, []), dtype, {}, rank=rank)
+    one = Sweep(source(text, []), dtype, {})
     row.signature(one)
     return one.drawn
 
 
-def _first(
-    row: Row, dtype: str, text: str, tries: Sequence[dict[int, int]], limit: int, least: bool = False, rank: int = 0
-) -> Drawn | None:
+def _first(row: Row, dtype: str, text: str, tries: Sequence[dict[int, int]], limit: int, least: bool = False) -> Drawn | None:
     """The case of the first of these borders with which the operands have no more than `limit` elements; None where there is
     none, or where the row cut it. least: all other dimensions are as small as can be; with two borders they are so where they
     would not fit else."""
     for borders, tight in ((b, t) for b in tries for t in ((True,) if least else (False, True)[: len(b)])):
-        call: Arguments = row.signature(Sweep(source(text, []), dtype, borders, tight, rank))
+        call: Arguments = row.signature(Sweep(source(text, []), dtype, borders, tight))
         specs = operands_in((call.args, call.kwargs))
         if sum(map(_elements, specs)) <= limit and fits(row, dtype, call, limit, min(MOST, MADE_PER_ELEMENT * limit)):
             break

@@ -35,7 +35,7 @@ ENDS = {"dying": [Fault("neg-dies", ("neg",), die, when=lambda c: c.operands[0].
 FAULTS = ENDS.get(os.environ.get("GOLDEN", ""), FAULTY)
 '''
 OPS = ("exp", "sort", "add", "neg")
-OPTIONS = ("--device", "sim", "--dtype", "float32", "--examples", "8", "--seed", "1", "-n", "1")
+OPTIONS = ("--device", "sim", "--dtype", "float32", "--examples", "4", "-n", "1")
 RUNS = {
     "healthy": OPTIONS,
     "honest": ("--device", "sim:honest", *OPTIONS[2:]),

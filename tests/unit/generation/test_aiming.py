@@ -37,8 +37,7 @@ def test_rows_whose_gradients_have_conditions_do_not(name: str, why: str) -> Non
 
 @pytest.mark.parametrize("name", ["add", "maximum", "eq", "logaddexp"])
 def test_both_operands_are_broadcast_and_one_along_a_middle_dimension(name: str) -> None:
-    cases = [c for seed in "1234" for c in drawn(name, seed=seed) if len(c.operands()) == 2]
-    shapes = [[s.shape for s in c.operands()] for c in cases]
+    shapes = [[s.shape for s in c.operands()] for c in drawn(name) if len(c.operands()) == 2]
     pairs = [(a, b) for a, b in shapes if len(a) == len(b)]
     assert any(
         any(m == 1 < n for m, n in zip(a, b, strict=True)) and any(n == 1 < m for m, n in zip(a, b, strict=True))
@@ -47,7 +46,7 @@ def test_both_operands_are_broadcast_and_one_along_a_middle_dimension(name: str)
     assert any(1 in (a[d], b[d]) and a[d] != b[d] for a, b in pairs for d in range(1, len(a) - 1))
 
 
-@pytest.mark.parametrize("name", ["mm", "bmm", "cat", "add", "layer_norm", "foreach_add", "leaky_relu_backward"])
+@pytest.mark.parametrize("name", ["mm", "bmm", "matmul", "cat", "add", "scaled_dot_product_attention"])
 def test_one_tensor_is_two_operands(name: str) -> None:
     cases = [c for seed in "12345678" for c in drawn(name, seed=seed) if c.sharing]
     assert cases
@@ -62,15 +61,6 @@ def test_operands_of_two_dtypes_become_one_of_the_dtype_that_the_call_is_named_b
     shared = aiming._shared(row, case, lambda _: 0)
     assert shared is not None
     assert {(s.dtype, s.shape) for s in shared.operands()} == {("int32", (2,))}
-
-
-def test_an_operand_with_limits_gets_no_values_beyond_them() -> None:
-    """An exponent of any size made intermediate results subnormal, which right kernels round as they like."""
-    row, case = catalog.row("ldexp"), parse("ldexp(float32[2].uniform(), int32[2].inside(-6, 6))")
-    assert aiming._shared(row, case, lambda _: 0) is None
-    shared = aiming._shared(row, parse("ldexp(float32[2].inside(-6, 6), float32[2].inside(-6, 6))"), lambda _: 0)
-    assert shared is not None
-    assert {s.values.family for s in shared.operands()} == {"inside"}
 
 
 def test_incoming_gradients_are_extreme_only_where_operands_are_ordinary() -> None:
@@ -106,54 +96,6 @@ def test_a_shared_operand_is_uploaded_once_and_written_once_in_a_script() -> Non
 def test_operands_that_are_described_alike_are_two_tensors_else() -> None:
     operands = build(parse("mul(float32[3].normal(), float32[3].normal())")).operands
     assert operands[0].base.data_ptr() != operands[1].base.data_ptr()
-
-
-@pytest.mark.parametrize("name", ["mm", "layer_norm", "where"])
-def test_each_operand_alone_holds_a_nan_or_inf(name: str) -> None:
-    row, case = catalog.row(name), next(c for c in drawn(name) if all(s.numel for s in c.operands()))
-    met = {aiming._special(row, case, lambda n, k=k: k % n) for k in range(40)}  # type: ignore[misc]
-    held = [[i for i, s in enumerate(c.operands()) if s.values.specials] for c in met if c]
-    assert {i for one in held for i in one} == {k for k, s in enumerate(case.operands()) if s.dtype == "float32"}
-    assert {len(one) for one in held} == {1}
-
-
-def test_where_right_kernels_differ_no_nan_is_planted() -> None:
-    for name in ("scaled_dot_product_attention", "cholesky"):
-        assert not any(aiming._special(catalog.row(name), c, lambda n: 0) for c in drawn(name))
-
-
-@pytest.mark.parametrize("name", ["relu", "sum", "group_norm", "max_pool3d"])
-def test_images_are_in_channels_last(name: str) -> None:
-    images = [s for seed in "1234" for c in drawn(name, seed=seed) for s in c.operands() if s.layout == (("channels_last",),)]
-    assert any(len(s.shape) == 5 and min(s.shape[1:]) > 1 for s in images)
-
-
-@pytest.mark.parametrize("name", ["relu", "softmax", "cat", "gelu_backward"])
-def test_a_row_meets_no_elements_single_ones_many_dimensions_and_long_ones(name: str) -> None:
-    shapes = [s.shape for seed in range(24) for c in drawn(name, seed=str(seed)) for s in c.operands()[:1]]
-    assert any(0 in s for s in shapes)
-    assert any(len(s) > 1 and max(s) == 1 for s in shapes)
-    assert any(len(s) == 6 for s in shapes)
-    long = {s.index(n) for s in shapes if len(s) == 3 for n in s if n > 300}
-    assert long == {0, 1, 2}
-
-
-def test_long_dimensions_have_any_size() -> None:
-    sizes = {max(s.shape) for seed in range(40) for c in drawn("relu", seed=str(seed)) for s in c.operands() if s.shape}
-    assert len([n for n in sizes if 17 < n < aiming.LONGEST]) > 60
-
-
-def test_of_cases_that_share_shapes_none_gets_others() -> None:
-    """Each new shape compiles a graph on a Mac."""
-    cases = [generate.nth(catalog.row("relu"), "float32", Sizes(), "1", k, alike=64).case for k in range(1, 33)]
-    assert len({s.shape for c in cases for s in c.operands()}) == 1
-
-
-def test_a_feature_that_a_call_cannot_have_leaves_its_turn_to_the_one_before() -> None:
-    row, case = catalog.row("sum"), drawn("sum")[0]
-    outer = 1 + aiming.AIMS.index(aiming._outer)
-    assert aiming.aimed(row, case, lambda n: outer, lambda n: 0).cotangent.values == "nonfinite"
-    assert aiming.aimed(row, case, lambda n: 0, lambda n: 0) is case
 
 
 def test_pinned_cases_stay_as_they_were() -> None:

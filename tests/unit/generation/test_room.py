@@ -73,8 +73,8 @@ def test_what_would_make_too_much_is_drawn_again(monkeypatch: pytest.MonkeyPatch
     """In the search, and in the sweep, where a smaller border takes its place."""
     sizes = suite.profile("full").sizes
     before = [generate.nth(suite.row("outer"), "float32", sizes, "0", k).case for k in range(400)]
-    monkeypatch.setattr(room.fits, "__defaults__", (1 << 16,))
-    monkeypatch.setattr(room, "MADE_PER_OPERAND", 0)
+    monkeypatch.setattr(generate, "MOST", 1 << 16)
+    monkeypatch.setattr(generate, "MADE_PER_OPERAND", 0)
     after = [generate.nth(suite.row("outer"), "float32", sizes, "0", k).case for k in range(400)]
     row = suite.row("outer")
     large = [room._counted(row, case).elements > 1 << 16 for case in before]
