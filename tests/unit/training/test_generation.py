@@ -163,8 +163,9 @@ def test_a_cache_that_is_wrong_too_late_to_be_read_is_found() -> None:
     device = planted("copy_", spoiled, when=of_length(7))
     found = parity.compare_generation(Late(), PROMPT, device=device, max_new_tokens=3, locate=False)
     assert found.first is None
-    assert [n for n, _ in found.state] == [f"out['cache']['cache[{k}][0]']" for k in range(2)]
+    assert [n for n, _ in found.state] == ["out['cache']['cache[0][0]']"]
     assert "the logits of 3 steps agree, but cache[0][0] is wrong" in found.headline
+    assert "effort=\"full\" judges it (out['cache']['cache[1][0]'])" in str(found)
 
 
 @pytest.mark.slow
