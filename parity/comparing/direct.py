@@ -79,7 +79,8 @@ class Direct:
     def observe(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Call an operator, and note what its result is."""
         result, kernel = func(*args, **kwargs), kernel_of(func)
-        written: Any = [x for a, x in zip(func._schema.arguments, args) if a.name.startswith("running_")]  # a secret of norms
+        # Norms write their running statistics without saying so in their schema.
+        written: Any = [x for a, x in zip(func._schema.arguments, args) if a.name.startswith("running_")]
         if func._schema.is_mutable or written:
             for t in tree_leaves((args, kwargs, result) if func._schema.is_mutable else written):
                 if isinstance(t, Tensor) and is_dense(t):

@@ -7,8 +7,7 @@ each run unless seed and profile are equal. It does not matter what the earlier 
 fallback, nothing, or a finding of another kind (a crash that became `wrong` is new to users who worked around the crash). The
 exception is a change from `wrong` to `drift`, which is an improvement. What was marginal and drifts now is a regression, whose
 reason says if it is no farther from its budget; the other way round it is eased. What the later run's file of known findings
-accepts fails nothing. What agreed and is marginal now fails no more
-than errors that grew, with which it is listed.
+accepts fails nothing. What agreed and is marginal now is listed with errors that grew, and fails no more than they do.
 
 Errors that grew or shrank inside their budgets are `parity.history.drift`, times `parity.history.pace`; `parity.history.change`
 has the groups, and gathers the changes by cause.
