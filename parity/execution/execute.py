@@ -268,7 +268,7 @@ def gradients(
     outs: Sequence[Tensor], leaves: Sequence[Tensor], cotangents: Sequence[Tensor], create: bool = False
 ) -> Sequence[Tensor | None]:
     """`torch.autograd.grad` of unused leaves too, without the checks that it makes in Python: 27 us of a call, 2 % of a whole
-    examination on the CPU (tests/bench/cleverness.py). The engine checks shapes, dtypes and devices itself. create: the
+    examination on the CPU. The engine checks shapes, dtypes and devices itself. create: the
     gradients can be differentiated."""
     run_backward = _engine()
     if run_backward is None or not outs or not leaves:

@@ -42,7 +42,7 @@ def bits(t: Tensor) -> Tensor:
 
 def _comparison_of_bytes() -> Callable[[int, int, int], int] | None:
     """C's memcmp; None if the C library cannot be loaded under this name. torch.equal of the bits takes 4 us more, and a whole
-    `parity.compare` of equal results takes 5 (tests/bench/cleverness.py)."""
+    `parity.compare` of equal results takes 5."""
     try:
         memcmp = ctypes.PyDLL(None).memcmp
     except (AttributeError, OSError, TypeError):

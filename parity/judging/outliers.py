@@ -2,7 +2,7 @@
 
 Rounding errors of sums with similar terms are close to normal: if the root mean square of the others is r, one of n elements
 exceeds r * sqrt(2 log(2 n / ALPHA)) with a probability of at most ALPHA (union bound over the normal tail). Terms are never
-quite similar, so the limit is SLACK times higher: honest orders of addition reach 0.8 of it (tests/bench/detection.py).
+quite similar, so the limit is SLACK times higher: honest orders of addition reach 0.8 of it.
 """
 
 from __future__ import annotations

@@ -1,35 +1,101 @@
-"""Which programs are here? `python -m tests.bench` lists each with its question, and its last figures with their commit."""
+"""Ten programs that measure. `python -m tests.bench` lists them with their last figures and the commit that gave these.
+
+    python -m tests.bench honest silent -n 8           # a part of a program, with options of its own (--help)
+    python -m tests.bench --save honest silent -n 8    # the last line that it prints becomes its figures, with the commit
+
+A program asks one question. Its parts ask it of something each: of rows, functions, networks, runs.
+"""
 
 from __future__ import annotations
 
 import ast
+import os
 import re
+import subprocess
+import sys
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 
 HERE = Path(__file__).parent
+REPO = HERE.parents[1]
 FIGURES = HERE / "figures.toml"
+HEAD = "# The last figures of a part, and the commit that gave them; `python -m tests.bench` shows them.\n"
+# Program -> its question, and its parts: each is a file of this folder.
+PROGRAMS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "cost": ("What does checking cost, in times of the plain calls?", ("speed", "models")),
+    "sharp": ("How small an error is reported, and is lowered precision?", ("sensitivity", "yardstick", "lowered")),
+    "honest": ("Is a device blamed that rounds as hardware may?", ("controls", "silent", "stable")),
+    "networks": (
+        "Does each tool name the one fault that is planted in a network?",
+        ("functions", "real_models", "locating", "training", "generation"),
+    ),
+    "mps": ("Is what parity says of MPS so?", ("audit_models", "mac_wheel")),
+    "same": ("What do two versions of parity, or of torch, say otherwise?", ("same", "upgrade")),
+    "survival": ("What do runs and readers survive?", ("hostile", "kills", "deaths")),
+    "green": ("Can a run end green although something is wrong?", ("acquitted", "known")),
+    "causes": ("Does each planted bug come out as one cause?", ("causes",)),
+    "mutated": ("How many changes of parity's code do its tests see?", ("mutated",)),
+}
 
 
-def programs() -> dict[str, str]:
-    """The first sentence of each program's docstring, by name."""
-    first = {}
-    for file in sorted(HERE.glob("[!_]*.py")):
-        text = " ".join((ast.get_docstring(ast.parse(file.read_text())) or "").split())
-        first[file.stem] = re.split(r": `(?:python|parity) |(?<=[.?])\s", text, maxsplit=1)[0]
-    return first
+def question(part: str) -> str:
+    """The first sentence of a part's docstring."""
+    text = " ".join((ast.get_docstring(ast.parse((HERE / f"{part}.py").read_text())) or "").split())
+    return re.split(r": `(?:python|parity) |(?<=[.?])\s", text, maxsplit=1)[0]
 
 
-def listed() -> str:
+def listed(only: str = "") -> str:
     """A paragraph for each program."""
     figures = tomllib.loads(FIGURES.read_text())
     lines = []
-    for name, question in programs().items():
-        lines.append(f"{name:13} {question}")
-        if of := figures.get(name):
-            lines.append(f"{'':13} {of['figures']} ({of['commit']})")
+    for name, (asks, parts) in PROGRAMS.items():
+        if only in ("", name):
+            lines.append(f"{name:14}{asks}")
+            for part in parts:
+                lines.append(f"  {part:14}{question(part)}")
+                lines += [f"{'':18}{figures[part]['figures']} ({figures[part]['commit']})"] if part in figures else []
     return "\n".join(lines)
 
 
+def save(part: str, line: str) -> None:
+    """Keep a line as the figures of a part, with the commit of the tree. Ends the program where the tree is not a commit's."""
+    git = ["git", "-C", str(REPO)]
+    changed = subprocess.run([*git, "status", "--porcelain", "-uno"], capture_output=True, text=True, check=True).stdout
+    if [x for x in changed.splitlines() if not x.endswith(FIGURES.name)]:
+        sys.exit(f"not saved: the tree has changes that no commit has; commit them first:\n{changed}")
+    commit = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+    figures = tomllib.loads(FIGURES.read_text()) | {part: {"figures": line, "commit": commit}}
+    tables = ("\n".join((f"[{p}]", *(f"{k} = {_quoted(v)}" for k, v in f.items()), "")) for p, f in sorted(figures.items()))
+    FIGURES.write_text("\n".join((HEAD, *tables)))
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def main(argv: Sequence[str]) -> int:
+    """List, or run a part of a program with the rest of the arguments; its exit code."""
+    keep, rest = argv[:1] == ["--save"], [a for a in argv if a != "--save"]
+    name = rest.pop(0) if rest else ""
+    if name not in PROGRAMS:
+        print(f"there is no program '{name}'; there are {', '.join(PROGRAMS)}" if name else listed())
+        return 2 * bool(name)
+    parts = PROGRAMS[name][1]
+    if len(parts) > 1 and not (rest and rest[0] in parts):
+        print(f"{name} has no part '{rest[0]}'; it has {', '.join(parts)}" if rest else listed(name))
+        return 2 * bool(rest)
+    part = rest.pop(0) if rest[:1] and rest[0] in parts else parts[0]
+    path = os.pathsep.join(filter(None, (str(REPO), os.environ.get("PYTHONPATH"))))
+    command, last = [sys.executable, str(HERE / f"{part}.py"), *rest], ""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": path}) as process:
+        for line in process.stdout or ():
+            print(line, end="", flush=True)
+            last = line.strip() or last
+    if keep:
+        save(part, last)
+    return process.returncode
+
+
 if __name__ == "__main__":
-    print(listed())
+    sys.exit(main(sys.argv[1:]))

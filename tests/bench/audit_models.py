@@ -1,15 +1,14 @@
-"""Are the answers of `parity audit --model` right? `python tests/bench/audit_models.py [MODEL ...] [--no-standin]`.
+"""Are the answers of `parity audit --model` right? `python -m tests.bench mps audit_models [MODEL ...] [--no-standin]`.
 
-Models with small configurations and random weights are audited, and then really run where MPS's limits hold: on `sim:mps`,
-which raises at the first operator or dtype missing on MPS (forgiven, the model runs once more, until it comes to its end), and
-on the stand-in for MPS (tests/standin: torch's own dispatch key, so that torch's own code composes the operators), with the
-fallback on, which names every operator without a kernel. What the audit missed or invented is named; the exit code is 1
-where there is any. Models whose library is absent are skipped, and said so.
+The models of `real_models.py`, and functions with what MPS lacks, are audited, and then really run where MPS's limits hold: on
+`sim:mps`, which raises at the first operator or dtype missing on MPS (forgiven, the model runs once more, until it comes to
+its end), and on the stand-in for MPS (tests/standin: torch's own dispatch key, so that torch's own code composes the
+operators), with the fallback on, which names every operator without a kernel. What the audit missed or invented is named; the
+exit code is 1 where there is any. Models whose library is absent are skipped, and said so.
 """
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import json
 import os
@@ -22,148 +21,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import front
+import real_models
 import torch
 import torch.nn.functional as F
+from real_models import Made
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
 
-Made = tuple[Any, tuple[Any, ...]]
 STANDIN = Path(__file__).parents[1] / "standin"
 ROUNDS = 40  # operators that one model may lack
 OPERATOR = re.compile(r"The operator '(aten::[\w.]+)'")
 REFUSED = ((re.compile("float64"), "float64"), (re.compile("ComplexDouble"), "complex128"))
-
-
-class Absent(Exception):
-    """A library that is not installed here, or does not load."""
-
-
-_kept: list[Any] = []  # a Library unregisters when it is collected
-
-
-def _declare() -> None:
-    """torchvision's wheel for CUDA loads no operators next to a torch for the CPU, and asks for some when it is imported, which
-    transformers does as well. The models here call none of them."""
-    new: Any = torch.library.Library  # untyped in torch
-    _kept.append(new("torchvision", "DEF"))
-    for _ in range(ROUNDS):
-        try:
-            importlib.import_module("torchvision")
-        except ImportError:
-            return
-        except RuntimeError as e:
-            if (lacks := re.search(r"operator torchvision::(\w+) does not exist", str(e))) is None:
-                return
-            _kept[0].define(f"{lacks[1]}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-            for module in [m for m in sys.modules if m.partition(".")[0] == "torchvision"]:
-                del sys.modules[module]
-        else:
-            return
-
-
-def library(name: str) -> Any:
-    """A module. Raises Absent."""
-    try:
-        if not _kept:
-            _declare()
-        return importlib.import_module(name)
-    except (ImportError, RuntimeError) as e:
-        raise Absent(f"{name.partition('.')[0]}: {type(e).__name__}: {(str(e).splitlines() or [''])[0]}") from e
+ALWAYS = ("aten::linalg_svd", "aten::linalg_svd.U", "aten::embedding_renorm_")  # on the CPU whatever is set
 
 
 # ------------------------------------------------------------------------------------------------------------ the models
-
-
-def vision(name: str, size: int, **options: Any) -> Made:
-    return getattr(library("torchvision.models"), name)(weights=None, **options), (torch.randn(2, 3, size, size),)
-
-
-def resnet18() -> Made:
-    return vision("resnet18", 64)
-
-
-def mobilenet_v3_small() -> Made:
-    return vision("mobilenet_v3_small", 64)
-
-
-def vit_b_16() -> Made:
-    return vision("vit_b_16", 32, image_size=32)
-
-
-def hugging(name: str, sizes: dict[str, Any], **inputs: Tensor) -> Made:
-    """A model of transformers: name, "Bert" of BertModel and BertConfig."""
-    transformers = library("transformers")
-    try:
-        kind = getattr(transformers, f"{name}Model")
-    except ModuleNotFoundError as e:
-        raise Absent(str(e)) from e
-    model = kind(getattr(transformers, f"{name}Config")(**sizes)).eval()
-    return Holding(model, tuple(inputs)), tuple(inputs.values())
-
-
-class Holding(nn.Module):
-    """A model of transformers that takes its inputs by position and returns its tensors."""
-
-    def __init__(self, model: Any, names: tuple[str, ...]) -> None:
-        super().__init__()
-        self.model, self.names = model, names
-
-    def forward(self, *tensors: Tensor) -> list[Tensor]:
-        found = self.model(**dict(zip(self.names, tensors)))
-        return [t for t in found.values() if isinstance(t, Tensor) and t.is_floating_point()]
-
-
-IDS = torch.arange(12).reshape(2, 6)
-FEW = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64, "vocab_size": 50}
-
-
-def bert() -> Made:
-    return hugging("Bert", FEW, input_ids=IDS, attention_mask=torch.ones(2, 6, dtype=torch.long))
-
-
-def gpt2() -> Made:
-    return hugging("GPT2", {"n_embd": 32, "n_layer": 2, "n_head": 4, "vocab_size": 50, "n_positions": 16}, input_ids=IDS)
-
-
-def t5() -> Made:
-    sizes = {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4, "vocab_size": 50}
-    return hugging("T5", sizes, input_ids=IDS, decoder_input_ids=IDS)
-
-
-def llama() -> Made:
-    return hugging("Llama", {**FEW, "num_key_value_heads": 2}, input_ids=IDS)
-
-
-def whisper() -> Made:
-    sizes: dict[str, Any] = {"d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": 50, "num_mel_bins": 8}
-    sizes |= {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64}
-    sizes |= {"max_source_positions": 20, "max_target_positions": 20, "pad_token_id": 0}
-    return hugging("Whisper", sizes, input_features=torch.randn(2, 8, 40), decoder_input_ids=IDS)
-
-
-def clip() -> Made:
-    text = {**FEW, "max_position_embeddings": 16, "eos_token_id": 11, "bos_token_id": 1, "projection_dim": 16}
-    seen = {**{k: v for k, v in FEW.items() if k != "vocab_size"}, "image_size": 16, "patch_size": 8, "projection_dim": 16}
-    sizes = {"text_config": text, "vision_config": seen, "projection_dim": 16}
-    return hugging("CLIP", sizes, input_ids=IDS, pixel_values=torch.randn(2, 3, 16, 16))
-
-
-class Packed(nn.Module):
-    """LSTM and GRU over packed sequences, an LSTM over a dense one."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lstm, self.gru, self.dense = nn.LSTM(4, 5, 2), nn.GRU(5, 5, bidirectional=True), nn.LSTM(10, 3, batch_first=True)
-
-    def forward(self, x: Tensor) -> Any:
-        packed = nn.utils.rnn.pack_padded_sequence(x, torch.tensor([6, 4, 1]))
-        y, _ = self.lstm(packed)
-        y, _ = self.gru(y)
-        padded, _ = nn.utils.rnn.pad_packed_sequence(y, batch_first=True)
-        return self.dense(padded)[0]
-
-
-def packed() -> Made:
-    return Packed(), (torch.randn(6, 3, 4),)
 
 
 class UNet(nn.Module):
@@ -182,8 +55,8 @@ class UNet(nn.Module):
         return self.last(torch.cat([a, c], 1))
 
 
-def unet() -> Made:
-    return UNet(), (torch.randn(2, 3, 16, 16),)
+def small_unet() -> Made:
+    return Made(UNet(), (torch.randn(2, 3, 16, 16),))
 
 
 class Scorer(nn.Module):
@@ -200,14 +73,14 @@ class Scorer(nn.Module):
 
 
 def encoder() -> Made:
-    return Scorer().eval(), (torch.randn(2, 5, 16),)
+    return Made(Scorer(), (torch.randn(2, 5, 16),))
 
 
 def in_double() -> Made:
     def fn(x: Tensor) -> Any:
         return (x.double().cumsum(-1) / 3).float() + x
 
-    return fn, (torch.randn(3, 4, requires_grad=True),)
+    return Made(fn, (torch.randn(3, 4, requires_grad=True),))
 
 
 def fourier() -> Made:
@@ -215,7 +88,7 @@ def fourier() -> Made:
         y = torch.fft.rfft2(x)
         return torch.fft.irfft2(y * y.conj(), s=x.shape[-2:]) + torch.view_as_real(torch.fft.fft(x)).abs().sum()
 
-    return fn, (torch.randn(2, 8, 8, requires_grad=True),)
+    return Made(fn, (torch.randn(2, 8, 8, requires_grad=True),))
 
 
 def lacking() -> Made:
@@ -224,7 +97,7 @@ def lacking() -> Made:
         values, _ = torch.mode(x, -1)
         return y + values.unsqueeze(-1) + torch.linalg.eigvalsh(x @ x.mT).sum() + torch.logspace(0, 1, 3).sum()
 
-    return fn, (torch.randn(4, 4, 4, requires_grad=True),)
+    return Made(fn, (torch.randn(4, 4, 4, requires_grad=True),))
 
 
 def decomposed() -> Made:
@@ -234,21 +107,19 @@ def decomposed() -> Made:
         u, s, v = torch.linalg.svd(x)
         return u @ v * s.sum() + torch.linalg.pinv(x) + torch.linalg.lu_solve(*torch.linalg.lu_factor(x), x)
 
-    return fn, (torch.eye(3) * 2 + torch.arange(9.0).reshape(3, 3) / 7,)
+    return Made(fn, (torch.eye(3) * 2 + torch.arange(9.0).reshape(3, 3) / 7,))
 
 
-MODELS: dict[str, Callable[[], Made]] = {
-    f.__name__: f
-    for f in (
-        *(resnet18, mobilenet_v3_small, vit_b_16, bert, gpt2, t5, llama, whisper, clip, packed, unet, encoder, in_double),
-        *(fourier, lacking, decomposed),
-    )
-}
+OWN = (small_unet, encoder, in_double, fourier, lacking, decomposed)
+OF_LIBRARIES = ("resnet18", "mobilenet_v3_small", "vit_b_16", "bert", "gpt2", "t5", "llama", "whisper", "clip", "lstm", "gru")
+MODELS = {n: real_models.MODELS[n] for n in OF_LIBRARIES} | {f.__name__: f for f in OWN}
 
 
 def made(name: str) -> Made:
+    """A model for evaluation. Raises ImportError without its library."""
     torch.manual_seed(0)
-    return MODELS[name]()
+    found = MODELS[name]()
+    return replace(found, model=found.model.eval()) if isinstance(found.model, nn.Module) else found
 
 
 # ----------------------------------------------------------------------------------------------------------- both answers
@@ -258,8 +129,8 @@ def told_by_audit(name: str) -> tuple[set[str], set[str]]:
     """Operators and dtypes that the audit says are missing. Raises RuntimeError where it did not see all."""
     import parity
 
-    fn, inputs = made(name)
-    found = parity.audit(fn, *inputs)
+    one = made(name)
+    found = parity.audit(one.model, *one.inputs, **one.kwargs)
     if found.broken or found.mixed:
         raise RuntimeError(found.headline)
     return set(found.operators), set(found.dtypes)
@@ -324,8 +195,8 @@ def dispatched_here(name: str) -> set[str]:
     sys.path.append(str(STANDIN))
     there, kernels = (importlib.import_module(m) for m in ("standin_library", "standin_kernels"))
     silent = {base(f"aten::{n}") for n in (*there.OWN, *there.VIEWS, *there.MIXING, *kernels.WHOLE)}
-    fn, inputs = made(name)
-    needs = importlib.import_module("parity").audit(fn, *inputs).needs
+    one = made(name)
+    needs = importlib.import_module("parity").audit(one.model, *one.inputs, **one.kwargs).needs
     names = [n.operator for n in needs if n.operator and n.answer in ("kernel", "no kernel") and not composes(n.operator)]
     return {base(n) for n in names} - silent
 
@@ -343,11 +214,15 @@ def base(operator: str) -> str:
 
 def _run(name: str, device: torch.device) -> None:
     """The model, forward and backward, on a device."""
-    fn, inputs = made(name)
-    fn = fn.to(device) if isinstance(fn, nn.Module) else fn
-    given = [x.detach().to(device).requires_grad_(x.requires_grad) for x in inputs]
-    found = fn(*given)
-    outs = [t for t in (found if isinstance(found, (list, tuple)) else [found]) if t.requires_grad]
+    one = made(name)
+
+    def moved(x: Any) -> Any:
+        return x.detach().to(device).requires_grad_(x.requires_grad) if isinstance(x, Tensor) else x
+
+    fn = one.model.to(device) if isinstance(one.model, nn.Module) else one.model
+    inputs, kwargs = tree_map(moved, (one.inputs, dict(one.kwargs)))
+    found = real_models._opened(fn(*inputs, **kwargs))
+    outs = [t for t in tree_leaves(found) if isinstance(t, Tensor) and t.requires_grad]
     if outs:  # cotangents come from the CPU, since making them on the device would be counted
         torch.autograd.backward(outs, [torch.ones(t.shape, dtype=t.dtype).to(device) for t in outs])
 
@@ -369,26 +244,22 @@ def standin(name: str, what: Callable[[str], set[str]]) -> set[str] | str:
 
 def main() -> int:
     """Compare the answers for each model."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser = front.parser(__doc__)
     parser.add_argument("models", nargs="*", help=f"of {', '.join(MODELS)}; all by default")
     parser.add_argument("--no-standin", action="store_true", help="leave the stand-in out")
-    parser.add_argument("--child", help=argparse.SUPPRESS)
+    parser.add_argument("--child", help="used by the program itself")
     o = parser.parse_args()
+    front.in_one_thread()
     if o.child:
-        warnings.simplefilter("ignore")
         print(json.dumps(sorted(globals()[o.child](o.models[0]))))
         return 0
-    if unknown := [m for m in o.models if m not in MODELS]:
-        parser.error(f"no model {unknown[0]}; allowed: {', '.join(MODELS)}")
-    torch.autograd.set_multithreading_enabled(False)
-    warnings.simplefilter("ignore")
     wrong = compared = told = same = apart = 0
-    for name in o.models or MODELS:
+    for name in front.chosen(o.models, [*MODELS], parser):
         try:
             operators, dtypes = told_by_audit(name)
             there, kinds = refused_by_sim(name)
-        except Absent as e:
-            print(f"{name:<20} skipped, {e}", flush=True)
+        except ImportError as e:
+            print(f"{name:<20} skipped, {e.name or e} is not installed", flush=True)
             continue
         compared += 1
         off = [*_apart("sim:mps", operators, there), *_apart("sim:mps", dtypes, kinds)]
@@ -416,9 +287,6 @@ def main() -> int:
     print(f"{compared} models against sim:mps, {told} against the stand-in: {wrong} operators or dtypes missed or invented")
     print(f"operators dispatched under MPS's key, by model: {same} the same, {apart} otherwise")
     return 1 if wrong or not compared else 0
-
-
-ALWAYS = ("aten::linalg_svd", "aten::linalg_svd.U", "aten::embedding_renorm_")
 
 
 def _apart(where: str, told: set[str], there: set[str]) -> list[str]:

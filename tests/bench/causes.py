@@ -1,4 +1,4 @@
-"""Does each planted bug come out as one cause, and two bugs as two? `python tests/bench/causes.py [--pairs N] [-n WORKERS]`.
+"""Does each planted bug come out as one cause, and two bugs as two? `python -m tests.bench causes [--pairs N] [-n WORKERS]`.
 
 Each bug of the zoo is planted alone on the simulated device, and the rows that reach its ops are examined with few examples.
 One line per bug: how many kinds of findings, how many causes, and whether each cause names what was planted: an operator or
@@ -7,14 +7,26 @@ function of the fault. With --pairs, N random pairs of bugs are planted together
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+
+import front
+import known
+
+from parity import tolerance
+from parity.devices import resolve
+from parity.engine import suite
+from parity.engine.examine import examine
+from parity.engine.journal import NoJournal
+from parity.engine.options import RunOptions
+from parity.engine.planning import RunPlan
+from parity.findings.causes import gather
+from parity.zoo.subjects import load
 
 SECONDS = 300
 DTYPES = ("float32", "float16", "int64", "complex64")
@@ -23,20 +35,7 @@ CHILD = "--child"
 
 def examined(ids: Sequence[str], rows: Sequence[str], examples: int) -> dict[str, Any]:
     """The causes of some bugs planted together: (subject, symptom, properties, weight, kinds, ops)."""
-    import torch
-
-    from parity import tolerance
-    from parity.devices import resolve
-    from parity.engine import suite
-    from parity.engine.examine import examine
-    from parity.engine.journal import NoJournal
-    from parity.engine.options import RunOptions
-    from parity.engine.planning import RunPlan
-    from parity.findings.causes import gather
-    from parity.zoo.subjects import load
-
-    torch.set_num_threads(1)
-    torch.autograd.set_multithreading_enabled(False)
+    front.in_one_thread()
     faults = tuple(s.fault for s in load() if s.id in ids)
     device = resolve("sim", faults)
     options = RunOptions(device="sim", examples=examples, power=0)
@@ -84,35 +83,19 @@ def _bare(name: str) -> str:
     return name.partition(".")[0].strip("_")
 
 
-def chosen_bugs(patterns: Sequence[str]) -> Iterator[tuple[str, tuple[str, ...], tuple[str, ...]]]:
-    """(id, ops of the fault, rows to examine) of every silent bug that one process can hold."""
-    from parity.engine import suite
-    from parity.zoo.subjects import load, select
-
-    known = {r.name for r in suite.rows("native")}
-    for s in select(load(), patterns):
-        if s.silent is False:
-            continue
-        words = {w.partition(".")[0].strip("_") if not w.startswith("torch.") else w.rpartition(".")[2] for w in s.fault.ops}
-        rows = s.rows or tuple(w for w in words if w in known)
-        rows = tuple(r for r in rows if r in known)
-        if rows:
-            yield s.id, tuple(s.fault.ops), rows
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Print one line per bug, then the sums."""
     if (argv or sys.argv[1:])[:1] == [CHILD]:
         print(json.dumps(examined(*json.loads(sys.argv[2]))))
         return 0
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = front.parser(__doc__)
     parser.add_argument("patterns", nargs="*")
     parser.add_argument("--examples", type=int, default=16)
     parser.add_argument("--pairs", type=int, default=0)
     parser.add_argument("--seed", default="0")
     parser.add_argument("-n", type=int, default=2)
     o = parser.parse_args(argv)
-    bugs = list(chosen_bugs(o.patterns))
+    bugs = [(s.id, tuple(s.fault.ops), rows) for s, rows in known.reached(o.patterns) if s.silent is not False]
     tasks: list[tuple[list[str], list[str], list[str]]] = [([i], list(ops), list(rows)) for i, ops, rows in bugs]
     if o.pairs:
         draw = random.Random(o.seed)

@@ -1,4 +1,4 @@
-"""Negative controls: honest devices under the suite's own generator. `python tests/bench/controls.py --checks 200000 -n 2`.
+"""Negative controls: honest devices under the suite's own generator. `python -m tests.bench honest controls -n 2`.
 
 Each item of the catalog is examined on a simulated device that differs from the CPU only as healthy devices do
 (`sim:honest`), in rounds with other seeds and in another order, until enough checks were made or the time is up. A
@@ -17,19 +17,21 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import random
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from multiprocessing.connection import wait
+from concurrent.futures import FIRST_COMPLETED, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import front
 import torch
+from front import Apart
 from torch import Tensor
 
 from parity import tolerance
@@ -82,12 +84,14 @@ class Counted:
 
     def add(self, other: Counted) -> None:
         """Take another's counts in."""
-        for name in ("checks", "unequal", "bound", "statuses", "answered", "changed", "refused", "ended"):
-            getattr(self, name).update(getattr(other, name))
-        for function, share in other.reached.items():
-            self.reached[function] = max(share, self.reached.get(function, 0.0))
-        self.findings += other.findings
-        self.seeds += other.seeds
+        for f in fields(Counted):
+            own, more = getattr(self, f.name), getattr(other, f.name)
+            if isinstance(own, Counter):
+                own.update(more)
+            elif isinstance(own, list):
+                own += more
+            else:
+                own.update({k: max(v, own.get(k, 0.0)) for k, v in more.items()})
 
 
 def kind(row: Row, dtype: str, pass_: str) -> str:
@@ -164,8 +168,7 @@ _plans: dict[tuple[str, str], RunPlan] = {}
 def plan(device: str, seed: str, shrinks: bool) -> RunPlan:
     """The plan of one round in this process."""
     if (device, seed) not in _plans:
-        torch.set_num_threads(1)
-        torch.autograd.set_multithreading_enabled(False)
+        front.in_one_thread()
         there = next((p.device for p in _plans.values()), None) or resolve(device, honest.FAULTS)
         tables = tolerance.load(device)
         options = RunOptions(seed=seed, examples=SIZE, skip=() if shrinks else ("shrink",))
@@ -215,65 +218,27 @@ def rounds(o: argparse.Namespace) -> Iterator[list[tuple[str, str, str, str, boo
         k += 1
 
 
-def serve(connection: Any) -> None:
-    """A worker: items in, counts (or what parity itself raised) out, until there is no more."""
-    while (work := connection.recv()) is not None:
-        try:
-            connection.send(examined(work))
-        except Exception as e:
-            connection.send(RuntimeError(f"{work}: {type(e).__name__}: {e}"))
-
-
-class Lane:
-    """A worker process and the item that it has."""
-
-    def __init__(self) -> None:
-        self.work: Any = None
-        self._start()
-
-    def _start(self) -> None:
-        context = multiprocessing.get_context("spawn")
-        self.connection, theirs = context.Pipe()
-        self.process = context.Process(target=serve, args=(theirs,), daemon=True)
-        self.process.start()
-        theirs.close()
-
-    def give(self, work: Any) -> None:
-        """The next item, or None for no more."""
-        self.work = work
-        self.connection.send(work)
-
-    def take(self) -> Counted:
-        """What came of the item; where it ended the process, its name, and another one goes on. Raises what parity raised."""
-        try:
-            counted: Counted | RuntimeError = self.connection.recv()
-        except EOFError:
-            counted = Counted(ended=Counter({f"{self.work[2]}-{self.work[3]}": 1}))
-            self._start()
-        if isinstance(counted, RuntimeError):
-            raise counted
-        self.work = None
-        return counted
-
-
 def run(o: argparse.Namespace) -> Counted:
     """Rounds until enough checks were made, or the time is up."""
     total, started = Counted(), time.monotonic()
-    lanes = [Lane() for _ in range(o.n)]
+    lanes = [Apart() for _ in range(o.n)]
     for k, work in enumerate(rounds(o)):
         waiting, done = iter(work), 0
-        for lane, one in zip(lanes, waiting):
-            lane.give(one)
-        while busy := {id(lane.connection): lane for lane in lanes if lane.work is not None}:
-            for ready in wait([lane.connection for lane in busy.values()]):
-                lane = busy[id(ready)]
-                counted = lane.take()
+        busy = {lane.ask(examined, one): (lane, one) for lane, one in zip(lanes, waiting)}
+        while busy:
+            for ready in wait(busy, return_when=FIRST_COMPLETED).done:
+                lane, one = busy.pop(ready)
+                try:
+                    counted: Counted = ready.result()
+                except BrokenProcessPool:  # the item ended its process
+                    counted = Counted(ended=Counter({f"{one[2]}-{one[3]}": 1}))
+                    lane.renew()
                 total.add(counted)
                 done += 1
                 for f in counted.findings:  # at once: a long run may be stopped
                     print(told(f), flush=True)
                 if time.monotonic() - started < o.seconds and (more := next(waiting, None)) is not None:
-                    lane.give(more)
+                    busy[lane.ask(examined, more)] = lane, more
         checks, spent = sum(total.checks.values()), time.monotonic() - started
         print(
             f"round {k}: {done} of {len(work)} items; {checks} checks, {len(total.findings)} findings, {spent:.0f} s",
@@ -283,7 +248,7 @@ def run(o: argparse.Namespace) -> Counted:
             total.seeds.append(f"{o.device} {o.seed}: {k + done / len(work):.2f} rounds")
             break
     for lane in lanes:
-        lane.give(None)
+        lane.end()
     return total
 
 
@@ -336,7 +301,7 @@ def merged(files: list[Path]) -> Counted:
 
 def main(argv: list[str] | None = None) -> int:
     """The program."""
-    p = argparse.ArgumentParser(description="Run the suite on an honest simulated device; every finding is a false alarm.")
+    p = front.parser(__doc__)
     p.add_argument("ops", nargs="*", help="names or patterns of ops (default: every native row)")
     p.add_argument("--checks", type=int, default=200_000, help="stop after the round that reaches so many (200000)")
     p.add_argument("--seconds", type=float, default=3600, help="... or after this much time (3600)")

@@ -1,4 +1,4 @@
-"""Fifty ways to die: `python tests/bench/deaths.py [-n 1] [NAME ...]`.
+"""Is each of 72 ways to die told rightly? `python -m tests.bench survival deaths [-n 1] [NAME ...]`.
 
 Each is planted in a simulated device (in a kernel, a backward, a transfer or an allocation, at once or later, in this thread or
 another), or, under another name, in the CPU. `parity run` of the op and of a healthy one must report the right status, name the
@@ -8,9 +8,6 @@ without it. Where the CPU dies the device must be acquitted. The exit code is 1 
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -19,6 +16,8 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+
+import front
 
 from parity.core.errors import RunFileError
 from parity.core.status import FINDINGS
@@ -144,11 +143,9 @@ def ways() -> Iterator[Way]:
 
 def healthy_rows(path: Path, touched: bool) -> list[str]:
     """The rows of the healthy op, without times. touched: whether the fault reaches every op in float32."""
-    times = ("seconds", "device_seconds", "device_spread")
-    trees = [json.loads(line) for line in path.read_text().splitlines()[1:]]
     kinds = ("item", "record", "figures", "power", "features")
-    others = (t for t in trees if t["kind"] in kinds and t["op"] == "neg" and (t["dtype"] == "int64" or not touched))
-    return sorted(json.dumps({k: v for k, v in t.items() if k not in times}, sort_keys=True) for t in others)
+    own = (row for row in front.rows(path)[1:] if row["kind"] in kinds and row["op"] == "neg")
+    return front.texts([row for row in own if row["dtype"] == "int64" or not touched])
 
 
 def problems(w: Way, run: Run, code: int, path: Path, healthy: dict[bool, list[str]], folder: Path) -> Iterator[str]:
@@ -214,7 +211,7 @@ def wrongly_told(w: Way, workers: int, healthy: dict[bool, list[str]]) -> bool:
 
 def main() -> int:
     """Run all; the exit code."""
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = front.parser(__doc__)
     p.add_argument("names", nargs="*", help="names of the ways, or pieces of names")
     p.add_argument("-n", type=int, default=1)
     p.add_argument("--jobs", type=int, default=1, help="runs at the same time")
@@ -236,10 +233,9 @@ def main() -> int:
 
 def ended(op: str, folder: Path, more: list[str], workers: int) -> subprocess.CompletedProcess[str]:
     """A run of an op and a healthy one."""
-    env = os.environ | {HANG_AFTER: "12"}  # a process's first gradient takes 8 s on a busy machine with torch for CUDA
-    asked = [op, "neg", "--device", "sim", "--dtype", "float32,int64", "--examples", "8", "--power", "0", "-n", str(workers)]
-    command = [sys.executable, "-P", "-m", "parity", "run", *asked, *more, "--output", "run.jsonl"]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=900, env=env)
+    env = {HANG_AFTER: "12"}  # a process's first gradient takes 8 s on a busy machine with torch for CUDA
+    asked = ("run", op, "neg", "--device", "sim", "--dtype", "float32,int64", "--examples", "8", "--power", "0")
+    return front.ran(*asked, "-n", str(workers), *more, "--output", "run.jsonl", folder=folder, env=env, codes=())
 
 
 if __name__ == "__main__":

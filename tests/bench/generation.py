@@ -1,4 +1,4 @@
-"""Does `parity.compare_generation` name the struck step? `python tests/bench/generation.py [--dtype D ...] [MODEL ...]`.
+"""Does `parity.compare_generation` name the struck step? `python -m tests.bench networks generation [--dtype D ...] [MODEL]`.
 
 Small configurations with random weights; models of transformers are left out, by name, where it is not installed. Each
 generates eight tokens on a healthy device, on one with MPS's limits, on an honest one, and with each fault that one of its
@@ -10,19 +10,18 @@ blamed, and the seconds. The exit code is 1 where a line is not right.
 
 from __future__ import annotations
 
-import argparse
 import functools
-import importlib
-import importlib.util
 import statistics
 import sys
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import front
 import torch
+from locating import first
+from real_models import _hugging
 from torch import Tensor, nn
 
 import parity
@@ -64,15 +63,10 @@ class Recurrent(nn.Module):
         return self.head(self.norm(out)), state
 
 
-def _of_transformers(name: str) -> nn.Module:
-    library = importlib.import_module("transformers")
-    config, model, sizes = SIZES[name]
-    made: nn.Module = getattr(library, model)(getattr(library, config)(vocab_size=WORDS, **sizes))
-    return made
-
-
-MODELS: dict[str, Callable[[], nn.Module]] = {"lstm": Recurrent, **{n: functools.partial(_of_transformers, n) for n in SIZES}}
-PLAIN = ("lstm",)  # what needs torch alone
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "lstm": Recurrent,
+    **{n: functools.partial(_hugging, c, m, vocab_size=WORDS, **sizes) for n, (c, m, sizes) in SIZES.items()},
+}
 # What a fault strikes: the operator's names on the device.
 ATEN_STRUCK = {
     "the cache": ("cat",),
@@ -109,29 +103,28 @@ class Struck:
 
         def effect(call: Call) -> Any:
             self.hits.append(call.op.partition(".")[0])
-            got = call.run()
-            return (got[0] * self.factor, *got[1:]) if isinstance(got, (tuple, list)) else got * self.factor
+            return first(self.factor)(call)
 
         return Fault("planted", ops, effect, lambda call: self.step == STRUCK)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print what is not right, and the counts."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = front.parser(__doc__)
     parser.add_argument("--dtype", action="append", default=[])
     parser.add_argument("--factor", type=float, default=1.02, help="by which results are too large (1.02)")
     parser.add_argument("patterns", nargs="*", help="models by a part of their name")
     o = parser.parse_args(argv)
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
-    here = importlib.util.find_spec("transformers") is not None
+    front.in_one_thread()
     asked = steps = operators = healthy = blamed = 0
     seconds: dict[str, list[float]] = {"healthy": [], "struck": []}
     for name, make in MODELS.items():
         if o.patterns and not any(p in name for p in o.patterns):
             continue
-        if name not in PLAIN and not here:
-            print(f"{name}: left out, transformers is not installed")
+        try:
+            make()
+        except ImportError as e:
+            print(f"{name}: left out, {e.name or e} is not installed")
             continue
         for dtype in o.dtype or ["float32", "float16", "bfloat16"]:
             torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""What others send, and what happens to a run: `python tests/bench/hostile.py --scale 1 -n 14 --out hostile.json`.
+"""What do others send, and what happens to a run? `python -m tests.bench survival hostile --scale 1 -n 14 --out hostile.json`.
 
 Notations, run files (with every report of them), captures, tables, wheels, operator tables and Pythons that answer are mutated
 as a hostile or broken writer would: bytes flipped, doubled, cut, numbers and brackets grown, code put in, or a pipe, a device
@@ -38,6 +38,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import front
 import msgspec
 import torch
 
@@ -85,7 +86,6 @@ WHOLE = {
 }  # fmt: skip
 TRACEBACK, CODE, MEMORY, TIME, OTHER = COLUMNS = ("tracebacks", "runs of code", "over 1 GB", "over 20 s", "other")
 ODD = ("pipe", "device", "folder", "nothing")  # in the place of a file, now and then
-PARITY = (sys.executable, "-P", "-m", "parity")
 # Parts of so few cases that a run of minutes has as many as one of eight hours.
 SMALL = "from parity.engine import rounds\nrounds.MOST_CASES, rounds.MOST_PARTS = 24, 1_000_000\n"
 GROWTH, MORE_FILES = 16 << 20, 8  # more in the second half of a life is a leak: large cases alone leave some memory behind
@@ -280,7 +280,7 @@ def signals(folder: Path, count: int, r: random.Random) -> Iterator[tuple[str, s
         temporary.mkdir()
         with (folder / "said").open("w+") as said:
             run = subprocess.Popen(
-                (*PARITY, *RUN, "--output", str(path), *(("--setup", "ends.py") if name == "START" else ())), cwd=folder,
+                (*front.PARITY, *RUN, "--output", str(path), *(("--setup", "ends.py") if name == "START" else ())), cwd=folder,
                 env={**os.environ, "TMPDIR": str(temporary)}, stdout=said, stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
             until = time.monotonic() + 300
@@ -294,7 +294,7 @@ def signals(folder: Path, count: int, r: random.Random) -> Iterator[tuple[str, s
                 for p in temporary.glob("parity-*"):
                     subprocess.run(["rm", "-rf", str(p)], check=False)
             elif name == "STOP":
-                pids = _children(run.pid)
+                pids = front.descendants(run.pid)
                 for number in (signal.SIGSTOP, signal.SIGCONT):
                     for pid in pids:
                         with contextlib.suppress(OSError):
@@ -393,12 +393,12 @@ def lives(folder: Path, minutes: float) -> Iterator[tuple[str, str]]:
     path = folder / "long.jsonl"
     (folder / "small.py").write_text(SMALL)
     asked = ("exp", "sin", "--dtype", "float32,float16", "--device", "sim", "-n", "1", "--skip", "again", "--setup", "small.py")
-    argv = (*PARITY, "run", *asked, "--time", f"{minutes * 60:.0f}s", "--output", str(path))
+    argv = (*front.PARITY, "run", *asked, "--time", f"{minutes * 60:.0f}s", "--output", str(path))
     run = subprocess.Popen(argv, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     begun, figures, unread = time.monotonic(), dict[int, list[tuple[float, int, int]]](), 0
     while run.poll() is None:
         time.sleep(2.0)
-        for pid in (run.pid, *_children(run.pid)):
+        for pid in (run.pid, *front.descendants(run.pid)):
             with contextlib.suppress(OSError, IndexError):
                 pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
                 figures.setdefault(pid, []).append((time.monotonic() - begun, pages * 4096, len(os.listdir(f"/proc/{pid}/fd"))))
@@ -422,15 +422,6 @@ def lives(folder: Path, minutes: float) -> Iterator[tuple[str, str]]:
 def note(text: str) -> None:
     """Say something that is not wrong, in a job."""
     print(json.dumps({"note": text}), flush=True)
-
-
-def _children(pid: int) -> list[int]:
-    found = []
-    for p in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            if int(p.read_text().rpartition(")")[2].split()[1]) == pid:
-                found += [int(p.parent.name), *_children(int(p.parent.name))]
-    return found
 
 
 def asked(ask: Callable[[], object]) -> tuple[str, str]:
@@ -548,7 +539,7 @@ def sent(kind: str, count: float, seed: int) -> tuple[str, Counter[str], dict[st
 
 def main() -> int:
     """Ask all; the exit code."""
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = front.parser(__doc__)
     p.add_argument("--scale", type=float, default=0.0, help="so much of the whole numbers of all kinds")
     for kind, (whole, _) in WHOLE.items():
         p.add_argument(f"--{kind}", type=int, help=f"instead; the whole number is {whole:,}")

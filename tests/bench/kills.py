@@ -1,4 +1,4 @@
-"""Kill a run at random moments: `python tests/bench/kills.py [N] [-n WORKERS] [--seed S]`.
+"""What is left of a run that is killed at a random moment? `python -m tests.bench survival kills [N] [-n WORKERS] [--seed S]`.
 
 Each of N runs of a few ops is hit once, at a random moment from its first second on: its main process or a worker by SIGKILL,
 its main process by SIGINT or SIGTERM, or a run of pytest itself by SIGKILL. Then no process of it may live five seconds later,
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import random
 import re
@@ -19,28 +18,22 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import front
+
 OPS = ("sin", "svd", "conv2d", "lstm", "softmax", "add", "stft", "neg")
-TIMES = ("seconds", "started", "device_seconds", "device_spread")
 MAIN_KILL, MAIN_INT, MAIN_TERM, WORKER_KILL, PYTEST_KILL = "main KILL", "main INT", "main TERM", "worker KILL", "pytest KILL"
 KINDS = (MAIN_KILL, WORKER_KILL, MAIN_INT, MAIN_TERM, PYTEST_KILL)
 SIGNALS = {MAIN_INT: signal.SIGINT, MAIN_TERM: signal.SIGTERM}
 GRACE = 5.0  # seconds in which every process has to end
 SUITE = Path(__file__).parents[1] / "conformance"
-PARITY = (sys.executable, "-P", "-m", "parity", "run")
 
 
 def rows(path: Path) -> list[str]:
-    """Every row but for times, and for the deaths that the kills are."""
-
-    def plain(value: object) -> object:
-        return {k: plain(v) for k, v in value.items() if k not in TIMES} if isinstance(value, dict) else value
-
-    trees = [json.loads(line) for line in path.read_text().splitlines()]
-    return sorted(json.dumps(plain(t), sort_keys=True) for t in trees if t.get("kind") != "death")
+    """Every row but for the deaths that the kills are."""
+    return front.texts([row for row in front.rows(path) if row.get("kind") != "death"])
 
 
 def summary(text: str) -> list[str]:
@@ -50,36 +43,34 @@ def summary(text: str) -> list[str]:
     return [re.sub(r", in [\d:.]+( s)?;", ";", re.sub(r"\S+\.jsonl", "RUN", line)) for line in kept]
 
 
-def processes(mark: str) -> dict[int, int]:
-    """The living processes that carry a mark in their environment: number -> parent."""
-    found = {}
-    for folder in Path("/proc").iterdir():
-        if not folder.name.isdecimal() or int(folder.name) == os.getpid():
-            continue
-        try:
-            if mark.encode() in (folder / "environ").read_bytes():
-                state = (folder / "stat").read_text().rpartition(")")[2].split()
-                if state[0] != "Z":
-                    found[int(folder.name)] = int(state[1])
-        except OSError:
-            continue
-    return found
-
-
-def started(command: Sequence[str], folder: Path, env: dict[str, str]) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
-    )
-
-
-def workers(main: int, mark: str) -> list[int]:
-    """The workers of a run: children of its main process that are Pythons of execnet."""
+def processes(mark: str) -> list[int]:
+    """The living processes that carry a mark in their environment."""
     found = []
-    for number, above in processes(mark).items():
+    for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if above == main and b"exec(eval" in Path(f"/proc/{number}/cmdline").read_bytes():
-                found.append(number)
+            carries = int(folder.name) != os.getpid() and mark.encode() in (folder / "environ").read_bytes()
+            if carries and (folder / "stat").read_text().rpartition(")")[2].split()[0] != "Z":
+                found.append(int(folder.name))
     return found
+
+
+def command(run: Path, n: int, of_pytest: bool = False) -> list[str]:
+    """A run of the ops, or the same by pytest."""
+    if of_pytest:
+        given = [*(f"--parity-op={op}" for op in OPS), "--parity-device=sim", "--parity-dtype=float32", "--parity-examples=40"]
+        return [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", str(SUITE), *given, "-n", str(n)]
+    asked = ("--device", "sim", "--dtype", "float32", "--examples", "40", "-n", str(n), "--output", str(run))
+    return [*front.PARITY, "run", *OPS, *asked]
+
+
+def worker(main: int) -> list[int]:
+    """A worker of a run: a process below its main one that is a Python of execnet."""
+    found = []
+    for number in front.descendants(main):
+        with contextlib.suppress(OSError):
+            if b"exec(eval" in Path(f"/proc/{number}/cmdline").read_bytes():
+                found.append(number)
+    return found[:1]
 
 
 def one(k: int, kind: str, moment: float, o: argparse.Namespace, whole: tuple[list[str], list[str]]) -> list[str]:
@@ -90,16 +81,13 @@ def one(k: int, kind: str, moment: float, o: argparse.Namespace, whole: tuple[li
         folder.mkdir()
         temporary.mkdir()
         env = {**os.environ, "TMPDIR": str(temporary), mark.partition("=")[0]: mark.partition("=")[2]}
-        asked = [*OPS, "--device", "sim", "--dtype", "float32", "--examples", "40", "-n", str(o.n), "--output", str(run)]
-        command: list[str] = [*PARITY, *asked]
-        if kind == PYTEST_KILL:
-            given = [f"--parity-op={op}" for op in OPS]
-            given += ["--parity-device=sim", "--parity-dtype=float32", "--parity-examples=40", "-n", str(o.n)]
-            command = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", str(SUITE), *given]
-        process = started(command, folder, env)
+        process = subprocess.Popen(
+            command(run, o.n, kind == PYTEST_KILL), cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True, start_new_session=True,
+        )  # fmt: skip
         time.sleep(moment)
         over = process.poll() is not None
-        hit = [process.pid] if kind != WORKER_KILL else workers(process.pid, mark)[:1]
+        hit = [process.pid] if kind != WORKER_KILL else worker(process.pid)
         for number in hit:
             with contextlib.suppress(ProcessLookupError):  # it was over
                 os.kill(number, SIGNALS.get(kind, signal.SIGKILL))
@@ -115,7 +103,7 @@ def one(k: int, kind: str, moment: float, o: argparse.Namespace, whole: tuple[li
         done = 0
         if kind not in (PYTEST_KILL, WORKER_KILL) and run.exists():
             done = sum('"kind":"item"' in line for line in run.read_text().splitlines())
-            wrong += resumed([*PARITY, "--resume", str(run), "-n", str(o.n)], run, env, whole)
+            wrong += resumed(o.n, run, env, whole)
         mark = "WRONG " if wrong else ""
         late = " (it was over)" if over else ""
         said = f": {'; '.join(wrong)}" if wrong else ""
@@ -125,10 +113,10 @@ def one(k: int, kind: str, moment: float, o: argparse.Namespace, whole: tuple[li
     return wrong
 
 
-def resumed(command: list[str], run: Path, env: dict[str, str], whole: tuple[list[str], list[str]]) -> list[str]:
+def resumed(n: int, run: Path, env: dict[str, str], whole: tuple[list[str], list[str]]) -> list[str]:
     """Finish a run; what was wrong."""
     before = {line for line in run.read_text().split("\n") if '"kind":"item"' in line}
-    again = subprocess.run(command, cwd=run.parent, env=env, capture_output=True, text=True, check=False)
+    again = front.ran("run", "--resume", str(run), "-n", str(n), folder=run.parent, env=env, codes=())
     wrong = [] if before <= set(run.read_text().splitlines()) else ["an item that was done was lost"]
     wrong += [] if rows(run) == whole[0] else ["the resumed run file is another one"]
     if "nothing is left to run" not in again.stderr:
@@ -139,7 +127,7 @@ def resumed(command: list[str], run: Path, env: dict[str, str], whole: tuple[lis
 
 def main() -> int:
     """Kill; the exit code."""
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = front.parser(__doc__)
     p.add_argument("count", nargs="?", type=int, default=10)
     p.add_argument("-n", type=int, default=1)
     p.add_argument("--seed", type=int, default=0)
@@ -148,9 +136,8 @@ def main() -> int:
     drawn = random.Random(o.seed)
     with tempfile.TemporaryDirectory() as home:
         run = Path(home, "run.jsonl")
-        asked = [*OPS, "--device", "sim", "--dtype", "float32", "--examples", "40", "-n", str(o.n), "--output", str(run)]
         began = time.monotonic()
-        done = subprocess.run([*PARITY, *asked], cwd=home, capture_output=True, text=True, check=True)
+        done = subprocess.run(command(run, o.n), cwd=home, capture_output=True, text=True, check=True)
         took = time.monotonic() - began
         whole = rows(run), summary(done.stdout)
     print(f"a run takes {took:.1f} s, {len(whole[0])} rows", flush=True)

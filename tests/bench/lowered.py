@@ -1,9 +1,9 @@
 """Which ops does a precision flag change, in which derivative, and does parity flag those and no others? Needs CUDA.
 
-    python tests/bench/lowered.py tf32|medium|reduced affected.json     # without the judge: bits, and errors against float64
+    python -m tests.bench sharp lowered tf32|medium|reduced affected.json     # without the judge
     LOWERED=tf32 parity run --device cuda --source opinfo --dtype float32 --setup tests/bench/lowered.py --output low.jsonl
     LOWERED=off  parity run ... --output off.jsonl
-    python tests/bench/lowered.py score affected.json off.jsonl low.jsonl
+    python -m tests.bench sharp lowered score affected.json off.jsonl low.jsonl
 
 An op is affected where the device's bits change with the flag and not between equal runs (five of every sample: where sums are
 added in any order, two may agree by chance), or, where equal runs differ, where its worst error against float64 grows 100
@@ -11,11 +11,8 @@ times. That is asked of three passes, each by itself: the results, the gradients
 the gradients with respect to operands and cotangents: a formula of a derivative multiplies matrices where its function does
 not. `score` gives the recall over results and gradients, and that over the second derivatives. As a set-up this file sets the
 flags that $LOWERED names; every such flag is off otherwise (cuDNN's TF32 and both reduced-precision reductions are on by
-default).
-
-`python tests/bench/lowered.py emulated affected.json` rehearses all this without a GPU, on a simulated device with the fault of
-`tf32.py` in force or not; its runs are `parity run --device sim --setup tests/bench/tf32.py ...`, and without the faults.
-$LOWERED_DEVICE is the device (cuda), $LOWERED_SECONDS the time (240), $LOWERED_OPS patterns of ops, separated by commas (*).
+default). $LOWERED_DEVICE is the device (cuda), $LOWERED_SECONDS the time (240), $LOWERED_OPS patterns of ops, separated by
+commas (*).
 """
 
 from __future__ import annotations
@@ -28,7 +25,6 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,7 +32,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-FLAGS = ("off", "tf32", "medium", "reduced", "emulated")
+FLAGS = ("off", "tf32", "medium", "reduced")
 PASSES = ("forward", "backward", "second")
 SECOND = "double backward"  # as run files call the aspect
 GROWTH = 100.0
@@ -137,24 +133,6 @@ def lower(flag: str) -> None:
     torch.set_float32_matmul_precision("medium" if flag == "medium" else "high" if flag == "tf32" else "highest")
 
 
-def emulated() -> tuple[str, Callable[[str], None], AbstractContextManager[Any]]:
-    """A simulated device whose products are in TF32 or not: (its name, the switch, what keeps it active)."""
-    import tf32
-
-    from parity.devices import resolve
-
-    device = resolve("sim", tf32.FAULTS)
-    kept.append(device)
-
-    def switch(flag: str) -> None:
-        tf32.in_force[0] = flag == "emulated"
-
-    return str(device.torch_device), switch, device.active()
-
-
-kept: list[Any] = []  # a simulated device gives its place back when nobody holds it
-
-
 def moved(device: str, wide: bool) -> Callable[[Any], Any]:
     """An argument on a device, in float64 if so asked."""
 
@@ -204,9 +182,7 @@ def passes(op: Any, sample: Any, device: str, wide: bool, twice: bool) -> dict[s
 def affected(flag: str, path: str) -> None:
     """Every OpInfo's samples, forward, backward and backward of that: with the flags off, and lowered."""
     lower("off")
-    device, switch, active = os.environ.get("LOWERED_DEVICE", "cuda"), lower, nullcontext()
-    if flag == "emulated":
-        device, switch, active = emulated()  # type: ignore[assignment]
+    device = os.environ.get("LOWERED_DEVICE", "cuda")
     from torch.testing._internal.common_methods_invocations import op_db
 
     seconds, patterns = float(os.environ.get("LOWERED_SECONDS", "240")), os.environ.get("LOWERED_OPS", "*").split(",")
@@ -222,28 +198,24 @@ def affected(flag: str, path: str) -> None:
         if time.monotonic() - started > seconds:
             print("out of time at", op.formatted_name)
             break
-        there = "cpu" if flag == "emulated" else device
-        if dtype not in set(op.supported_dtypes("cpu")) or dtype not in set(op.supported_dtypes(there)):
+        if dtype not in set(op.supported_dtypes("cpu")) or dtype not in set(op.supported_dtypes(device)):
             continue
         try:
             samples = list(op.sample_inputs("cpu", dtype, requires_grad=op.supports_autograd, set_seed=True))
         except Exception:
             continue
         tally, twice = Op(), op.supports_gradgrad and kind == "float32"
-        with active:
-            for s in samples[:: max(1, len(samples) // SAMPLES)]:
-                try:
-                    switch("off")
-                    equal = [passes(op, s, device, False, twice) for _ in range(EQUAL_RUNS)]
-                    switch(flag)
-                    low = passes(op, s, device, False, twice)
-                    switch("off")
-                    truth = passes(op, s, "cpu", True, twice)
-                except Exception:
-                    continue
-                tally.take(equal, low, truth)
-        if flag == "emulated":
-            active = kept[0].active()
+        for s in samples[:: max(1, len(samples) // SAMPLES)]:
+            try:
+                lower("off")
+                equal = [passes(op, s, device, False, twice) for _ in range(EQUAL_RUNS)]
+                lower(flag)
+                low = passes(op, s, device, False, twice)
+                lower("off")
+                truth = passes(op, s, "cpu", True, twice)
+            except Exception:
+                continue
+            tally.take(equal, low, truth)
         if told := tally.told():
             found[f"{op.formatted_name}:{kind}"] = {"name": op.name, "variant": op.variant_test_name, **told}
     Path(path).write_text(json.dumps(found, indent=1), encoding="utf-8")
@@ -299,7 +271,9 @@ def score(path: str, off: str, low: str) -> None:
 
 if __name__ == "__main__":
     warnings.filterwarnings("ignore")
-    if sys.argv[1] == "score":
+    if sys.argv[1:2] in ([], ["--help"]):
+        print(__doc__)
+    elif sys.argv[1] == "score":
         score(*sys.argv[2:])
     else:
         affected(*sys.argv[1:])

@@ -1,8 +1,8 @@
 """Do two versions of parity say the same? For a change that must not change behaviour.
 
-    python tests/bench/same.py BEFORE AFTER                     two checkouts: four runs of each, some minutes a run
-    python tests/bench/same.py BEFORE AFTER exp neg --examples 2 --runs plain dying       a sample of ops, in two minutes
-    python tests/bench/same.py before.jsonl after.jsonl         two run files that are there already
+    python -m tests.bench same same BEFORE AFTER                     two checkouts: four runs of each, some minutes a run
+    python -m tests.bench same same BEFORE AFTER exp neg --examples 2 --runs plain dying       a sample, in two minutes
+    python -m tests.bench same same before.jsonl after.jsonl         two run files that are there already
 
 A checkout is a folder that holds `parity/` (git worktree add ../before COMMIT makes one); both run in the Python of this
 program, in processes of their own. The runs are
@@ -33,6 +33,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import front
+
 from parity.store import run_file
 
 SHOWN = 200
@@ -55,7 +57,6 @@ RUNS: Mapping[str, tuple[str, ...]] = {
     "opinfo": ("--device", "sim", "--source", "opinfo", "--dtype", "float32", "--examples", "2"),
 }
 HUNG = re.compile(r"ended by parity after [\d.]+ s")
-TIMES = frozenset({"seconds", "device_seconds", "device_spread", "memory"})
 
 
 def rows(path: Path) -> Said:
@@ -69,7 +70,7 @@ def rows(path: Path) -> Said:
         key = (kind, *(getattr(row, name) for name in about))
         seen[key] += 1
         for f in fields(row):
-            if f.name not in TIMES:
+            if f.name not in front.TIMES:
                 said[(*key, seen[key], f.name)] = _rounded(getattr(row, f.name))
 
     for i in run.items:
@@ -122,15 +123,12 @@ def compare(before: Said, after: Said, name: str = "") -> bool:
 
 def parity(checkout: Path, folder: Path, *argv: str) -> int:
     """Run a command of a checkout in a folder; its exit code. Raises SystemExit if another parity would answer."""
-    env = {**os.environ, "PYTHONPATH": str(checkout), "OMP_NUM_THREADS": "1"}
+    env = {"PYTHONPATH": str(checkout), "OMP_NUM_THREADS": "1"}
     where = [sys.executable, "-c", "import parity; print(parity.__file__)"]
-    found = subprocess.run(where, cwd=folder, env=env, capture_output=True, text=True).stdout.strip()
+    found = subprocess.run(where, cwd=folder, env={**os.environ, **env}, capture_output=True, text=True).stdout.strip()
     if not Path(found).is_relative_to(checkout):
         raise SystemExit(f"{checkout} holds no parity: {found or 'nothing'} would be run")
-    done = subprocess.run([sys.executable, "-m", "parity", *argv], cwd=folder, env=env, capture_output=True, text=True)
-    if done.returncode not in (0, 1, 3):
-        raise SystemExit(f"{checkout}: parity {' '.join(argv)}: exit code {done.returncode}\n{done.stdout}{done.stderr}"[:4000])
-    return done.returncode
+    return front.ran(*argv, folder=folder, env=env, codes=(0, 1, 3), seconds=36_000).returncode
 
 
 def made(name: str, checkout: Path, folder: Path, o: argparse.Namespace) -> Said:
@@ -152,7 +150,7 @@ def accept(checkout: Path, folder: Path) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     """Compare; 1 where something differs."""
-    to = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    to = front.parser(__doc__)
     to.add_argument("before", type=Path, help="a checkout, or a run file")
     to.add_argument("after", type=Path, help="another one")
     to.add_argument("ops", nargs="*", help="only these ops (the dying run has its own)")

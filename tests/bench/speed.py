@@ -1,17 +1,16 @@
-"""How fast parity checks, against the bare OpInfo loop on the same pair of devices: `python tests/bench/speed.py --all`.
+"""How fast parity checks, against the bare OpInfo loop on the same pair of devices: `python -m tests.bench cost speed --all`.
 
 The bare loop takes OpInfo samples in float32 (or `--dtype`), runs them on the CPU and on the same device as parity (a CPU copy
 by default), forward and backward with a cotangent of ones, and compares with `torch.testing.assert_close`. A device that rounds
-otherwise gives the judge work, as real hardware does: `--device cuda`, or `--device sim:honest`. Parity
-examines the rows that cover the same entries, in the quick profile, with screens: --all takes every native row, --rest also the
-rows over OpInfo's samples for the entries that no native row covers.
+otherwise gives the judge work, as real hardware does: `--device cuda`, or `--device sim:honest`. Parity examines the native
+rows that cover the same entries, in the quick profile, with screens: all, or a spread of them.
 
 For each row both sides take the same number of cases: as many as parity draws. The bare loop goes through the samples of the
 row's entries in turn, and again, made anew, where there are fewer. The sizes of 4,097 to 65,537 that a run tries are left out,
-because OpInfo has none like them; --sweep takes them too. Each side has a process of its own, which does one row after the
-other while the other side waits. So both pay alike for what only the first call of an op costs (loading or compiling its
-kernel). The first round is cold; later ones (--rounds), with new cases of parity's, are warm: each row has been run once, with
-these cases and untimed, on both sides. A row that breaks its process is left out and named; one that hangs needs --without.
+because OpInfo has none like them. Each side has a process of its own, which does one row after the other while the other side
+waits. So both pay alike for what only the first call of an op costs (loading or compiling its kernel). The first round is cold;
+later ones (--rounds), with new cases of parity's, are warm: each row has been run once, with these cases and untimed, on both
+sides. A row that breaks its process is left out and named.
 
 A check is one comparison of all results of a call with the CPU's: forward, backward and so on of one case. Equal calls that
 are compared with each other and calls that must be refused do not count. Times are CPU times of these processes, one thread
@@ -21,27 +20,25 @@ each, so that other work on the machine distorts them little. Findings are not s
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import gc
-import multiprocessing
 import signal
 import statistics
 import sys
 import time
-import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from itertools import islice, zip_longest
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import front
 import torch
+from front import Apart
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
@@ -114,19 +111,9 @@ def total(sides: Iterable[Side]) -> Side:
     """All of them together."""
     whole = Side()
     for s in sides:
-        whole.cases += s.cases
-        whole.checks += s.checks
-        whole.seconds += s.seconds
-        whole.failed += s.failed
-        whole.refused += s.refused
-        whole.aspects += s.aspects
+        for f in fields(Side):
+            setattr(whole, f.name, getattr(whole, f.name) + getattr(s, f.name))
     return whole
-
-
-def ratio(pairs: Iterable[Pair]) -> float:
-    """How many times the checks per second of the bare loop parity did."""
-    both = list(pairs)
-    return total(o for o, _ in both).rate / total(t for _, t in both).rate
 
 
 # ---------------------------------------------------------------------------------------------------------- the bare loop
@@ -298,15 +285,11 @@ class Sampler:
 # ---------------------------------------------------------------------------------------------------------------- the run
 
 
-def items(ops: str, source: str, dtype: str, everything: bool, rest: bool) -> list[Item]:
-    """The rows that cover OpInfo entries in a dtype. rest: those over OpInfo's samples too, for the entries that no native row
-    covers. Raises UsageError for an op that nothing is named like."""
-    found = suite.select([p for p in ops.split(",") if p], dtypes=(dtype,), source=source)
+def items(ops: str, dtype: str, everything: bool) -> list[Item]:
+    """The rows that cover OpInfo entries in a dtype. Raises UsageError for an op that nothing is named like."""
+    found = suite.select([p for p in ops.split(",") if p], dtypes=(dtype,), source="native")
     covering = [i for i in found if any(True for _ in entries(i))]
-    chosen = covering if everything or ops else list(_spread(covering))[:ROWS]
-    covered = {n for i in covering for n in entries(i)}
-    more = suite.select(dtypes=(dtype,), source="opinfo") if rest else ()
-    return chosen + [i for i in more if covered.isdisjoint(entries(i)) and any(True for _ in entries(i))]
+    return covering if everything or ops else list(_spread(covering))[:ROWS]
 
 
 def entries(item: Item) -> Iterator[str]:
@@ -316,31 +299,25 @@ def entries(item: Item) -> Iterator[str]:
 
 
 def _spread(found: Sequence[Item]) -> Iterator[Item]:
-    """One item of each family, then another of each; in families of one, evenly spaced."""
+    """One item of each family, then another of each."""
     groups: dict[str, list[Item]] = defaultdict(list)
     for i in found:
         groups[i.row.family].append(i)
-    if len(groups) == 1:
-        yield from found[:: max(1, len(found) // ROWS)]
-        return
     for layer in zip_longest(*groups.values()):
         yield from (i for i in layer if i is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """How both sides run. sweep: with the sizes that OpInfo has none like."""
+    """How both sides run."""
 
     device: str
     faults: str
     full_precision: bool
-    sweep: bool
 
     def plan(self) -> RunPlan:
         """What a worker of the suite has: one thread, backward on it, and everything loaded before the first case."""
-        warnings.simplefilter("ignore")
-        torch.set_num_threads(1)
-        torch.autograd.set_multithreading_enabled(False)
+        front.in_one_thread()
         if self.full_precision:
             torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
         there = resolve(self.device, load_faults(self.faults) if self.faults else ())
@@ -348,47 +325,32 @@ class Asked:
         return RunPlan(there, resolve("cpu"), load(there.name), suite.profile("quick"), RunOptions(skip=("shrink",)))
 
 
-class Apart:
-    """A process of one side: `ask` has it do a task, while this one waits."""
-
-    def __init__(self, asked: Asked) -> None:
-        self._asked = asked
-        self._start()
-
-    def _start(self) -> None:
-        self._process = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _begin, (self._asked,))
-
-    def ask(self, task: Any, *given: Any) -> Any:
-        """The result of a task there; None, with a process of its own for the next one, if this one broke."""
-        try:
-            return self._process.submit(task, *given).result()
-        except (BrokenProcessPool, ParityError) as e:
-            print(f"left out: {given[0]}, because of {type(e).__name__}: {str(e)[:160]}", flush=True)
-            self._process.shutdown(wait=False, cancel_futures=True)
-            self._start()
-            return None
-
-    def end(self) -> None:
-        """End the process."""
-        self._process.shutdown(cancel_futures=True)
+def asked_of(side: Apart, task: Any, *given: Any) -> Any:
+    """The result of a task; None, with a process of its own for the next one, if this one broke."""
+    try:
+        return side.ask(task, *given).result()
+    except (BrokenProcessPool, ParityError) as e:
+        print(f"left out: {given[0]}, because of {type(e).__name__}: {str(e)[:160]}", flush=True)
+        side.end()
+        side.renew()
+        return None
 
 
 _plan: RunPlan
-_sweep: bool
 
 
 def _begin(asked: Asked) -> None:
     """Prepare a process, and run a row that is not timed."""
-    global _plan, _sweep
-    _plan, _sweep = asked.plan(), asked.sweep
+    global _plan
+    _plan = asked.plan()
     warm = suite.select([WARM], dtypes=("float32",))[0]
     examined(warm, _seeded(warm, "warm"))
     bare(warm, 4, _plan.device)
 
 
 def _seeded(item: Item, seed: str) -> RunPlan:
-    """The plan for an item: without sizes of the sweep if the number of cases is given."""
-    own = None if _sweep else _plan.profile.examples(item.row, item.dtype)
+    """The plan for an item: without the sizes that OpInfo has none like, as the number of cases is given."""
+    own = _plan.profile.examples(item.row, item.dtype)
     return replace(_plan, options=replace(_plan.options, seed=seed, examples=own))
 
 
@@ -431,25 +393,18 @@ def show_stages(seen: Counter[str], ours: Side) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description="parity beside the bare OpInfo loop: checks per second in one run")
+    parser = front.parser(__doc__)
     parser.add_argument("--ops", default="", help="comma-separated ops or patterns; all by default")
     parser.add_argument("--device", default="cpu", help="the device of both; the CPU means a CPU copy for the bare loop")
     parser.add_argument("--setup", default="", help="faults of a simulated device: --device sim:honest rounds as hardware may")
-    parser.add_argument("--dtype", default="float32", help="the dtype of both (default float32)")
-    parser.add_argument("--opinfo", action="store_true", help="parity's rows over OpInfo's samples instead of its native rows")
+    parser.add_argument("--dtype", default="float32", help="the dtype of both (float32)")
     parser.add_argument("--all", action="store_true", help=f"all rows instead of {ROWS} spread over the families")
-    parser.add_argument("--rest", action="store_true", help="also the OpInfo entries that no native row covers")
-    parser.add_argument("--without", action="append", default=[], metavar="ROW", help="leave this row out")
-    parser.add_argument(
-        "--rounds", type=int, default=2, help="how often, each with cases of its own; the first is cold (default 2)"
-    )
-    parser.add_argument("--sweep", action="store_true", help="with the sizes up to 65,537 that OpInfo has none like")
+    parser.add_argument("--rounds", type=int, default=2, help="how often, each with cases of its own; the first is cold (2)")
     parser.add_argument("--full-precision", action="store_true", help="without TF32, which is a setting and no fault, on CUDA")
     a = parser.parse_args(argv)
-    asked = Asked(a.device, a.setup, a.full_precision, a.sweep)
+    asked = Asked(a.device, a.setup, a.full_precision)
     try:
-        found = items(a.ops, "opinfo" if a.opinfo else "native", a.dtype, a.all, a.rest)
-        chosen = [i for i in found if i.row.name not in a.without]
+        chosen = items(a.ops, a.dtype, a.all)
         resolve(a.device, load_faults(a.setup) if a.setup else ())
     except ParityError as e:
         print(e, file=sys.stderr)
@@ -457,7 +412,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not chosen:
         print(f"none of {a.ops} covers an OpInfo entry in {a.dtype}; see Row.opinfo", file=sys.stderr)
         return 2
-    ours, theirs = Apart(asked), Apart(asked)
+    ours, theirs = Apart(_begin, asked), Apart(_begin, asked)
     covered = sum(1 for i in chosen for _ in entries(i))
     print(f"{len(chosen)} rows, {covered} OpInfo entries, {a.dtype}, device {a.device}, torch {torch.__version__}, CPU time")
     ratios = []
@@ -466,14 +421,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         pairs = {}
         for item in chosen:
             for _ in range(2 if k else 1):  # the last one counts
-                one = ours.ask(_parity, item.row.name, item.dtype, str(k))
-                other = one and one.cases and theirs.ask(_bare, item.row.name, item.dtype, one.cases)
+                one = asked_of(ours, _parity, item.row.name, item.dtype, str(k))
+                other = one and one.cases and asked_of(theirs, _bare, item.row.name, item.dtype, one.cases)
             if other and other.cases:
                 pairs[item] = one, other
         ratios.append(_compared(pairs))
     seen: Counter[str] = Counter()
     for item in pairs:
-        seen += ours.ask(_sampled, item.row.name, item.dtype, str(k)) or Counter()
+        seen += asked_of(ours, _sampled, item.row.name, item.dtype, str(k)) or Counter()
     show_stages(seen, total(o for o, _ in pairs.values()))
     if a.rounds > 2:
         spread = " ".join(f"{r:.2f}" for r in ratios)
@@ -488,26 +443,11 @@ def _compared(pairs: dict[Item, Pair]) -> float:
     ours, theirs = total(o for o, _ in pairs.values()), total(t for _, t in pairs.values())
     show("OpInfo loop", theirs)
     show("parity", ours)
-    whole = ratio(pairs.values())
+    whole = ours.rate / theirs.rate
     print(f"parity / OpInfo loop: {whole:.2f} times the checks/s")
     shared = sum(ours.aspects[a] for a in BARE) / ours.seconds / theirs.rate
     by_case = (ours.cases / ours.seconds) / (theirs.cases / theirs.seconds)
     print(f"  forward and backward checks alone, parity's time whole: {shared:.2f} times; cases: {by_case:.2f} times")
-    parts = {
-        "native rows": [p for i, p in pairs.items() if i.row.family != "opinfo"],
-        "rows over OpInfo's samples": [p for i, p in pairs.items() if i.row.family == "opinfo"],
-        "random ops": [p for i, p in pairs.items() if i.row.rule == "random"],
-        "all but random ops": [p for i, p in pairs.items() if i.row.rule != "random"],
-        "rows without a finding": [p for p in pairs.values() if not p[0].failed],
-    }
-    longest = max(pairs, key=lambda i: pairs[i][1].seconds)
-    parts[f"without {longest.row.name}, {pairs[longest][1].seconds:.1f} s of the bare loop"] = [
-        p for i, p in pairs.items() if i != longest
-    ]
-    for name, some in parts.items():
-        if 0 < len(some) < len(pairs) and all(total(s).checks for s in zip(*some)):
-            seconds = total(o for o, _ in some).seconds
-            print(f"  {name}: {ratio(some):.2f} times ({len(some)} rows, {seconds:.2f} s of parity's)")
     each = [o.rate / t.rate for o, t in pairs.values() if o.checks and t.checks]
     if each:
         faster = sum(r > 1 for r in each)

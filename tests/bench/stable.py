@@ -1,9 +1,8 @@
-"""How often a diff of two runs of an unchanged device reports something: every such line is a false alarm.
+"""How often does a diff of two runs of an unchanged device report something? Every such line is a false alarm.
 
-    python tests/bench/stable.py --runs 20                       # a few ops on sim, another seed each time
-    python tests/bench/stable.py --runs 20 --same-seed           # explored cases pair too, so that errors and times are tested
-    python tests/bench/stable.py 'nn.*' --device mps --runs 5    # a real device
-    python tests/bench/stable.py --device sim:honest --runs 20
+    python -m tests.bench honest stable --runs 20                       # a few ops on sim, another seed each time
+    python -m tests.bench honest stable --runs 20 --same-seed           # explored cases pair: errors and times are tested
+    python -m tests.bench honest stable 'nn.*' --device mps --runs 5    # a real device
 
 Each run is compared with the one before it. It ends with 1 if a diff has a regression, a death, lost support, a drift, or a
 change of speed, and says what was reported; with a device that errs by chance that is a figure to be read, not a test.
@@ -12,13 +11,14 @@ change of speed, and says what was reported; with a device that errs by chance t
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
+
+import front
 
 from parity.history.change import Group
 from parity.history.diff import Diff, compare
@@ -31,17 +31,6 @@ ALARMS = (
 )  # fmt: skip
 
 
-def ran(folder: Path, k: int, seed: str, o: argparse.Namespace) -> Path:
-    """The file of one run. Ends the program if the run could not be made."""
-    path = folder / f"{k}.jsonl"
-    asked = [*o.ops, "--device", o.device, "--seed", seed, "--power", "0", "--skip", "shrink", "--output", str(path), *o.more]
-    asked += ["--findings", str(folder), *(["--setup", o.faults] if o.faults else []), *(["-n", o.n] if o.n else [])]
-    done = subprocess.run([sys.executable, "-m", "parity", "run", *asked], capture_output=True, text=True, check=False)
-    if done.returncode not in (0, 1):
-        raise SystemExit(f"run {k} ended with {done.returncode}: {done.stderr or done.stdout[-500:]}")
-    return path
-
-
 def alarms(diff: Diff) -> list[str]:
     """What a diff of equal devices should not report."""
     return [f"{g.words}: {about(t)}" for g in ALARMS for t in diff.groups.get(g, ())]
@@ -49,7 +38,7 @@ def alarms(diff: Diff) -> list[str]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Make the runs, compare them, and print the alarms."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = front.parser(__doc__)
     parser.add_argument("ops", nargs="*", default=list(OPS), help="ops by name")
     parser.add_argument("--runs", type=int, default=20, metavar="N", help="how many pairs of runs (20)")
     parser.add_argument("--same-seed", action="store_true", help="the same cases in every run")
@@ -58,10 +47,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("-n", default="", help="worker processes")
     parser.add_argument("--more", nargs=argparse.REMAINDER, default=[], help="further options of parity run, last")
     o = parser.parse_args(argv)
+    asked = ["run", *o.ops, "--device", o.device, "--power", "0", "--skip", "shrink"]
+    asked += [*(["--setup", str(Path(o.faults).absolute())] if o.faults else []), *(["-n", o.n] if o.n else []), *o.more]
     told: Counter[str] = Counter()
     tested = errors = 0
     with tempfile.TemporaryDirectory() as scratch:
-        paths = [ran(Path(scratch), k, "0" if o.same_seed else str(k), o) for k in range(o.runs + 1)]
+        paths = [Path(scratch, f"{k}.jsonl") for k in range(o.runs + 1)]
+        for k, path in enumerate(paths):
+            front.ran(*asked, "--seed", "0" if o.same_seed else str(k), "--output", str(path), folder=Path(scratch))
         for a, b in pairwise(paths):
             diff = compare(run_file.read(a), run_file.read(b))
             tested, errors = tested + diff.drift.tests, errors + diff.drift.pairs

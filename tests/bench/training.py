@@ -1,20 +1,20 @@
 """Does `parity.compare_training` see a gradient that is 0.1 % off, and stay silent where rounding explains everything?
 
-`python tests/bench/training.py [--steps N] [RECIPE ...]`. Recipes of training, each on a healthy device, on an honest one, and
-on one where the gradient of one layer's weight is 0.1 % too large: at every step, and from the middle on. One line for each;
-then how many were right, and the time against plain training on both sides.
+`python -m tests.bench networks training [--steps N] [RECIPE ...]`. Recipes of training, each on a healthy device, on an honest
+one, and on one where the gradient of one layer's weight is 0.1 % too large: at every step, and from the middle on. One line for
+each; then how many were right, and the time against plain training on both sides.
 """
 
 from __future__ import annotations
 
-import argparse
+import contextlib
 import statistics
 import sys
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import front
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -93,147 +93,110 @@ class Text(nn.Module):
         return self.head(x)
 
 
-def next_words(net: nn.Module, ids: Tensor) -> Tensor:
+# --------------------------------------------------------------------------------------------------------------- recipes
+
+
+def words_next(net: nn.Module, ids: Tensor) -> Tensor:
     """The loss of a language model."""
     return F.cross_entropy(net(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten())
 
 
-# --------------------------------------------------------------------------------------------------------------- recipes
+def labelled(net: nn.Module, batch: Any) -> Tensor:
+    """The loss of a classifier."""
+    return F.cross_entropy(net(batch[0]), batch[1])
+
+
+def built(
+    net: nn.Module, optimizer: Any, loss: Callable[[nn.Module, Any], Tensor], *others: Any, every: int = 1, **how: Any
+) -> Made:
+    """What `compare_training` takes. others: a scheduler, a scaler, a mean of the weights; every: the optimizer steps once in
+    so many batches, which a variable of the step counts; how: the dtype of autocast, and whether gradients are clipped."""
+
+    def given(kind: type[Any]) -> Any:
+        return next((o for o in others if isinstance(o, kind)), None)
+
+    scheduler, scale = given(torch.optim.lr_scheduler.LRScheduler), given(torch.amp.GradScaler)
+    mean = given(torch.optim.swa_utils.AveragedModel)
+    cast, where, number = how.get("cast"), next(net.parameters()).device.type, 0
+
+    def step(batch: Any) -> Tensor:
+        nonlocal number
+        if number % every == 0:
+            optimizer.zero_grad()
+        with torch.autocast(where, cast) if cast else contextlib.nullcontext():
+            value = loss(net, batch) / every
+        torch.autograd.backward(scale.scale(value) if scale else value)
+        number += 1
+        if number % every:
+            return value
+        if scale:
+            scale.unscale_(optimizer)
+        if how.get("clip"):
+            nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        if scale:
+            scale.step(optimizer)
+            scale.update()
+        else:
+            optimizer.step()
+        if scheduler:
+            scheduler.step()
+        if mean:
+            mean.update_parameters(net)
+        return value
+
+    return net, optimizer, *others, step
 
 
 def sgd(device: torch.device) -> Made:
     """SGD with momentum."""
     net = Images().to(device)
-    optimizer = torch.optim.SGD(net.parameters(), 0.05, momentum=0.9, weight_decay=1e-4)
-
-    def step(batch: Any) -> Tensor:
-        optimizer.zero_grad()
-        loss = F.cross_entropy(net(batch[0]), batch[1])
-        torch.autograd.backward(loss)
-        optimizer.step()
-        return loss
-
-    return net, optimizer, step
+    return built(net, torch.optim.SGD(net.parameters(), 0.05, momentum=0.9, weight_decay=1e-4), labelled)
 
 
 def adam(device: torch.device) -> Made:
     """AdamW with a scheduler and clipping."""
     net = Text().to(device)
     optimizer = torch.optim.AdamW(net.parameters(), 3e-3)
-    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 50)
-
-    def step(ids: Tensor) -> Tensor:
-        optimizer.zero_grad()
-        loss = next_words(net, ids)
-        torch.autograd.backward(loss)
-        nn.utils.clip_grad_norm_(net.parameters(), 1.0)
-        optimizer.step()
-        scheduler.step()
-        return loss
-
-    return net, optimizer, scheduler, step
+    return built(net, optimizer, words_next, torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 50), clip=True)
 
 
 def amp(device: torch.device) -> Made:
     """Autocast to bfloat16."""
     net = Dense(96).to(device)
-    optimizer = torch.optim.SGD(net.parameters(), 0.05, momentum=0.9)
-
-    def step(batch: Any) -> Tensor:
-        optimizer.zero_grad()
-        with torch.autocast(device.type, torch.bfloat16):
-            loss = F.cross_entropy(net(batch[0]), batch[1])
-        torch.autograd.backward(loss)
-        optimizer.step()
-        return loss
-
-    return net, optimizer, step
+    return built(net, torch.optim.SGD(net.parameters(), 0.05, momentum=0.9), labelled, cast=torch.bfloat16)
 
 
 def scaler(device: torch.device) -> Made:
     """Autocast to float16 with a GradScaler."""
     net = Dense(96).to(device)
-    optimizer = torch.optim.SGD(net.parameters(), 0.05, momentum=0.9)
     scale = torch.amp.GradScaler(device.type)
-
-    def step(batch: Any) -> Tensor:
-        optimizer.zero_grad()
-        with torch.autocast(device.type, torch.float16):
-            loss = F.cross_entropy(net(batch[0]), batch[1])
-        torch.autograd.backward(scale.scale(loss))
-        scale.unscale_(optimizer)
-        nn.utils.clip_grad_norm_(net.parameters(), 1.0)
-        scale.step(optimizer)
-        scale.update()
-        return loss
-
-    return net, optimizer, scale, step
+    return built(net, torch.optim.SGD(net.parameters(), 0.05, momentum=0.9), labelled, scale, cast=torch.float16, clip=True)
 
 
 def accumulation(device: torch.device) -> Made:
-    """The optimizer steps at every fourth batch, which a variable of the step counts."""
+    """The optimizer steps at every fourth batch."""
     net = Dense().to(device)
-    optimizer = torch.optim.Adam(net.parameters(), 2e-3)
-    number = 0
-
-    def step(batch: Any) -> Tensor:
-        nonlocal number
-        loss = F.cross_entropy(net(batch[0]), batch[1]) / 4
-        torch.autograd.backward(loss)
-        number += 1
-        if number % 4 == 0:
-            optimizer.step()
-            optimizer.zero_grad()
-        return loss
-
-    return net, optimizer, step
+    return built(net, torch.optim.Adam(net.parameters(), 2e-3), labelled, every=4)
 
 
 def ema(device: torch.device) -> Made:
     """An exponential moving average of the weights, and dropout."""
     net = Dense(drop=0.1).to(device)
-    optimizer = torch.optim.SGD(net.parameters(), 0.05, momentum=0.9, nesterov=True)
     mean = torch.optim.swa_utils.AveragedModel(net, use_buffers=False, avg_fn=lambda mean, new, n: 0.9 * mean + 0.1 * new)
-
-    def step(batch: Any) -> Tensor:
-        optimizer.zero_grad()
-        loss = F.cross_entropy(net(batch[0]), batch[1])
-        torch.autograd.backward(loss)
-        optimizer.step()
-        mean.update_parameters(net)
-        return loss
-
-    return net, optimizer, mean, step
+    return built(net, torch.optim.SGD(net.parameters(), 0.05, momentum=0.9, nesterov=True), labelled, mean)
 
 
 def checkpointing(device: torch.device) -> Made:
     """Blocks recomputed in the backward pass, with dropout in them."""
     net = Text(0.1, True).to(device)
-    optimizer = torch.optim.AdamW(net.parameters(), 3e-3)
-
-    def step(ids: Tensor) -> Tensor:
-        optimizer.zero_grad()
-        loss = next_words(net, ids)
-        torch.autograd.backward(loss)
-        optimizer.step()
-        return loss
-
-    return net, optimizer, step
+    return built(net, torch.optim.AdamW(net.parameters(), 3e-3), words_next)
 
 
-def images() -> list[Any]:
-    """Batches for `Images`."""
-    return [(torch.randn(8, 3, 8, 8), torch.randint(5, (8,))) for _ in range(10)]
-
-
-def vectors() -> list[Any]:
-    """Batches for `Dense`."""
-    return [(torch.randn(16, 16), torch.randint(5, (16,))) for _ in range(10)]
-
-
-def texts() -> list[Any]:
-    """Batches for `Text`."""
-    return [torch.randint(30, (4, 9)) for _ in range(10)]
+DATA: dict[Any, Callable[[], Any]] = {
+    Images: lambda: (torch.randn(8, 3, 8, 8), torch.randint(5, (8,))),
+    Dense: lambda: (torch.randn(16, 16), torch.randint(5, (16,))),
+    Text: lambda: torch.randint(30, (4, 9)),
+}
 
 
 @dataclass
@@ -269,18 +232,18 @@ class Recipe:
     """A way to train."""
 
     make: Callable[[torch.device], Made]
-    data: Callable[[], list[Any]]
+    net: type[nn.Module]
     planted: Planted
 
 
 RECIPES = {
-    "sgd": Recipe(sgd, images, Planted("convolution_backward", (12, 8, 3, 3), "two")),
-    "adam": Recipe(adam, texts, Planted("linear_backward", (48, 24), "blocks.1.up")),
-    "amp": Recipe(amp, vectors, Planted("linear_backward", (96, 104), "back")),
-    "scaler": Recipe(scaler, vectors, Planted("linear_backward", (96, 104), "back")),
-    "accumulation": Recipe(accumulation, vectors, Planted("linear_backward", (48, 56), "back")),
-    "ema": Recipe(ema, vectors, Planted("linear_backward", (48, 56), "back")),
-    "checkpointing": Recipe(checkpointing, texts, Planted("linear_backward", (48, 24), "blocks.1.up")),
+    "sgd": Recipe(sgd, Images, Planted("convolution_backward", (12, 8, 3, 3), "two")),
+    "adam": Recipe(adam, Text, Planted("linear_backward", (48, 24), "blocks.1.up")),
+    "amp": Recipe(amp, Dense, Planted("linear_backward", (96, 104), "back")),
+    "scaler": Recipe(scaler, Dense, Planted("linear_backward", (96, 104), "back")),
+    "accumulation": Recipe(accumulation, Dense, Planted("linear_backward", (48, 56), "back")),
+    "ema": Recipe(ema, Dense, Planted("linear_backward", (48, 56), "back")),
+    "checkpointing": Recipe(checkpointing, Text, Planted("linear_backward", (48, 24), "blocks.1.up")),
 }
 HALF = ("amp", "scaler")  # 0.1 % is less than the spacing of numbers there: it shows only over many steps
 # In the transformers both blocks have a layer of this shape; the backward pass comes to the last one first.
@@ -307,17 +270,15 @@ class OfTwo(Planted):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print a line for each comparison, and the shares."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = front.parser(__doc__)
     parser.add_argument("--steps", type=int, default=50)
-    parser.add_argument("recipes", nargs="*")
+    parser.add_argument("recipes", nargs="*", help=f"of {', '.join(RECIPES)}; all by default")
     o = parser.parse_args(argv)
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
+    front.in_one_thread()
     alarms = silent = found = named = dated = asked = exact = 0
     ratios: list[float] = []
-    for name, recipe in RECIPES.items():
-        if o.recipes and name not in o.recipes:
-            continue
+    for name in front.chosen(o.recipes, [*RECIPES], parser):
+        recipe = RECIPES[name]
         planted = OfTwo(**vars(recipe.planted)) if name in FIRST_OF_TWO else recipe.planted
         middle = o.steps // 2
         # A recomputation in the backward pass is not seen by faults of public functions: it would not match the forward pass.
@@ -330,7 +291,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         ]
         for kind, device, since in devices:
             torch.manual_seed(0)
-            got = parity.compare_training(recipe.make, recipe.data(), steps=o.steps, device=device)
+            got = parity.compare_training(recipe.make, [DATA[recipe.net]() for _ in range(10)], steps=o.steps, device=device)
             print(f"{name:<14} {kind:<15} {got.seconds:5.1f} s  {got.headline}", flush=True)
             ratios += [got.seconds / got.plain] if kind == "healthy" else []
             if not since:

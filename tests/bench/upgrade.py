@@ -1,9 +1,9 @@
-"""Whether `parity upgrade` reports what changes between two torches, and nothing else.
+"""Does `parity upgrade` report what changes between two torches, and nothing else?
 
-    python tests/bench/upgrade.py --after ~/torch-2.14/bin/python       # this torch and that one: 200 ops, two models
-    python tests/bench/upgrade.py --stub                                # this torch twice, the second one under another name
-    python tests/bench/upgrade.py --stub --together --ops 20            # all changes in one run, in a minute
-    python tests/bench/upgrade.py --stub --bisect                       # three environments, with a change in the second one
+    python -m tests.bench same upgrade --after ~/torch-2.14/bin/python       # this torch and that one: 200 ops, two models
+    python -m tests.bench same upgrade --stub                                # this torch twice, the second under another name
+    python -m tests.bench same upgrade --stub --together --ops 20            # all changes in one run, in a minute
+    python -m tests.bench same upgrade --stub --bisect                       # three environments, with a change in the second
 
 The other side is an environment without pytest, pip or parity, made of the torch of --after or of this one. There it is run
 unchanged with several seeds, and then with each change planted. A change is reported right if the diff has the groups of the
@@ -12,9 +12,7 @@ change, with its op and no other, and the exit code that they have. The exit cod
 
 from __future__ import annotations
 
-import argparse
 import json
-import subprocess
 import sys
 import tempfile
 import time
@@ -25,6 +23,7 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).parents[1] / "shared"))
 
+import front
 import second_torch
 
 from parity.engine import suite
@@ -145,11 +144,9 @@ class Told:
 def upgraded(folder: Path, other: Path, asked: Sequence[str]) -> Told:
     """Run `parity upgrade` with this Python and another environment. Ends the program if it ends without a verdict."""
     began = time.monotonic()
-    command = [sys.executable, "-m", "parity", "upgrade", "--after", str(other), "--device", "sim", "--dtype", "float32"]
-    command += ["--folder", str(folder / "sides"), "-o", "diff.json", *asked, "models.py"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
-    if done.returncode not in (0, 1):
-        raise SystemExit(f"parity upgrade ended with {done.returncode}: {done.stderr[-3000:]}")
+    asked = ("--folder", str(folder / "sides"), "-o", "diff.json", *asked, "models.py")
+    command = ("upgrade", "--after", str(other), "--device", "sim", "--dtype", "float32", *asked)
+    done = front.ran(*command, folder=folder, seconds=36_000)
     tree: dict[str, Any] = json.loads((folder / "diff.json").read_text(encoding="utf-8"))
     groups = {g: {op for entry in entries for op in entry["ops"]} for g, entries in tree["groups"].items()}
     said = [line for line in done.stdout.splitlines() if line.strip()]
@@ -172,7 +169,7 @@ def expected(plants: Sequence[Plant]) -> tuple[int, dict[str, set[str]]]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Compare unchanged and with each change, and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = front.parser(__doc__)
     parser.add_argument("names", nargs="*", metavar="CHANGE", help=f"of {', '.join(PLANTS)}; all by default")
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--after", metavar="PYTHON", help="the Python of an environment with another torch")
@@ -183,7 +180,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--bisect", action="store_true", help="instead: three environments with a change in the second")
     parser.add_argument("-n", default="2", help="worker processes (2)")
     o = parser.parse_args(argv)
-    chosen = {name: PLANTS[name] for name in o.names or PLANTS}
+    chosen = {name: PLANTS[name] for name in front.chosen(o.names, [*PLANTS], parser)}
     base = str(Path(o.after).absolute().parents[1]) if o.after else ""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
@@ -212,8 +209,7 @@ def bisected(folder: Path, base: str) -> int:
     plant = planted([PLANTS["value"]])
     places = [second_torch.environment(folder / f"v{k}", f"2.9{k}.0", plant if k else "", base) for k in range(3)]
     case = "special.ndtri(float32[3].between(0.1, 0.9))"
-    command = [sys.executable, "-m", "parity", "upgrade", case, "--bisect", *map(str, places)]
-    done = subprocess.run([*command, "--device", "sim"], capture_output=True, text=True, check=False, cwd=folder)
+    done = front.ran("upgrade", case, "--bisect", *map(str, places), "--device", "sim", folder=folder, codes=())
     print(done.stdout + done.stderr)
     return 0 if done.returncode == 1 and f"{places[1]} is the first that differs: forward drift" in done.stdout else 1
 
