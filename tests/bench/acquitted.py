@@ -42,6 +42,20 @@ class Way:
     says: str = ""  # what the last command's output must hold where it is red
 
 
+def way(
+    name: str,
+    command: str | tuple[str, ...],
+    files: Mapping[str, str | tuple[str, str]],
+    says: str = "",
+    red: tuple[int, ...] = (1,),
+    twin: str | tuple[str, ...] = (),
+) -> Way:
+    """A way by its files: each is of both sides, or (the bad one's, the healthy one's). twin: its own commands."""
+    commands, others = ((c,) if isinstance(c, str) else c for c in (command, twin))
+    bad, good = ({n: t if isinstance(t, str) else t[k] for n, t in files.items()} for k in (0, 1))
+    return Way(name, commands, others, bad, good, red, says)
+
+
 @dataclass(frozen=True, slots=True)
 class Tried:
     """How one side of a way ended."""

@@ -1,6 +1,6 @@
 """An aspect that a run was to compare falls out, because something left torch in another mode."""
 
-from acquitted import Way
+from acquitted import way
 
 WRONG = """
 import torch
@@ -17,8 +17,6 @@ HEALTHY = 'from parity.devices import Fault\nFAULTS = [Fault("none", ("mul",), l
 STAYS = "import torch\ntorch.kept = torch.inference_mode()\ntorch.kept.__enter__()\n"
 ENDS = "import torch\nwith torch.inference_mode():\n    torch.ones(2)\n"
 RUN = "parity run add mul --device sim --dtype float32 --examples 8 -n 1 --setup faults.py"
-BOTH = {"faults.py": f"{WRONG}FAULTS = [wrong]\n", "setup.py": STAYS}
-BOTH_HEALTHY = {"faults.py": HEALTHY, "setup.py": ENDS}
 MODEL = """
 import torch
 def net():
@@ -41,87 +39,46 @@ sys.exit(subprocess.run(argv).returncode)
 """
 
 
-def left_by(fault: str) -> dict[str, str]:
+SETUP = {"faults.py": (f"{WRONG}FAULTS = [wrong]\n", HEALTHY), "setup.py": (STAYS, ENDS)}
+CAST = "def cast(call):\n    kept.append(torch.autocast('cpu'))\n    kept[-1].__enter__()\n    return call.run()\n"
+REPLAY = "parity replay 'mul(float32[3], float32[3])' --device sim --setup faults.py --setup setup.py"
+FIXTURE = "pytest test_own.py --parity-device sim --parity-faults faults.py"
+OF_TORCH = "importing torch, with the backends that it loads by itself, leaves inference mode"
+OF_FILE = {"faults.py": (f"{STAYS}{WRONG}FAULTS = [wrong]\n", f"{ENDS}{HEALTHY}")}
+
+
+def left_by(fault: str, more: str = "") -> dict[str, str | tuple[str, str]]:
     """A wrong gradient of mul behind a kernel that leaves something."""
-    return {"faults.py": f"{WRONG}FAULTS = [{fault}, wrong]\n"}
+    return {"faults.py": (f"{WRONG}{more}FAULTS = [{fault}]\n", HEALTHY)}
 
 
 WAYS = (
-    Way(
-        "inference mode left by --setup",
-        (f"{RUN} --setup setup.py",),
-        files=BOTH,
-        healthy=BOTH_HEALTHY,
-        red=(2,),
-        says="--setup setup.py leaves inference mode",
+    way("inference mode left by --setup", f"{RUN} --setup setup.py", SETUP, "--setup setup.py leaves inference mode", (2,)),
+    way("inference mode left by --setup of a replay", REPLAY, SETUP, "leaves inference mode", (2,)),
+    way("inference mode left by the file of --setup", RUN, OF_FILE, "faults.py leaves inference mode", (2,)),
+    way(
+        "inference mode left by a kernel of another op", f"{RUN} --output run.jsonl",
+        left_by('Fault("leaves", ("add",), inference), wrong'), "inference mode",
     ),
-    Way(
-        "inference mode left by --setup of a replay",
-        ("parity replay 'mul(float32[3], float32[3])' --device sim --setup faults.py --setup setup.py",),
-        files=BOTH,
-        healthy=BOTH_HEALTHY,
-        red=(2,),
-        says="leaves inference mode",
+    way(
+        "inference mode left by a public function", RUN,
+        left_by('Fault("leaves", ("mul",), inference, level="function")'), "inference mode",
     ),
-    Way(
-        "inference mode left by the file of --setup",
-        (RUN,),
-        files={"faults.py": f"{STAYS}{WRONG}FAULTS = [wrong]\n"},
-        healthy={"faults.py": f"{ENDS}{HEALTHY}"},
-        red=(2,),
-        says="faults.py leaves inference mode",
+    way("autocast left by a kernel", RUN, left_by('Fault("leaves", ("add",), cast)', CAST), "autocast"),
+    way(
+        "inference mode that a backend brings with torch", "python run.py",
+        {"run.py": BACKEND, "sitecustomize.py": (STAYS, "")}, OF_TORCH, (2,),
     ),
-    Way(
-        "inference mode left by a kernel of another op",
-        (f"{RUN} --output run.jsonl",),
-        files=left_by('Fault("leaves", ("add",), inference)'),
-        healthy={"faults.py": HEALTHY},
-        says="inference mode",
+    way(
+        "inference mode left by a file of models", "parity run '*' models.py --device sim",
+        {"models.py": (STAYS + MODEL, ENDS + MODEL)}, "leaves inference mode",
     ),
-    Way(
-        "inference mode left by a public function",
-        (RUN,),
-        files={"faults.py": f'{WRONG}FAULTS = [Fault("leaves", ("mul",), inference, level="function")]\n'},
-        healthy={"faults.py": HEALTHY},
-        says="inference mode",
+    way(
+        "inference mode left by the device in a test with the fixture", FIXTURE,
+        {"test_own.py": TEST, **left_by('Fault("leaves", ("sinh",), inference)')}, "left behind in its process",
     ),
-    Way(
-        "autocast left by a kernel",
-        (RUN,),
-        files={
-            "faults.py": f"{WRONG}def cast(call):\n    kept.append(torch.autocast('cpu'))\n    kept[-1].__enter__()\n"
-            '    return call.run()\nFAULTS = [Fault("leaves", ("add",), cast)]\n'
-        },
-        healthy={"faults.py": HEALTHY},
-        says="autocast",
+    way(
+        "inference mode left by a kernel, in pytest's own run of the suite", "python run.py",
+        {"run.py": PYTEST, **left_by('Fault("leaves", ("mul",), inference)')}, "inference mode",
     ),
-    Way(
-        "inference mode that a backend brings with torch",
-        ("python run.py",),
-        files={"run.py": BACKEND, "sitecustomize.py": STAYS},
-        healthy={"sitecustomize.py": ""},
-        red=(2,),
-        says="importing torch, with the backends that it loads by itself, leaves inference mode",
-    ),
-    Way(
-        "inference mode left by a file of models",
-        ("parity run '*' models.py --device sim",),
-        files={"models.py": f"{STAYS}{MODEL}"},
-        healthy={"models.py": f"{ENDS}{MODEL}"},
-        says="leaves inference mode",
-    ),
-    Way(
-        "inference mode left by the device in a test with the fixture",
-        ("pytest test_own.py --parity-device sim --parity-faults faults.py",),
-        files={"test_own.py": TEST, "faults.py": f'{WRONG}FAULTS = [Fault("leaves", ("sinh",), inference)]\n'},
-        healthy={"faults.py": HEALTHY},
-        says="left behind in its process",
-    ),
-    Way(
-        "inference mode left by a kernel, in pytest's own run of the suite",
-        ("python run.py",),
-        files={"run.py": PYTEST, "faults.py": f'{WRONG}FAULTS = [Fault("leaves", ("mul",), inference)]\n'},
-        healthy={"faults.py": HEALTHY},
-        says="inference mode",
-    ),
-)
+)  # fmt: skip

@@ -1,6 +1,6 @@
 """An option that decides how a run ends and is lost on the way: the rest of an interrupted run, shards, workers."""
 
-from acquitted import Way
+from acquitted import Way, way
 
 # Takes the rows of an op and the end out of a run file, as if the run had been killed before.
 CUT = """
@@ -40,50 +40,7 @@ cases = ["forward: sinh(float32[3])"]
 """
 
 
-def resumed(name: str, option: str, effect: str, says: str = "") -> Way:
-    """A way in which the run is killed after its first op and resumed."""
-    files = {"cut.py": CUT, "faults.py": FAULTS.format(effect=effect)}
-    return Way(name, (f"{RUN} --setup faults.py {option}", *REST), files=files, healthy={"faults.py": NONE}, says=says)
-
-
-WAYS = (
-    resumed("--fail-on of a run that is resumed", "--fail-on unsupported", REFUSES, "failed by --fail-on"),
-    resumed("--skip again of a run that is resumed", "--skip again", WRONG),
-    Way(
-        "PARITY_HANG_AFTER of a run that is resumed",
-        ("bash begun.sh", *REST),
-        files={
-            "cut.py": CUT,
-            "faults.py": FAULTS.format(effect=SLOW),
-            "begun.sh": f"PARITY_HANG_AFTER=2 python -m {RUN} --setup faults.py --skip shrink\n",
-        },
-        healthy={"faults.py": NONE},
-        says="hang",
-    ),
-    Way(
-        "--min-judged of a run that is resumed",
-        (f"{JUDGED} --min-judged 1.0", "python cut.py run.jsonl exp", "parity run --resume run.jsonl -n 1"),
-        (f"{JUDGED} --min-judged 0.1", "python cut.py run.jsonl exp", "parity run --resume run.jsonl -n 1"),
-        {"cut.py": CUT},
-        says="failed by --min-judged",
-    ),
-    Way(
-        "--fail-on known of a run that is resumed",
-        (
-            f"{RUN} --known known.toml --fail-on known",
-            "python cut.py run.jsonl mul",
-            "parity run --resume run.jsonl -n 1 --known known.toml",
-        ),
-        files={"cut.py": CUT, "known.toml": ENTRY},
-        healthy={"known.toml": "format = 1\n"},
-        says="1 fixed",
-    ),
-    Way(
-        "the command that an interrupted run prints",
-        ("bash interrupted.sh", "bash next.sh"),
-        files={
-            "faults.py": FAULTS.format(effect=REFUSES),
-            "interrupted.sh": f"""
+INTERRUPTED = f"""
 parity() {{ python -m parity "$@"; }}
 python -m {RUN} --setup faults.py --fail-on unsupported > log 2>&1 &
 until grep -q '"kind":"item"' run.jsonl 2> /dev/null; do sleep 0.05; done
@@ -91,31 +48,53 @@ kill -TERM $!
 wait $!
 sed -n 's/.*the run was interrupted.*; next: parity /python -m parity /p' log > next.sh
 [ -s next.sh ] || echo 'echo the run was not interrupted; exit 99' > next.sh
-""",
-        },
-        healthy={"faults.py": NONE},
-        says="failed by --fail-on",
+"""
+BEGUN = f"PARITY_HANG_AFTER=2 python -m {RUN} --setup faults.py --skip shrink\n"
+AGAIN = "python cut.py run.jsonl exp", "parity run --resume run.jsonl -n 1"
+SECOND, MERGED = f"{SHARD} --shard 2/2 --output 2.jsonl", "parity merge 1.jsonl 2.jsonl -o run.jsonl"
+FIRST = f"{SHARD} --shard 1/2 --output 1.jsonl --fail-on void"
+
+
+def resumed(name: str, option: str, effect: str, says: str = "") -> Way:
+    """A way in which the run is killed after its first op and resumed."""
+    return way(name, (f"{RUN} --setup faults.py {option}", *REST), {"cut.py": CUT, **planted(effect)}, says)
+
+
+def planted(effect: str) -> dict[str, str | tuple[str, str]]:
+    """The device of the workers, and a healthy one."""
+    return {"faults.py": (FAULTS.format(effect=effect), NONE)}
+
+
+WAYS = (
+    resumed("--fail-on of a run that is resumed", "--fail-on unsupported", REFUSES, "failed by --fail-on"),
+    resumed("--skip again of a run that is resumed", "--skip again", WRONG),
+    way(
+        "PARITY_HANG_AFTER of a run that is resumed", ("bash begun.sh", *REST),
+        {"cut.py": CUT, **planted(SLOW), "begun.sh": BEGUN}, "hang",
     ),
-    Way(
-        "shards that were run with different gates",
-        (
-            f"{SHARD} --shard 1/2 --output 1.jsonl --fail-on void",
-            f"{SHARD} --shard 2/2 --output 2.jsonl",
-            "parity merge 1.jsonl 2.jsonl -o run.jsonl",
-        ),
-        (
-            f"{SHARD} --shard 1/2 --output 1.jsonl --fail-on void",
-            f"{SHARD} --shard 2/2 --output 2.jsonl --fail-on void",
-            "parity merge 1.jsonl 2.jsonl -o run.jsonl",
-        ),
-        red=(2,),
-        says="differ in the options",
+    way(
+        "--min-judged of a run that is resumed", (f"{JUDGED} --min-judged 1.0", *AGAIN), {"cut.py": CUT},
+        "failed by --min-judged", twin=(f"{JUDGED} --min-judged 0.1", *AGAIN),
     ),
-    Way(
+    way(
+        "--fail-on known of a run that is resumed",
+        (
+            f"{RUN} --known known.toml --fail-on known", "python cut.py run.jsonl mul",
+            "parity run --resume run.jsonl -n 1 --known known.toml",
+        ),
+        {"cut.py": CUT, "known.toml": (ENTRY, "format = 1\n")}, "1 fixed",
+    ),
+    way(
+        "the command that an interrupted run prints", ("bash interrupted.sh", "bash next.sh"),
+        {**planted(REFUSES), "interrupted.sh": INTERRUPTED}, "failed by --fail-on",
+    ),
+    way(
+        "shards that were run with different gates", (FIRST, SECOND, MERGED), {}, "differ in the options", (2,),
+        (FIRST, f"{SECOND} --fail-on void", MERGED),
+    ),
+    way(
         "--parity-fail-on in a worker of pytest-xdist",
-        ("pytest test_net.py -n 1 --parity-device sim --parity-faults=faults.py --parity-fail-on fallback",),
-        files={"test_net.py": TEST, "faults.py": FALLS_BACK},
-        healthy={"faults.py": NONE},
-        says="ran on the CPU",
+        "pytest test_net.py -n 1 --parity-device sim --parity-faults=faults.py --parity-fail-on fallback",
+        {"test_net.py": TEST, "faults.py": (FALLS_BACK, NONE)}, "ran on the CPU",
     ),
-)
+)  # fmt: skip

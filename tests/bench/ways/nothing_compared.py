@@ -1,6 +1,6 @@
 """A run, a diff or a merge in which nothing was compared, or less than was asked for."""
 
-from acquitted import Way
+from acquitted import way
 
 GONE = """
 import torch
@@ -18,82 +18,45 @@ def test_net(parity):
     {call}
 """
 
+SINH, MUL, FOUR = f"{RUN} sinh", f"{RUN} sinh mul", f"{RUN} sinh mul cosh exp"
+DIFF = "parity diff before.jsonl after.jsonl"
+SETUP = {"setup.py": (GONE, "")}
+PYTEST = "pytest test_net.py --parity-device sim"
+COMPARED = TEST.format(call="parity(torch.sinh, torch.ones(3))")
 WAYS = (
-    Way(
+    way(
         "a diff with a second run that compared nothing",
-        (
-            f"{RUN} sinh --output before.jsonl",
-            f"{RUN} sinh --setup setup.py --output after.jsonl",
-            "parity diff before.jsonl after.jsonl",
-        ),
-        files={"setup.py": GONE},
-        healthy={"setup.py": ""},
-        red=(1, 3),
+        (f"{SINH} --output before.jsonl", f"{SINH} --setup setup.py --output after.jsonl", DIFF), SETUP, red=(1, 3),
     ),
-    Way(
+    way(
         "a diff with a second run that compared nothing of one op",
-        (
-            f"{RUN} sinh mul --output before.jsonl",
-            f"{RUN} sinh mul --setup setup.py --output after.jsonl",
-            "parity diff before.jsonl after.jsonl",
-        ),
-        files={"setup.py": GONE},
-        healthy={"setup.py": ""},
-        says="compared -> nothing compared",
+        (f"{MUL} --output before.jsonl", f"{MUL} --setup setup.py --output after.jsonl", DIFF), SETUP,
+        "compared -> nothing compared",
     ),
-    Way(
+    way(
         "a diff of a whole run with one of fewer ops, with --accept partial",
-        (
-            f"{RUN} sinh mul --output before.jsonl",
-            f"{RUN} sinh --output after.jsonl",
-            "parity diff before.jsonl after.jsonl --accept partial",
-        ),
-        healthy_commands=(
-            f"{RUN} sinh mul --output before.jsonl",
-            f"{RUN} sinh --output after.jsonl",
-            "parity diff before.jsonl after.jsonl sinh",
-        ),
-        says="mul float32",
+        (f"{MUL} --output before.jsonl", f"{SINH} --output after.jsonl", f"{DIFF} --accept partial"), {}, "mul float32",
+        twin=(f"{MUL} --output before.jsonl", f"{SINH} --output after.jsonl", f"{DIFF} sinh"),
     ),
-    Way(
+    way(
         "a diff whose first run is a shard of the second",
-        (
-            f"{RUN} sinh mul cosh exp --output after.jsonl",
-            f"{RUN} sinh mul cosh exp --shard 1/2 --output before.jsonl",
-            "parity diff before.jsonl after.jsonl",
-        ),
-        healthy_commands=(
-            f"{RUN} sinh mul cosh exp --output after.jsonl",
-            f"{RUN} sinh mul cosh exp --shard 1/1 --output before.jsonl",
-            "parity diff before.jsonl after.jsonl",
-        ),
-        says="the first run is missing",
+        (f"{FOUR} --output after.jsonl", f"{FOUR} --shard 1/2 --output before.jsonl", DIFF), {}, "the first run is missing",
+        twin=(f"{FOUR} --output after.jsonl", f"{FOUR} --shard 1/1 --output before.jsonl", DIFF),
     ),
-    Way(
+    way(
         "a merge of shards that compared nothing",
-        (f"{RUN} sinh --setup setup.py --shard 1/1 --output shard.jsonl", "parity merge shard.jsonl -o run.jsonl"),
-        files={"setup.py": GONE},
-        healthy={"setup.py": ""},
-        red=(3,),
+        (f"{SINH} --setup setup.py --shard 1/1 --output shard.jsonl", "parity merge shard.jsonl -o run.jsonl"), SETUP, red=(3,),
     ),
-    Way(
-        "a model that gives no number, beside an op",
-        (f"{RUN} mul models.py",),
-        files={"models.py": MODELS.format(result="str(x)")},
-        healthy={"models.py": MODELS.format(result="x.sinh()")},
-        says="models.py:net",
+    way(
+        "a model that gives no number, beside an op", f"{RUN} mul models.py",
+        {"models.py": (MODELS.format(result="str(x)"), MODELS.format(result="x.sinh()"))}, "models.py:net",
     ),
-    Way(
-        "tests that compare nothing, whose run file is asked for",
-        ("pytest test_net.py --parity-device sim --parity-output run.jsonl",),
-        files={"test_net.py": "def test_net():\n    pass\n"},
-        healthy={"test_net.py": TEST.format(call="parity(torch.sinh, torch.ones(3))")},
-        red=(5,),
+    way(
+        "tests that compare nothing, whose run file is asked for", f"{PYTEST} --parity-output run.jsonl",
+        {"test_net.py": ("def test_net():\n    pass\n", COMPARED)}, red=(5,),
     ),
-    Way(
-        "a test that takes the fixture and calls something else",
-        ("pytest test_net.py --parity-device sim",),
-        files={"test_net.py": TEST.format(call="torch.sinh(torch.ones(3))")},
-        healthy={"test_net.py": TEST.format(call="parity(torch.sinh, torch.ones(3))")},
+    way(
+        "a test that takes the fixture and calls something else", PYTEST,
+        {"test_net.py": (TEST.format(call="torch.sinh(torch.ones(3))"), COMPARED)},
     ),
-)
+)  # fmt: skip

@@ -1,6 +1,6 @@
 """What comes first changes what comes after it: ops of a run, files, tests, comparisons of a program."""
 
-from acquitted import Way
+from acquitted import Way, way
 
 HEAD = """
 import torch
@@ -49,56 +49,41 @@ STAYS = "import torch\ntorch.kept = torch.inference_mode()\ntorch.kept.__enter__
 MODEL = "import torch\ndef {}():\n    return torch.sinh, torch.linspace(-1.0, 1.0, 5).requires_grad_()\n"
 
 
-def way(name: str, act: str, says: str) -> Way:
+def first(what: str, act: str, says: str) -> Way:
     """A run in which the kernel of the first op does something for all that come after it."""
-    faults = f"{HEAD}FAULTS = [leaving(lambda: {act})]\n"
-    return Way(name, (RUN,), files={"faults.py": faults}, healthy={"faults.py": HEALTHY}, says=says)
+    return way(f"the first op {what}", RUN, {"faults.py": (f"{HEAD}FAULTS = [leaving(lambda: {act})]\n", HEALTHY)}, says)
 
 
+FAULTS = {"faults.py": (WRONG, HEALTHY)}
+PYTEST = "pytest test_a.py test_b.py --parity-device sim --parity-faults faults.py"
+HOOK = "torch.nn.modules.module.register_module_forward_hook(lambda *_: None)"
 WAYS = (
-    Way(
-        "the first op takes the gradients of the second away",
-        (RUN,),
-        files={"faults.py": WRONG},
-        healthy={"faults.py": HEALTHY},
-        says="sinh",
-    ),
-    way("the first op replaces the function of the second", "setattr(torch, 'sinh', torch.cosh)", "another torch.sinh"),
-    way("the first op seeds the random numbers of all others", "torch.manual_seed(3)", "the seed of random numbers"),
-    way("the first op leaves a mode that detaches all results", "enter(Detaching())", "the function modes"),
+    way("the first op takes the gradients of the second away", RUN, FAULTS, "sinh"),
+    first("replaces the function of the second", "setattr(torch, 'sinh', torch.cosh)", "another torch.sinh"),
+    first("seeds the random numbers of all others", "torch.manual_seed(3)", "the seed of random numbers"),
+    first("leaves a mode that detaches all results", "enter(Detaching())", "the function modes"),
+    first("lets all others raise where a gradient is NaN", "torch.autograd.set_detect_anomaly(True)", "detection of anomalies"),
+    first("takes the tangents of the second away", "torch._C._set_fwd_grad_enabled(False)", "forward gradients"),
+    first("begins dual numbers", "torch.autograd.forward_ad.enter_dual_level()", "the level of dual numbers"),
+    first("flushes the subnormals of all others", "torch.set_flush_denormal(True)", "flushing of subnormals"),
+    first("lowers the precision of all others", "torch.set_float32_matmul_precision('medium')", "matmul_precision"),
+    first("hooks all modules", HOOK, "hooks on modules"),
     way(
-        "the first op lets all others raise where a gradient is NaN",
-        "torch.autograd.set_detect_anomaly(True)",
-        "detection of anomalies",
+        "a test takes the gradients of the next file's away", PYTEST,
+        {"test_a.py": FIRST, "test_b.py": SECOND, **FAULTS}, "test_b.py",
     ),
-    way("the first op takes the tangents of the second away", "torch._C._set_fwd_grad_enabled(False)", "forward gradients"),
-    way("the first op begins dual numbers", "torch.autograd.forward_ad.enter_dual_level()", "the level of dual numbers"),
-    way("the first op flushes the subnormals of all others", "torch.set_flush_denormal(True)", "flushing of subnormals"),
-    way("the first op lowers the precision of all others", "torch.set_float32_matmul_precision('medium')", "matmul_precision"),
     way(
-        "the first op hooks all modules",
-        "torch.nn.modules.module.register_module_forward_hook(lambda *_: None)",
-        "hooks on modules",
+        "a comparison takes the gradients of the next one away", "python script.py",
+        {"script.py": SCRIPT, **FAULTS}, "grad[input]",
     ),
-    Way(
-        "a test takes the gradients of the next file's away",
-        ("pytest test_a.py test_b.py --parity-device sim --parity-faults faults.py",),
-        files={"test_a.py": FIRST, "test_b.py": SECOND, "faults.py": WRONG},
-        healthy={"faults.py": HEALTHY},
-        says="test_b.py",
-    ),
-    Way(
-        "a comparison takes the gradients of the next one away",
-        ("python script.py",),
-        files={"script.py": SCRIPT, "faults.py": WRONG},
-        healthy={"faults.py": HEALTHY},
-        says="grad[input]",
-    ),
-    Way(
+    way(
         "a file of models takes the gradients of the next one's away",
-        ("parity run '*' a.py b.py --device sim --setup faults.py",),
-        files={"a.py": STAYS + MODEL.format("first"), "b.py": MODEL.format("second"), "faults.py": f"{HEAD}FAULTS = [wrong]\n"},
-        healthy={"a.py": MODEL.format("first"), "faults.py": HEALTHY},
-        says="b.py:second",
+        "parity run '*' a.py b.py --device sim --setup faults.py",
+        {
+            "a.py": (STAYS + MODEL.format("first"), MODEL.format("first")),
+            "b.py": MODEL.format("second"),
+            "faults.py": (f"{HEAD}FAULTS = [wrong]\n", HEALTHY),
+        },
+        "b.py:second",
     ),
-)
+)  # fmt: skip

@@ -1,6 +1,6 @@
 """A file of which a part is missing or was changed."""
 
-from acquitted import Way
+from acquitted import Way, way
 
 RUN = "parity run sinh mul --device sim --dtype float32 --examples 6 -n 1"
 # Changes a run file: takes rows out of it, or bytes, or edits them.
@@ -32,14 +32,26 @@ cases = ["forward: sinh(float32[3])"]
 MODELS = "import torch\ndef net(): return torch.nn.Linear(3, 2), torch.ones(4, 3)\n"
 
 
+WRONG, RIGHT = FAULTS.format(by=1.5), FAULTS.format(by=1.0)
+FIRST = f"{RUN} --setup honest.py --output before.jsonl"
+SHARDS = f"{RUN} --shard 1/2 --output 1.jsonl", f"{RUN} --shard 2/2 --output 2.jsonl"
+FOUR = "parity run sinh mul cosh exp --device sim --dtype float32 --examples 3 -n 1"
+PART = (
+    f"{FOUR} --output before.jsonl", f"{FOUR} --shard 1/2 --output 1.jsonl",
+    "parity merge 1.jsonl --accept partial -o after.jsonl",
+)  # fmt: skip
+DIFF, AGAINST = "parity diff before.jsonl after.jsonl", "parity locate models.py:net --against"
+CAPTURE = "parity locate models.py:net --device sim --capture net.capture"
+
+
 def spoiled(name: str, how: str, says: str) -> Way:
     """A way in which the second run file of a diff is spoiled."""
 
     def commands(how: str) -> tuple[str, ...]:
-        return (f"{RUN} --output run.jsonl", "cp run.jsonl after.jsonl", f"python spoil.py after.jsonl '{how}'",
-                "parity diff run.jsonl after.jsonl")  # fmt: skip
+        copied = f"{RUN} --output run.jsonl", "cp run.jsonl after.jsonl"
+        return *copied, f"python spoil.py after.jsonl '{how}'", "parity diff run.jsonl after.jsonl"
 
-    return Way(name, commands(how), commands("whole"), {"spoil.py": SPOIL}, red=(2,), says=says)
+    return way(name, commands(how), {"spoil.py": SPOIL}, says, (2,), commands("whole"))
 
 
 WAYS = (
@@ -48,67 +60,27 @@ WAYS = (
     spoiled("a run file without one of its items", "item", "contradicts itself"),
     spoiled("a run file without its header", "header", "is no run file of parity"),
     spoiled("an empty run file", "empty", "is empty"),
-    Way(
+    way(
         "a run file whose findings were edited away",
-        (
-            f"{RUN} --setup honest.py --output before.jsonl",
-            f"{RUN} --setup faults.py --output after.jsonl",
-            "python spoil.py after.jsonl wrong",
-            "parity diff before.jsonl after.jsonl",
-        ),
-        (
-            f"{RUN} --setup honest.py --output before.jsonl",
-            f"{RUN} --setup honest.py --output after.jsonl",
-            "python spoil.py after.jsonl whole",
-            "parity diff before.jsonl after.jsonl",
-        ),
-        {"spoil.py": SPOIL, "faults.py": FAULTS.format(by=1.5), "honest.py": FAULTS.format(by=1.0)},
-        red=(1, 2),
+        (FIRST, f"{RUN} --setup faults.py --output after.jsonl", "python spoil.py after.jsonl wrong", DIFF),
+        {"spoil.py": SPOIL, "faults.py": WRONG, "honest.py": RIGHT}, red=(1, 2),
+        twin=(FIRST, f"{RUN} --setup honest.py --output after.jsonl", "python spoil.py after.jsonl whole", DIFF),
     ),
-    Way(
-        "a merge that lacks a shard",
-        (f"{RUN} --shard 1/2 --output 1.jsonl", f"{RUN} --shard 2/2 --output 2.jsonl", "parity merge 2.jsonl -o run.jsonl"),
-        (
-            f"{RUN} --shard 1/2 --output 1.jsonl",
-            f"{RUN} --shard 2/2 --output 2.jsonl",
-            "parity merge 1.jsonl 2.jsonl -o run.jsonl",
-        ),
-        red=(2,),
-        says="missing; name the run files of all shards",
+    way(
+        "a merge that lacks a shard", (*SHARDS, "parity merge 2.jsonl -o run.jsonl"), {},
+        "missing; name the run files of all shards", (2,), (*SHARDS, "parity merge 1.jsonl 2.jsonl -o run.jsonl"),
     ),
-    Way(
-        "a run that was merged without a shard, against the whole one",
-        (
-            "parity run sinh mul cosh exp --device sim --dtype float32 --examples 3 -n 1 --output before.jsonl",
-            "parity run sinh mul cosh exp --device sim --dtype float32 --examples 3 -n 1 --shard 1/2 --output 1.jsonl",
-            "parity merge 1.jsonl --accept partial -o after.jsonl",
-            "parity diff before.jsonl after.jsonl",
-        ),
-        (
-            "parity run sinh mul cosh exp --device sim --dtype float32 --examples 3 -n 1 --output before.jsonl",
-            "parity run sinh mul cosh exp --device sim --dtype float32 --examples 3 -n 1 --shard 1/2 --output 1.jsonl",
-            "parity merge 1.jsonl --accept partial -o after.jsonl",
-            "parity diff before.jsonl after.jsonl --accept partial",
-        ),
-        says="merged without all of its shards",
+    way(
+        "a run that was merged without a shard, against the whole one", (*PART, DIFF), {},
+        "merged without all of its shards", twin=(*PART, f"{DIFF} --accept partial"),
     ),
-    Way(
+    way(
         "a file of known findings that is cut",
-        ("parity run sinh --device sim --dtype float32 --examples 3 -n 1 --setup faults.py --known known.toml",),
-        files={"faults.py": FAULTS.format(by=1.5), "known.toml": KNOWN[: KNOWN.index("status")]},
-        healthy={"faults.py": FAULTS.format(by=1.0), "known.toml": KNOWN},
-        red=(2,),
-        says="'status' is missing",
+        "parity run sinh --device sim --dtype float32 --examples 3 -n 1 --setup faults.py --known known.toml",
+        {"faults.py": (WRONG, RIGHT), "known.toml": (KNOWN[: KNOWN.index("status")], KNOWN)}, "'status' is missing", (2,),
     ),
-    Way(
-        "a capture that is cut",
-        (
-            "parity locate models.py:net --device sim --capture net.capture",
-            "head -c 700 net.capture > cut.capture",
-            "parity locate models.py:net --against cut.capture",
-        ),
-        ("parity locate models.py:net --device sim --capture net.capture", "parity locate models.py:net --against net.capture"),
-        {"models.py": MODELS},
-        red=(2,),
+    way(
+        "a capture that is cut", (CAPTURE, "head -c 700 net.capture > cut.capture", f"{AGAINST} cut.capture"),
+        {"models.py": MODELS}, red=(2,), twin=(CAPTURE, f"{AGAINST} net.capture"),
     ),
-)
+)  # fmt: skip
