@@ -16,7 +16,6 @@ import re
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,10 @@ import torch.nn.functional as F
 from real_models import Made
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
+
+import parity
+from parity.devices.sim.device import SimDevice
+from parity.devices.sim.profile import mps_profile
 
 STANDIN = Path(__file__).parents[1] / "standin"
 ROUNDS = 40  # operators that one model may lack
@@ -127,8 +130,6 @@ def made(name: str) -> Made:
 
 def told_by_audit(name: str) -> tuple[set[str], set[str]]:
     """Operators and dtypes that the audit says are missing. Raises RuntimeError where it did not see all."""
-    import parity
-
     one = made(name)
     found = parity.audit(one.model, *one.inputs, **one.kwargs)
     if found.broken or found.mixed:
@@ -138,9 +139,6 @@ def told_by_audit(name: str) -> tuple[set[str], set[str]]:
 
 def refused_by_sim(name: str) -> tuple[set[str], set[str]]:
     """Operators and dtypes at which `sim:mps` raises, each forgiven once it has. Raises what is no refusal."""
-    from parity.devices.sim.device import SimDevice
-    from parity.devices.sim.profile import mps_profile
-
     profile, operators, dtypes = mps_profile(), set[str](), set[str]()
     for _ in range(ROUNDS):
         device = SimDevice(replace(profile, name="strict"))
@@ -168,48 +166,11 @@ def fell_back(name: str) -> set[str]:
     """Operators for which torch on the stand-in warns that they fall back. To be called in a process of its own."""
     sys.path.append(str(STANDIN))
     importlib.import_module("standin_library").install()
-    return _warned(name)
-
-
-def _warned(name: str) -> set[str]:
     torch.set_warn_always(True)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         _run(name, torch.device("mps"))
     return {m[1] for w in caught if (m := OPERATOR.search(str(w.message)))}
-
-
-def dispatched_there(name: str) -> set[str]:
-    """Base names of the operators that torch dispatches under the key of MPS, on a stand-in on which all of them fall back but
-    those that torch composes where there is no kernel. To be called in a process of its own."""
-    sys.path.append(str(STANDIN))
-    module: Any = importlib.import_module("standin_library")
-    every = module.with_kernel()
-    module.with_kernel = lambda: [n for n in every if composes(f"aten::{n}") or n in module.MIXING]
-    module.install()
-    return {base(n) for n in _warned(name)}
-
-
-def dispatched_here(name: str) -> set[str]:
-    """The same by the audit, without what `dispatched_there` cannot say."""
-    sys.path.append(str(STANDIN))
-    there, kernels = (importlib.import_module(m) for m in ("standin_library", "standin_kernels"))
-    silent = {base(f"aten::{n}") for n in (*there.OWN, *there.VIEWS, *there.MIXING, *kernels.WHOLE)}
-    one = made(name)
-    needs = importlib.import_module("parity").audit(one.model, *one.inputs, **one.kwargs).needs
-    names = [n.operator for n in needs if n.operator and n.answer in ("kernel", "no kernel") and not composes(n.operator)]
-    return {base(n) for n in names} - silent
-
-
-def composes(operator: str) -> bool:
-    """Whether torch has a composition of an operator ("aten::linear") that runs without a kernel."""
-    keys = ("CompositeImplicitAutograd", "CompositeExplicitAutograd")
-    return any(torch._C._dispatch_has_kernel_for_dispatch_key(operator, k) for k in keys)
-
-
-def base(operator: str) -> str:
-    """Without overload and underscore: one way calls `add.out`, another one `add.Tensor`."""
-    return operator.partition(".")[0].rstrip("_")
 
 
 def _run(name: str, device: torch.device) -> None:
@@ -227,10 +188,9 @@ def _run(name: str, device: torch.device) -> None:
         torch.autograd.backward(outs, [torch.ones(t.shape, dtype=t.dtype).to(device) for t in outs])
 
 
-def standin(name: str, what: Callable[[str], set[str]]) -> set[str] | str:
-    """What a function says in a process of its own on the stand-in, or why it says nothing."""
-    command = [sys.executable, __file__, "--child", what.__name__, name]
-    environment = {**os.environ, "PYTORCH_ENABLE_MPS_FALLBACK": "1"}
+def standin(name: str) -> set[str] | str:
+    """What `fell_back` says in a process of its own, or why it says nothing."""
+    command, environment = [sys.executable, __file__, "--child", name], {**os.environ, "PYTORCH_ENABLE_MPS_FALLBACK": "1"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
     last = (done.stdout.splitlines() or [""])[-1]
     if done.returncode == 0 and last.startswith("["):
@@ -247,13 +207,13 @@ def main() -> int:
     parser = front.parser(__doc__)
     parser.add_argument("models", nargs="*", help=f"of {', '.join(MODELS)}; all by default")
     parser.add_argument("--no-standin", action="store_true", help="leave the stand-in out")
-    parser.add_argument("--child", help="used by the program itself")
+    parser.add_argument("--child", action="store_true", help="used by the program itself")
     o = parser.parse_args()
     front.in_one_thread()
     if o.child:
-        print(json.dumps(sorted(globals()[o.child](o.models[0]))))
+        print(json.dumps(sorted(fell_back(o.models[0]))))
         return 0
-    wrong = compared = told = same = apart = 0
+    wrong = compared = told = 0
     for name in front.chosen(o.models, [*MODELS], parser):
         try:
             operators, dtypes = told_by_audit(name)
@@ -262,30 +222,18 @@ def main() -> int:
             print(f"{name:<20} skipped, {e.name or e} is not installed", flush=True)
             continue
         compared += 1
-        off = [*_apart("sim:mps", operators, there), *_apart("sim:mps", dtypes, kinds)]
-        note = ""
+        off, note = [*_apart("sim:mps", operators, there), *_apart("sim:mps", dtypes, kinds)], ""
         if not o.no_standin and not kinds:  # no fallback helps a dtype, so that the stand-in would end there
-            seen, every = standin(name, fell_back), standin(name, dispatched_there)
+            seen = standin(name)
+            told += isinstance(seen, set)
             if isinstance(seen, str):
                 note = f"; stand-in: {seen}"
-            else:
-                told += 1
-                # Warned of and run on the CPU, too, whatever the environment says: no lack.
+            else:  # what is always warned of is no lack
                 off += _apart("the stand-in", operators, {n for n in seen if n not in ALWAYS})
-            if isinstance(every, set):
-                mine = dispatched_here(name)
-                same += len(mine & every)
-                note += f"; dispatched under MPS's key: {len(mine & every)} the same"
-                note += "".join(f", {x} only here" for x in sorted(mine - every))
-                note += "".join(f", {x} only there" for x in sorted(every - mine))
-                apart += len(mine ^ every)
-            else:
-                note += f"; dispatched under MPS's key: {every}"
         wrong += len(off)
         lacks = ", ".join(sorted({*operators, *dtypes})) or "nothing"
         print(f"{name:<20} lacks {lacks}: {'; '.join(off) or 'none missed, none invented'}{note}", flush=True)
     print(f"{compared} models against sim:mps, {told} against the stand-in: {wrong} operators or dtypes missed or invented")
-    print(f"operators dispatched under MPS's key, by model: {same} the same, {apart} otherwise")
     return 1 if wrong or not compared else 0
 
 

@@ -51,7 +51,6 @@ from parity.engine.planning import RunPlan
 from parity.engine.suite import Item
 from parity.judging.judge import judge
 from parity.judging.measures import bit_equal
-from parity.oracle import float64, sensitivity
 
 SIZE = 6  # cases per item and round
 INEXACT = ("float32", "float16", "bfloat16", "complex64")
@@ -67,8 +66,8 @@ BEYOND_MPS = ("phases-eigh", "phases-eig")
 @dataclass(slots=True)
 class Counted:
     """What one item came to, or several. checks, unequal, bound: by class (bound: equal, because no result could differ);
-    answered, changed, reached: as `tally` has them; refused: perturbations that the oracle could not follow, by op and what was
-    said; ended: items that ended the process; seeds: device, seed and rounds of each run."""
+    answered, changed, reached: as `tally` has them; ended: items that ended the process; seeds: device, seed and rounds of each
+    run."""
 
     checks: Counter[str] = field(default_factory=Counter)
     unequal: Counter[str] = field(default_factory=Counter)
@@ -77,7 +76,6 @@ class Counted:
     answered: Counter[str] = field(default_factory=Counter)
     changed: Counter[str] = field(default_factory=Counter)
     reached: dict[str, float] = field(default_factory=dict)
-    refused: Counter[str] = field(default_factory=Counter)
     ended: Counter[str] = field(default_factory=Counter)
     findings: list[dict[str, Any]] = field(default_factory=list)
     seeds: list[str] = field(default_factory=list)
@@ -120,20 +118,6 @@ def counting(result: Counted, dtype: str) -> Callable[..., Any]:
         return verdict, measures
 
     return judged
-
-
-def shaking(result: Counted, op: str) -> Callable[..., Any]:
-    """`shaken.run`, whose refusals are counted: a sensitivity with fewer samples is a smaller one."""
-    own = float64.run
-
-    def counted(*args: Any, **more: Any) -> Any:
-        try:
-            return own(*args, **more)
-        except sensitivity.REFUSALS as e:
-            result.refused[f"{op}: {type(e).__name__}: {str(e)[:100]}"] += 1
-            raise
-
-    return counted
 
 
 def unsteady(*args: Any) -> bool:
@@ -182,11 +166,7 @@ def examined(work: tuple[str, str, str, str, bool]) -> Counted:
     item = Item(suite.row(op), dtype)
     result = Counted()
     tally.reset()
-    with (
-        mock.patch.object(trial, "judge", counting(result, dtype)),
-        mock.patch.object(trial, "_unsteady", unsteady),
-        mock.patch.object(sensitivity, "run", shaking(result, op)),
-    ):
+    with mock.patch.object(trial, "judge", counting(result, dtype)), mock.patch.object(trial, "_unsteady", unsteady):
         done = examine(item, plan(device, seed, shrinks), NoJournal())
     for counts in done.summary.counts.values():
         result.statuses.update({str(s): n for s, n in counts.items()})
@@ -271,9 +251,6 @@ def report(total: Counted, devices: set[str]) -> int:
         print(f"\nULP noise: {most} of {len(used)} functions and dtypes used more than 0.9 of the table's bound; ", end="")
         print(f"least {used[0][1]} {used[0][0]:.2f}, most {used[-1][1]} {used[-1][0]:.3f}")
     print("\nstatuses: " + ", ".join(f"{s} {n}" for s, n in total.statuses.most_common()))
-    print(f"perturbations that the oracle could not follow: {sum(total.refused.values())}")
-    for what, n in total.refused.most_common():
-        print(f"  {n:5} {what}")
     print(f"items that ended the process: {', '.join(total.ended) or 'none'}")
     absent = sorted(k for k in expected if not total.changed[k])
     unequal, every, bound = (sum(c[k] for k in ROUNDED) for c in (total.unequal, total.checks, total.bound))

@@ -15,7 +15,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
-PARITY = (sys.executable, "-P", "-W", "ignore", "-m", "parity")
+PARITY = (sys.executable, "-P", "-m", "parity")
 TIMES = ("seconds", "started", "device_seconds", "device_spread", "memory")
 
 

@@ -1,4 +1,4 @@
-"""Does `parity.assert_parity` fit models as their libraries write them? `python tests/bench/real_models.py [MODEL ...]`.
+"""Does `parity.assert_parity` fit models as their libraries write them? `python -m tests.bench networks real_models`.
 
 Small configurations with random weights, nothing is downloaded; a model whose library is not installed is named and skipped.
 Each runs in a process of its own: on the healthy simulated device, on the one with MPS's limits and on the honest one
@@ -16,19 +16,20 @@ The exit code is 1 where a row is otherwise than it should be.
 
 from __future__ import annotations
 
-import argparse
 import functools
 import importlib
 import importlib.util
 import subprocess
 import sys
 import time
+import timeit
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import front
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -140,11 +141,11 @@ def _hugging(config: str, model: str, **options: Any) -> nn.Module:
     return made
 
 
+TINY = {"vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+
+
 def bert() -> Made:
-    model = _hugging(
-        "BertConfig", "BertForSequenceClassification", vocab_size=99, hidden_size=32, num_hidden_layers=2,
-        num_attention_heads=4, intermediate_size=64, max_position_embeddings=64,
-    )  # fmt: skip
+    model = _hugging("BertConfig", "BertForSequenceClassification", **TINY, max_position_embeddings=64)
     mask = torch.ones(2, 12, dtype=torch.int64)
     mask[1, 8:] = 0
     inputs = {"input_ids": torch.randint(99, (2, 12)), "attention_mask": mask, "labels": torch.tensor([0, 1])}
@@ -152,54 +153,35 @@ def bert() -> Made:
 
 
 def gpt2() -> Made:
-    model = _hugging(
-        "GPT2Config",
-        "GPT2LMHeadModel",
-        bos_token_id=1,
-        eos_token_id=2,
-        vocab_size=99,
-        n_positions=64,
-        n_embd=32,
-        n_layer=2,
-        n_head=4,
-    )
+    sizes = {"vocab_size": 99, "n_positions": 64, "n_embd": 32, "n_layer": 2, "n_head": 4}
+    model = _hugging("GPT2Config", "GPT2LMHeadModel", bos_token_id=1, eos_token_id=2, **sizes)
     ids = torch.randint(99, (2, 12))
     return Made(model, (ids,), {"labels": ids})
 
 
 def llama() -> Made:
-    model = _hugging(
-        "LlamaConfig", "LlamaForCausalLM", vocab_size=99, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
-        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64,
-    )  # fmt: skip
+    model = _hugging("LlamaConfig", "LlamaForCausalLM", **TINY, num_key_value_heads=2, max_position_embeddings=64)
     return Made(model, (torch.randint(99, (2, 12)),), {"use_cache": True})
 
 
 def t5() -> Made:
-    model = _hugging(
-        "T5Config", "T5ForConditionalGeneration", vocab_size=99, d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4,
-        decoder_start_token_id=0,
-    )  # fmt: skip
+    sizes = {"vocab_size": 99, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4}
+    model = _hugging("T5Config", "T5ForConditionalGeneration", **sizes, decoder_start_token_id=0)
     return Made(model, (), {"input_ids": torch.randint(99, (2, 12)), "labels": torch.randint(99, (2, 7))})
 
 
 def whisper() -> Made:
-    model = _hugging(
-        "WhisperConfig", "WhisperForConditionalGeneration", vocab_size=99, num_mel_bins=8, encoder_layers=2, decoder_layers=2,
-        encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=64, decoder_ffn_dim=64, d_model=32,
-        max_source_positions=30, max_target_positions=30, pad_token_id=0, bos_token_id=1, eos_token_id=2,
-        decoder_start_token_id=3, dropout=0.1,
-    )  # fmt: skip
+    sides = {f"{s}_{k}": n for s in ("encoder", "decoder") for k, n in (("layers", 2), ("attention_heads", 4), ("ffn_dim", 64))}
+    tokens = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 3}
+    sizes = {"vocab_size": 99, "num_mel_bins": 8, "d_model": 32, "max_source_positions": 30, "max_target_positions": 30}
+    model = _hugging("WhisperConfig", "WhisperForConditionalGeneration", **sides, **tokens, **sizes, dropout=0.1)
     return Made(model, (torch.randn(2, 8, 60),), {"decoder_input_ids": torch.randint(99, (2, 7))})
 
 
 def clip() -> Made:
-    text = {"vocab_size": 99, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
-    image = {**text, "image_size": 32, "patch_size": 8}
-    del image["vocab_size"]
-    model = _hugging(
-        "CLIPConfig", "CLIPModel", text_config={**text, "eos_token_id": 98}, vision_config=image, projection_dim=16
-    )
+    image = {**{k: n for k, n in TINY.items() if k != "vocab_size"}, "image_size": 32, "patch_size": 8}
+    text = {**TINY, "eos_token_id": 98}
+    model = _hugging("CLIPConfig", "CLIPModel", text_config=text, vision_config=image, projection_dim=16)
     ids = torch.randint(98, (2, 9))
     ids[:, -1] = 98  # the one end of the text, which the model looks for
     inputs = {"input_ids": ids, "pixel_values": torch.randn(2, 3, 32, 32), "return_loss": True}
@@ -394,8 +376,8 @@ def _opened(x: Any) -> Any:
     return dict(x) if hasattr(x, "keys") else x
 
 
-def on_hardware(made: Made, device: str) -> Iterator[Setting]:
-    """The settings that a model takes on a device on which nothing is planted."""
+def modes(made: Made, device: str) -> Iterator[Setting]:
+    """How a model runs on a device on which nothing is planted: for evaluation, in training, in half types."""
     yield Setting(device, device)
     if made.trains:
         yield Setting("train", device, train=True)
@@ -407,20 +389,10 @@ def on_hardware(made: Made, device: str) -> Iterator[Setting]:
 
 def settings(made: Made, used: set[str], trained: set[str]) -> Iterator[Setting]:
     """The settings that a model takes on simulated devices."""
-    sound = tuple(honest.FAULTS)
-    yield Setting("sim")
     yield Setting("sim:mps", "sim:mps")
-    yield Setting("honest", faults=sound)
-    if made.trains:
-        yield Setting("train", train=True)
-        yield Setting("train honest", faults=sound, train=True)
-    if made.half:
-        for dtype in (torch.float16, torch.bfloat16):
-            word = str(dtype).removeprefix("torch.")
-            yield Setting(word, dtype=dtype)
-            yield Setting(f"{word} honest", faults=sound, dtype=dtype)
-        yield Setting("autocast", autocast=torch.bfloat16)
-        yield Setting("autocast honest", faults=sound, autocast=torch.bfloat16)
+    for s in modes(made, "sim"):
+        yield s
+        yield replace(s, name="honest" if s.name == "sim" else f"{s.name} honest", faults=tuple(honest.FAULTS))
     for name in [n for n in ATEN_STRUCK if n in (trained if n == ATEN_WRITES_BUFFERS else used)][:3]:
         yield Setting(f"{name} off", faults=(planted(name),), train=name == ATEN_WRITES_BUFFERS, wanted="found")
 
@@ -435,7 +407,7 @@ def said(make: Callable[[], Made], setting: Setting, locate: bool) -> tuple[str,
     made = prepared(make(), setting)
     device: Device = resolve(setting.device, setting.faults)
     fn, inputs = under(made, setting)
-    plain = min(_timed(lambda: once(Made(fn, inputs, made.kwargs))) for _ in range(2))
+    plain = min(timeit.repeat(lambda: once(Made(fn, inputs, made.kwargs)), number=1, repeat=2))
     module = owner(made.model)
     if module is not None:
         module.zero_grad()
@@ -463,16 +435,9 @@ def said(make: Callable[[], Made], setting: Setting, locate: bool) -> tuple[str,
     return word, line, [str(w.message) for w in heard if issubclass(w.category, parity.ParityWarning)], (seconds, plain), where
 
 
-def _timed(run: Callable[[], Any]) -> float:
-    started = time.perf_counter()
-    run()
-    return time.perf_counter() - started
-
-
 def one(name: str, only: str, locate: bool, device: str) -> int:
     """Print the rows of a model; 1 if one is otherwise than it should be."""
-    torch.set_num_threads(1)
-    torch.autograd.set_multithreading_enabled(False)
+    front.in_one_thread()
     make = MODELS[name]
     if importlib.util.find_spec("torchvision") is not None:
         _torchvision()
@@ -483,7 +448,7 @@ def one(name: str, only: str, locate: bool, device: str) -> int:
         print(f"{name:<19}skipped: {e.name or e} is not installed", flush=True)
         return 0
     if device != "sim":
-        asked = list(on_hardware(made, device))
+        asked = list(modes(made, device))
     else:
         asked = list(settings(made, reached(make, False), reached(make, True) if made.trains else set()))
     bad = 0
@@ -505,7 +470,7 @@ def one(name: str, only: str, locate: bool, device: str) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run each model in a process of its own; the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = front.parser(__doc__)
     parser.add_argument("models", nargs="*", metavar="MODEL", help="all by default")
     parser.add_argument("--settings", default="", metavar="WORD", help="only settings whose names hold this")
     parser.add_argument("--locate", action="store_true", help="ask parity.locate too")
@@ -516,12 +481,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if o.list:
         print(*MODELS, sep="\n")
         return 0
-    if odd := [m for m in o.models if m not in MODELS]:
-        parser.error(f"there is no model '{odd[0]}'; allowed: {', '.join(MODELS)}")
+    names = front.chosen(o.models, [*MODELS], parser)
     if o.here:
-        return max(one(name, o.settings, o.locate, o.device) for name in o.models or MODELS)
+        return max(one(name, o.settings, o.locate, o.device) for name in names)
     code = 0
-    for name in o.models or MODELS:
+    for name in names:
         rest = ["--settings", o.settings, "--device", o.device, *(["--locate"] if o.locate else [])]
         try:
             code = max(code, subprocess.run([sys.executable, __file__, name, "--here", *rest], timeout=PATIENCE).returncode)

@@ -1,4 +1,4 @@
-"""The smallest error in one element that a run catches: `python tests/bench/sensitivity.py --rows 12 --output FILE`.
+"""What is the smallest error in one element that a run catches? `python -m tests.bench sharp sensitivity --rows 12`.
 
 The suite's own cases go through the suite's own check, the CPU standing in for the device. In forward and in backward one
 element (at random, of one tensor at random) of what the device gave is moved by s units, up or down, and the real judge is
@@ -21,12 +21,13 @@ import random
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import front
 import numpy as np
 import torch
 from torch import Tensor
@@ -59,6 +60,9 @@ TARGETS = {
     "half, one kernel": 4.0,
     "float32 composite or gradient": 128.0,
 }
+# Figure of a group -> (of the members' figures, their quantile).
+FIGURES = (("run", "run", 0.5), ("run_90", "run", 0.9), ("case", "case", 0.5), ("case_90", "case", 0.9),
+           ("of_largest", "of_largest", 0.5))  # fmt: skip
 Judged = tuple[Verdict, tuple[Any, ...]]
 
 
@@ -212,31 +216,27 @@ def figure(x: float) -> str:
     return "never" if x == math.inf else f"{x:.3g}"
 
 
-def percentile(values: Sequence[float], share: float) -> float:
+def percentile(values: Iterable[float], share: float) -> float:
     """A quantile that may be infinite."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, math.floor(share * len(ordered)))]
 
 
-def measured(o: argparse.Namespace) -> list[dict[str, Any]]:
+def measured(o: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """A line per row, dtype, class and pass."""
-    lines = []
     for name in o.profile or ("quick", "full"):
         profile = suite.profile(name)
-        for rows in chosen(o).values():
-            for row in rows:
-                for dtype in (d for d in o.dtype or DTYPES if d in row.dtypes):
-                    n = profile.examples(row, dtype) + profile.pinned
-                    for (kind, pass_), f in asked(row, dtype, profile, min(o.cases or n, n), o.seed).items():
-                        sizes = {"run": caught_by_run(f.sizes, n), "case": caught_by_case(f.sizes)}
-                        second = caught_by_run(f.second, n)
-                        where: dict[str, Any] = {"profile": name, "op": row.name, "dtype": dtype, "class": kind, "pass": pass_}
-                        asked_about = sum(s < math.inf for s in f.sizes)
-                        if not f.able:  # a flag that was never raised, a sum of nothing: no number to be wrong
-                            print(f"left out: {row.name} {dtype} {kind} {pass_}: no case held an element to move")
-                            continue
-                        lines.append({**where, "examples": n, "cases": asked_about, **sizes, "of_largest": second})
-    return lines
+        for row, dtype in ((r, d) for rows in chosen(o).values() for r in rows for d in o.dtype or DTYPES if d in r.dtypes):
+            n = profile.examples(row, dtype) + profile.pinned
+            for (kind, pass_), f in asked(row, dtype, profile, min(o.cases or n, n), o.seed).items():
+                if not f.able:  # a flag that was never raised, a sum of nothing: no number to be wrong
+                    print(f"left out: {row.name} {dtype} {kind} {pass_}: no case held an element to move")
+                    continue
+                yield {
+                    "profile": name, "op": row.name, "dtype": dtype, "class": kind, "pass": pass_, "examples": n,
+                    "cases": sum(s < math.inf for s in f.sizes), "run": caught_by_run(f.sizes, n),
+                    "case": caught_by_case(f.sizes), "of_largest": caught_by_run(f.second, n),
+                }  # fmt: skip
 
 
 def report(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -250,26 +250,22 @@ def report(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     )
     table = []
     for (profile, kind, pass_, dtype), members in sorted(groups.items()):
-        run, case, largest = ([m[key] for m in members] for key in ("run", "case", "of_largest"))
         row: dict[str, Any] = {"profile": profile, "class": kind, "pass": pass_, "dtype": dtype, "ops": len(members)}
         row |= {"target": TARGETS.get(kind), "examples": members[0]["examples"]}
-        row |= {"run": percentile(run, 0.5), "run_90": percentile(run, 0.9), "of_largest": percentile(largest, 0.5)}
-        row |= {"case": percentile(case, 0.5), "case_90": percentile(case, 0.9)}
-        met = row["target"] is None or profile != "full" or row["run"] <= row["target"]
-        target = "" if row["target"] is None else f"{row['target']:g}" + ("" if met else "  MISSED")
+        for key, of, share in FIGURES:
+            row[key] = percentile((m[of] for m in members), share)
+        missed = row["target"] is not None and profile == "full" and row["run"] > row["target"]
+        target = "" if row["target"] is None else f"{row['target']:g}" + ("  MISSED" if missed else "")
         worst = max(members, key=lambda m: m["run"])["op"]
-        print(
-            f"{profile:8}{kind:31}{pass_:9}{dtype:9}{len(members):4}{row['examples']:5}{figure(row['run']):>12}"
-            f"{figure(row['run_90']):>9}{figure(row['case']):>13}{figure(row['case_90']):>9}{figure(row['of_largest']):>11}"
-            f"  {target:14} worst {worst}"
-        )
-        table.append(row)
+        cells = "".join(f"{figure(row[key]):>{width}}" for (key, _, _), width in zip(FIGURES, (12, 9, 13, 9, 11)))
+        print(f"{profile:8}{kind:31}{pass_:9}{dtype:9}{len(members):4}{row['examples']:5}{cells}  {target:14} worst {worst}")
+        table.append(row | {"missed": missed})
     return table
 
 
 def main(argv: list[str] | None = None) -> int:
     """The program; 1 where the median op of a class misses its target at full."""
-    p = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    p = front.parser(__doc__)
     p.add_argument("ops", nargs="*", help="names or patterns of ops (default: every native row of a class that rounds)")
     p.add_argument("--rows", type=int, default=12, help="ops drawn per class; 0 for all (12)")
     p.add_argument(
@@ -280,15 +276,14 @@ def main(argv: list[str] | None = None) -> int:
     p.add_argument("--seed", default="0")
     p.add_argument("--output", type=Path, help="write the table and a line per op here as JSON")
     o = p.parse_args(argv)
-    torch.set_num_threads(1)
+    front.in_one_thread()
     started = time.monotonic()
-    lines = measured(o)
+    lines = [*measured(o)]
     table = report(lines)
     print(f"{time.monotonic() - started:.0f} s")
     if o.output:
         o.output.write_text(json.dumps({"table": table, "ops": lines}, indent=1))
-    short = [r for r in table if r["profile"] == "full" and r["target"] is not None and r["run"] > r["target"]]
-    return 1 if short else 0
+    return int(any(r["missed"] for r in table))
 
 
 if __name__ == "__main__":
