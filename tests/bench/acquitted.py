@@ -1,6 +1,6 @@
 """Can a run end green although something is wrong? Each way to be green wrongly is tried, and its healthy twin.
 
-    python tests/bench/acquitted.py [KIND ...] [--sample N] [-n PROCESSES]
+    python -m tests.bench green acquitted [KIND ...] [--sample N] [-n PROCESSES]
 
 A way is a few small files and one or more commands in an empty folder. With the fault in place the last command must end with
 one of the codes that the way names, never 0; its healthy twin must end with 0. The ways are in ways/, one file a kind, each
@@ -9,7 +9,6 @@ with a tuple WAYS. The program prints a line for each way and ends with 1 where 
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import os
 import shlex
@@ -19,8 +18,10 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+
+import front
 
 FOLDER = Path(__file__).parent / "ways"
 SECONDS = 300  # what one command may take
@@ -28,18 +29,16 @@ SECONDS = 300  # what one command may take
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way to be green wrongly.
-
-    `files` are written into an empty folder, those of `healthy` over them for the twin. A command begins with `parity`,
-    `pytest` or `python` (those of this interpreter), or is any other line of the shell."""
+    """One way to be green wrongly, as `way` makes it. red: the codes with which the last command may end; says: what its output
+    must hold then."""
 
     name: str
     commands: tuple[str, ...]
-    healthy_commands: tuple[str, ...] = ()  # the twin's, where they differ
-    files: Mapping[str, str] = field(default_factory=dict)
-    healthy: Mapping[str, str] = field(default_factory=dict)
-    red: tuple[int, ...] = (1,)
-    says: str = ""  # what the last command's output must hold where it is red
+    healthy_commands: tuple[str, ...]
+    files: Mapping[str, str]
+    healthy: Mapping[str, str]
+    red: tuple[int, ...]
+    says: str
 
 
 def way(
@@ -50,8 +49,10 @@ def way(
     red: tuple[int, ...] = (1,),
     twin: str | tuple[str, ...] = (),
 ) -> Way:
-    """A way by its files: each is of both sides, or (the bad one's, the healthy one's). twin: its own commands."""
-    commands, others = ((c,) if isinstance(c, str) else c for c in (command, twin))
+    """A way by the files that are written into an empty folder: each is of both sides, or (the bad one's, the healthy one's).
+    A command begins with `parity`, `pytest` or `python` (those of this interpreter), or is any other line of the shell. twin:
+    the healthy one's commands, where they differ."""
+    commands, others = ((c,) if isinstance(c, str) else c for c in (command, twin or command))
     bad, good = ({n: t if isinstance(t, str) else t[k] for n, t in files.items()} for k in (0, 1))
     return Way(name, commands, others, bad, good, red, says)
 
@@ -95,12 +96,12 @@ def tried(way: Way, healthy: bool) -> Tried:
     """Run the commands of one side in an empty folder; all but the last may end as they like."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="parity-way-") as folder:
-        for name, text in {**way.files, **(way.healthy if healthy else {})}.items():
+        for name, text in (way.healthy if healthy else way.files).items():
             Path(folder, name).parent.mkdir(parents=True, exist_ok=True)
             Path(folder, name).write_text(text)
         code, output = 0, ""
         env = {**os.environ, "OMP_NUM_THREADS": "1"}
-        for command in (healthy and way.healthy_commands) or way.commands:
+        for command in way.healthy_commands if healthy else way.commands:
             try:
                 done = subprocess.run(
                     ["bash", "-c", line(command)],
@@ -130,7 +131,7 @@ def problem(way: Way, bad: Tried, good: Tried) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Try the ways and print a line for each."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = front.parser(__doc__)
     parser.add_argument("kinds", nargs="*", metavar="KIND")
     parser.add_argument("--sample", type=int, default=0, metavar="N", help="the first N ways of each kind")
     parser.add_argument("-n", type=int, default=2, dest="processes", metavar="PROCESSES")

@@ -258,9 +258,9 @@ def report(total: Counted, devices: set[str]) -> int:
     print(f"{', '.join(ROUNDED)}: {unequal} of {every} checks ({unequal / max(1, every):.1%}) are not bit-equal to the CPU;")
     print(f"  of those with a result that could differ {share:.1%} ({bound} are empty, or exact in every element)")
     print(f"kinds that never changed a bit: {', '.join(absent) or 'none'}")
-    print(f"\nfindings: {len(total.findings)}")
     for f in sorted(total.findings, key=lambda f: (f["item"], f["aspect"])):
         print(told(f))
+    print(f"{sum(total.checks.values())} checks: {len(total.findings)} findings, {len(absent)} kinds of honesty never differ")
     return 1 if total.findings or absent or share < 0.5 else 0
 
 

@@ -1,6 +1,6 @@
 """Does `parity.compare_generation` name the struck step? `python -m tests.bench networks generation [--dtype D ...] [MODEL]`.
 
-Small configurations with random weights; models of transformers are left out, by name, where it is not installed. Each
+Small models of `real_models.py`; those of transformers are left out, by name, where it is not installed. Each
 generates eight tokens on a healthy device, on one with MPS's limits, on an honest one, and with each fault that one of its
 operators can have: all its results are 2 % too large in step 4 and in no other. In half types the logits of such small models
 hide that in their roundings more often than not; `--factor 1.2` makes the fault larger. One line for each that is not right;
@@ -10,7 +10,6 @@ blamed, and the seconds. The exit code is 1 where a line is not right.
 
 from __future__ import annotations
 
-import functools
 import statistics
 import sys
 import time
@@ -19,34 +18,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import front
+import real_models
 import torch
 from locating import first
-from real_models import _hugging
 from torch import Tensor, nn
 
 import parity
 from parity.devices import Call, Fault, resolve
 from parity.devices.sim.honest import FAULTS as HONEST
 
-WORDS, WIDTH, STEPS, STRUCK = 50, 32, 8, 4
-USUAL = {
-    "hidden_size": WIDTH, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
-    "max_position_embeddings": 64, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
-}  # fmt: skip
-# Configuration, model and sizes.
-SIZES: dict[str, tuple[str, str, dict[str, Any]]] = {
-    "gpt2": (
-        "GPT2Config", "GPT2LMHeadModel",
-        {"n_positions": 64, "n_embd": WIDTH, "n_layer": 2, "n_head": 4, "bos_token_id": 1, "eos_token_id": 2},
-    ),
-    "llama": ("LlamaConfig", "LlamaForCausalLM", USUAL),
-    "mistral": ("MistralConfig", "MistralForCausalLM", {**USUAL, "sliding_window": 4}),
-    "gemma": ("GemmaConfig", "GemmaForCausalLM", {**USUAL, "head_dim": 8}),
-    "t5": (
-        "T5Config", "T5ForConditionalGeneration",
-        {"d_model": WIDTH, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4, "decoder_start_token_id": 0},
-    ),
-}  # fmt: skip
+WORDS, WIDTH, STEPS, STRUCK = 99, 32, 8, 4
 
 
 class Recurrent(nn.Module):
@@ -63,10 +44,8 @@ class Recurrent(nn.Module):
         return self.head(self.norm(out)), state
 
 
-MODELS: dict[str, Callable[[], nn.Module]] = {
-    "lstm": Recurrent,
-    **{n: functools.partial(_hugging, c, m, vocab_size=WORDS, **sizes) for n, (c, m, sizes) in SIZES.items()},
-}
+LIBRARY = ("gpt2", "llama", "mistral", "gemma", "t5")
+MODELS: dict[str, Callable[[], Any]] = {"lstm": Recurrent, **{n: real_models.MODELS[n] for n in LIBRARY}}
 # What a fault strikes: the operator's names on the device.
 ATEN_STRUCK = {
     "the cache": ("cat",),
@@ -128,7 +107,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             continue
         for dtype in o.dtype or ["float32", "float16", "bfloat16"]:
             torch.manual_seed(0)
-            model, prompt, struck = make().eval().to(getattr(torch, dtype)), torch.randint(3, WORDS, (2, 5)), Struck(o.factor)
+            made = make()
+            model = getattr(made, "model", made).eval().to(getattr(torch, dtype))
+            prompt, struck = torch.randint(3, WORDS, (2, 5)), Struck(o.factor)
             struck.counts(model)
             for kind in ("sim", "sim:mps", "honest"):
                 device = resolve("sim", tuple(HONEST)) if kind == "honest" else resolve(kind)

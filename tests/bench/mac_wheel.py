@@ -1,13 +1,14 @@
-"""Whether all that parity assumes of MPS stands in the macOS wheel of a torch, and what new refusals it holds.
+"""Does all that parity assumes of MPS stand in the macOS wheel of a torch, and what new refusals does it hold?
 
-python tests/bench/mac_wheel.py 2.13.0              # downloads 111 MB by pip, into a folder that is removed again
-python tests/bench/mac_wheel.py torch-2.13.0-cp312-cp312-macosx_14_0_arm64.whl
+    python -m tests.bench mps mac_wheel 2.13.0        # downloads 111 MB by pip, into a folder that is removed again
+    python -m tests.bench mps mac_wheel torch-2.13.0-cp312-cp312-macosx_14_0_arm64.whl
 
 Ends with 1 where an assumption does not hold, 2 where there is no wheel to read.
 """
 
 from __future__ import annotations
 
+import argparse
 import re
 import subprocess
 import sys
@@ -137,30 +138,26 @@ def report(path: Path) -> int:
     """Print what does not hold in this wheel; the exit code."""
     wheel = AssumedWheel(path)
     lacking, unread = wheel.missing(), wheel.unread()
-    kernels = len(wheel.registered())
-    print(f"torch {wheel.torch}: {kernels} kernels for MPS, {len(lacking)} assumptions do not hold")
-    for line in lacking:
-        print(f"  {line}")
-    print(f"{len(unread)} messages may be refusals that parity does not know")
-    for line in unread:
-        print(f"  {line}")
+    print("\n".join((f"{len(unread)} messages may be refusals that parity does not know", *(f"  {line}" for line in unread))))
+    print("".join(f"  {line}\n" for line in lacking), end="")
+    print(f"torch {wheel.torch}: {len(wheel.registered())} kernels for MPS, {len(lacking)} assumptions do not hold")
     return 1 if lacking else 0
 
 
-def main(argv: list[str]) -> int:
+def main() -> int:
     """One version, or one file."""
-    if len(argv) != 1:
-        print(__doc__, file=sys.stderr)
-        return 2
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("wheel", help="a version of torch, or a file")
+    asked = parser.parse_args().wheel
     try:
-        if argv[0].endswith(".whl"):
-            return report(Path(argv[0]))
+        if asked.endswith(".whl"):
+            return report(Path(asked))
         with tempfile.TemporaryDirectory(prefix="parity-wheel-") as folder:
-            return report(download(argv[0], Path(folder)))
+            return report(download(asked, Path(folder)))
     except ParityError as e:
         print(f"mac_wheel: {e}", file=sys.stderr)
         return e.exit_code
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

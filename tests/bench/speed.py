@@ -378,17 +378,16 @@ def show(name: str, side: Side) -> None:
     print(f"{'':12} not agreed: {side.failed}, not compared: {side.refused}")
 
 
-def show_stages(seen: Counter[str], ours: Side) -> None:
-    """The share of every stage, and what it makes of a case."""
+def show_stages(seen: Counter[str], ours: Side) -> str:
+    """Print the share of every stage, and what it makes of a case; what the oracle and the comparison take."""
     whole = seen.total()
     if not whole:
-        print("no samples of where parity's time goes")
-        return
+        return "no samples of where parity's time goes"
     each = 1e3 * ours.seconds / max(1, ours.cases) / whole
     print(f"parity's time per case ({whole} samples):")
     for name, n in seen.most_common():
         print(f"  {name:22} {n / whole:6.1%} {n * each:8.3f} ms")
-    print(f"oracle and comparison: {sum(seen[s] for s in JUDGED) * each:.3f} ms a case")
+    return f"oracle and comparison: {sum(seen[s] for s in JUDGED) * each:.3f} ms a case"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -429,10 +428,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     seen: Counter[str] = Counter()
     for item in pairs:
         seen += asked_of(ours, _sampled, item.row.name, item.dtype, str(k)) or Counter()
-    show_stages(seen, total(o for o, _ in pairs.values()))
-    if a.rounds > 2:
-        spread = " ".join(f"{r:.2f}" for r in ratios)
-        print(f"{a.rounds} rounds: {spread}; the middle of the warm ones: {statistics.median(ratios[1:]):.2f} times")
+    judged = show_stages(seen, total(o for o, _ in pairs.values()))
+    warm = f"{statistics.median(ratios[1:] or ratios):.2f} {'warm' if ratios[1:] else 'cold'}"
+    print(f"{a.device}: {warm}, the middle of rounds of {' '.join(f'{r:.2f}' for r in ratios)} times the bare loop; {judged}")
     ours.end()
     theirs.end()
     return 0

@@ -258,7 +258,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("recipes", nargs="*", help=f"of {', '.join(RECIPES)}; all by default")
     o = parser.parse_args(argv)
     front.in_one_thread()
-    alarms = silent = found = named = dated = asked = exact = 0
+    alarms = healthy = found = named = dated = asked = exact = 0
     ratios: list[float] = []
     for name in front.chosen(o.recipes, [*RECIPES], parser):
         recipe = RECIPES[name]
@@ -278,8 +278,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"{name:<14} {kind:<15} {got.seconds:5.1f} s  {got.headline}", flush=True)
             ratios += [got.seconds / got.plain] if kind == "healthy" else []
             if not since:
-                silent += got.agrees
-                alarms += not got.agrees
+                healthy, alarms = healthy + 1, alarms + (not got.agrees)
                 continue
             asked += 1
             first = got.first
@@ -289,10 +288,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             dated += first is not None and first.step == since
             exact += name not in HALF
             print(f"{'':<14} {'located':<15} {got.located.headline if got.located is not None else 'nothing'}")
-    healthy = silent + alarms
-    print(f"{asked} planted: found {found}, the layer named in {named}, the very step in {dated} ({exact} are in float32)")
     times = f"{statistics.median(ratios):.0f} times plain training on both sides in the middle, {max(ratios):.0f} at most"
-    print(f"{healthy} healthy and honest devices, {alarms} blamed; a healthy one takes {times}")
+    print(
+        f"{asked} planted: found {found}, the layer named in {named}, the very step in {dated} ({exact} are in float32); "
+        f"{healthy} healthy and honest devices, {alarms} blamed; a healthy one takes {times}"
+    )
     return 0
 
 

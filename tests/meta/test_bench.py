@@ -114,7 +114,7 @@ def test_acquitted_has_ways_of_ten_kinds_and_tells_green_from_red() -> None:
     kinds = bench.ways()
     assert len(kinds) == 10
     assert all(len({w.name for w in ways}) == len(ways) >= 6 for ways in kinds.values())
-    assert all(w.healthy or w.healthy_commands for ways in kinds.values() for w in ways)
+    assert all((w.files, w.commands) != (w.healthy, w.healthy_commands) for ways in kinds.values() for w in ways)
     way = next(w for w in kinds["nothing_compared"] if w.name == "a test that takes the fixture and calls something else")
     bad, good = bench.tried(way, False), bench.tried(way, True)
     assert (bad.code, good.code, bench.problem(way, bad, good)) == (1, 0, "")

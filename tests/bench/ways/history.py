@@ -1,6 +1,6 @@
 """A fault that one call alone does not show: it needs calls before it, or calls after it."""
 
-from acquitted import Way
+from acquitted import Way, way
 
 BEGIN = """
 import os, random
@@ -103,12 +103,8 @@ def f(c):
 def _way(name: str, seed: int, more: str = "") -> Way:
     ops, text = FAULTS[name]
     bad = BEGIN + text
-    return Way(
-        f"{name}, seed {seed}{more}",
-        (RUN.format(ops=ops, seed=seed) + more,),
-        files={"f.py": bad},
-        healthy={"f.py": bad.replace("BAD, N, CHANCE = True", "BAD, N, CHANCE = False")},
-    )
+    files = {"f.py": (bad, bad.replace("BAD, N, CHANCE = True", "BAD, N, CHANCE = False"))}
+    return way(f"{name}, seed {seed}{more}", RUN.format(ops=ops, seed=seed) + more, files)
 
 
 WAYS = (

@@ -3,7 +3,7 @@
 The healthy twin meets the first fault again.
 """
 
-from acquitted import Way
+from acquitted import Way, way
 
 RUN = "parity run exp --device sim --dtype float32 --examples 12 -n 1 --power 0 --skip again"
 HEAD = """
@@ -25,35 +25,31 @@ def net(): return torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ELU()), to
 """
 
 
-def way(name: str, known: str, new: str, run: str = RUN, first: str = "", also: str = "") -> Way:
+def hides(name: str, known: str, new: str, run: str = RUN, first: str = "", also: str = "") -> Way:
     """first: further options of the run that the known finding comes from; also: a further file, models.py."""
-    return Way(
-        name,
-        (
-            f"{run} {first} --setup known_fault.py --output known.jsonl",
-            "parity known add known.jsonl --reason planted",
-            f"{run} --setup fault.py --known parity-known.toml --fail-on known --output new.jsonl",
-        ),
-        files={"known_fault.py": HEAD + known, "fault.py": HEAD + new, "models.py": also},
-        healthy={"fault.py": HEAD + known},
+    commands = (
+        f"{run} {first} --setup known_fault.py --output known.jsonl",
+        "parity known add known.jsonl --reason planted",
+        f"{run} --setup fault.py --known parity-known.toml --fail-on known --output new.jsonl",
     )
+    return way(name, commands, {"known_fault.py": HEAD + known, "fault.py": (HEAD + new, HEAD + known), "models.py": also})
 
 
 WAYS = (
-    way("lost NaN hides an error of 3 % everywhere", LOST, PLAIN, RUN.replace("float32", "float32,float16")),
-    way("an error of 3 % hides lost NaN", PLAIN, LOST.replace("> 8", "> 0")),
-    way("an error of 3 % hides one of 300 %", PLAIN, PLAIN.replace("larger", "lambda call: call.run() * 4")),
-    way("an error at negative values hides one at all", NEGATIVE, PLAIN),
-    way("an error of strided operands hides one of all", STRIDED, PLAIN),
-    way("an error of strided operands that nobody investigated hides one of all", STRIDED, PLAIN, first="--skip=shrink"),
-    way("an error of many elements hides one of few", MANY, PLAIN),
-    way("an error that comes and goes hides one that stays", SOMETIMES, PLAIN),
-    way(
+    hides("lost NaN hides an error of 3 % everywhere", LOST, PLAIN, RUN.replace("float32", "float32,float16")),
+    hides("an error of 3 % hides lost NaN", PLAIN, LOST.replace("> 8", "> 0")),
+    hides("an error of 3 % hides one of 300 %", PLAIN, PLAIN.replace("larger", "lambda call: call.run() * 4")),
+    hides("an error at negative values hides one at all", NEGATIVE, PLAIN),
+    hides("an error of strided operands hides one of all", STRIDED, PLAIN),
+    hides("an error of strided operands that nobody investigated hides one of all", STRIDED, PLAIN, first="--skip=shrink"),
+    hides("an error of many elements hides one of few", MANY, PLAIN),
+    hides("an error that comes and goes hides one that stays", SOMETIMES, PLAIN),
+    hides(
         "the end of a process hides another",
         ABORT.format("call.operands[0].dim() > 2"),
         ABORT.format("call.operands[0].dim() < 2"),
     ),
-    way(
+    hides(
         "an error of a model hides a larger one",
         'FAULTS = [Fault("planted", ("elu",), larger)]',
         'FAULTS = [Fault("planted", ("elu",), lambda call: call.run() * 4)]',

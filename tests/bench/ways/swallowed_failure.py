@@ -1,6 +1,6 @@
 """A call of the fixture that failed, and a test that did not hear of it, or went on."""
 
-from acquitted import Way
+from acquitted import Way, way
 
 HEAD = """
 import threading, time
@@ -20,8 +20,7 @@ def fixture(
     name: str, bad: str, good: str, command: str = PYTEST, says: str = "and the test went on: it compared nothing"
 ) -> Way:
     """A test that is green wrongly, and its twin."""
-    files = {"faults.py": FAULTS, "test_net.py": HEAD + bad}
-    return Way(name, (command,), files=files, healthy={"test_net.py": HEAD + good}, says=says)
+    return way(name, command, {"faults.py": FAULTS, "test_net.py": (HEAD + bad, HEAD + good)}, says)
 
 
 EXPECTED = """

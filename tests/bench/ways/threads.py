@@ -1,6 +1,6 @@
 """What fails in threads, and what threads or the number of them change for everybody."""
 
-from acquitted import Way
+from acquitted import way
 
 HEAD = """
 import threading, time
@@ -47,36 +47,28 @@ raise SystemExit(len(agreed) != 3)
 """
 
 
-def planted(effect: str, op: str = "sigmoid", level: str = "kernel") -> dict[str, str]:
-    """A file with this fault."""
-    return {"faults.py": f'{HEAD}FAULTS = [Fault("threads", ("{op}",), {effect}, level="{level}")]\n'}
+def planted(effect: str, op: str = "sigmoid", level: str = "kernel") -> dict[str, str | tuple[str, str]]:
+    """A file with this fault, and a healthy one."""
+    return {"faults.py": (f'{HEAD}FAULTS = [Fault("threads", ("{op}",), {effect}, level="{level}")]\n', HEALTHY)}
 
 
-def way(name: str, files: dict[str, str], says: str) -> Way:
-    """A run that these faults must fail."""
-    return Way(name, (RUN,), files=files, healthy={"faults.py": HEALTHY}, says=says)
-
-
+FAILS = "started(fails, True)"
+FIXTURE = "pytest test_own.py --parity-device sim --parity-faults faults.py"
 WAYS = (
-    way("a kernel changes the number of threads", planted("threads"), "the number of threads"),
-    way("a kernel of the backward does", planted("threads", "sigmoid_backward"), "the number of threads"),
-    way("a public function does", planted("threads", level="function"), "the number of threads"),
-    way("a kernel lets backward run in threads", planted("of_backward"), "the threads of backward"),
-    way("a thread of a kernel fails", planted("started(fails, True)"), "lost in a thread"),
-    way("a thread of a kernel of the backward fails", planted("started(fails, True)", "sigmoid_backward"), "lost in a thread"),
-    way("a thread sets the default dtype of all", planted("started(dtype, True)"), "the default dtype"),
-    way("a thread sets it after the call", planted("started(later, False)"), "the default dtype"),
-    Way(
-        "a kernel changes the number of threads in a test with the fixture",
-        ("pytest test_own.py --parity-device sim --parity-faults faults.py",),
-        files={"test_own.py": TESTS, **planted("threads")},
-        healthy={"faults.py": HEALTHY},
-        says="the number of threads",
+    way("a kernel changes the number of threads", RUN, planted("threads"), "the number of threads"),
+    way("a kernel of the backward does", RUN, planted("threads", "sigmoid_backward"), "the number of threads"),
+    way("a public function does", RUN, planted("threads", level="function"), "the number of threads"),
+    way("a kernel lets backward run in threads", RUN, planted("of_backward"), "the threads of backward"),
+    way("a thread of a kernel fails", RUN, planted(FAILS), "lost in a thread"),
+    way("a thread of a kernel of the backward fails", RUN, planted(FAILS, "sigmoid_backward"), "lost in a thread"),
+    way("a thread sets the default dtype of all", RUN, planted("started(dtype, True)"), "the default dtype"),
+    way("a thread sets it after the call", RUN, planted("started(later, False)"), "the default dtype"),
+    way(
+        "a kernel changes the number of threads in a test with the fixture", FIXTURE,
+        {"test_own.py": TESTS, **planted("threads")}, "the number of threads",
     ),
-    Way(
-        "a kernel changes it in comparisons of three threads at once",
-        ("python script.py",),
-        files={"script.py": SCRIPT, **planted("threads")},
-        healthy={"faults.py": HEALTHY},
+    way(
+        "a kernel changes it in comparisons of three threads at once", "python script.py",
+        {"script.py": SCRIPT, **planted("threads")},
     ),
-)
+)  # fmt: skip
