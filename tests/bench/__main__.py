@@ -58,14 +58,18 @@ def listed(only: str = "") -> str:
     return "\n".join(lines)
 
 
-def save(part: str, line: str) -> None:
-    """Keep a line as the figures of a part, with the commit of the tree. Ends the program where the tree is not a commit's."""
+def commit() -> str:
+    """The commit of the tree. Ends the program where the tree has changes that no commit has."""
     git = ["git", "-C", str(REPO)]
     changed = subprocess.run([*git, "status", "--porcelain", "-uno"], capture_output=True, text=True, check=True).stdout
     if [x for x in changed.splitlines() if not x.endswith(FIGURES.name)]:
-        sys.exit(f"not saved: the tree has changes that no commit has; commit them first:\n{changed}")
-    commit = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
-    figures = tomllib.loads(FIGURES.read_text()) | {part: {"figures": line, "commit": commit}}
+        sys.exit(f"the figures would be of no commit: commit these changes first, or leave out --save:\n{changed}")
+    return subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def save(part: str, line: str, of: str) -> None:
+    """Keep a line as the figures of a part, with a commit."""
+    figures = tomllib.loads(FIGURES.read_text()) | {part: {"figures": line, "commit": of}}
     tables = ("\n".join((f"[{p}]", *(f"{k} = {_quoted(v)}" for k, v in f.items()), "")) for p, f in sorted(figures.items()))
     FIGURES.write_text("\n".join((HEAD, *tables)))
 
@@ -87,13 +91,13 @@ def main(argv: Sequence[str]) -> int:
         return 2 * bool(rest)
     part = rest.pop(0) if rest[:1] and rest[0] in parts else parts[0]
     path = os.pathsep.join(filter(None, (str(REPO), os.environ.get("PYTHONPATH"))))
-    command, last = [sys.executable, str(HERE / f"{part}.py"), *rest], ""
+    command, last, of = [sys.executable, str(HERE / f"{part}.py"), *rest], "", commit() if keep else ""
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": path}) as process:
         for line in process.stdout or ():
             print(line, end="", flush=True)
             last = line.strip() or last
-    if keep:
-        save(part, last)
+    if of and process.returncode in (0, 1):
+        save(part, last, of)
     return process.returncode
 
 

@@ -348,9 +348,7 @@ def test_a_part_is_run_with_its_options_and_an_unknown_one_is_named(capfd: pytes
     ]
 
 
-def test_the_last_line_of_a_part_is_kept_with_the_commit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_last_line_of_a_part_is_kept_with_the_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = loaded("__main__")
     git = ["git", "-c", "user.name=n", "-c", "user.email=e", "-C", str(tmp_path)]
     figures = tmp_path / "figures.toml"
@@ -360,11 +358,13 @@ def test_the_last_line_of_a_part_is_kept_with_the_commit(
     monkeypatch.setattr(bench, "REPO", tmp_path)
     monkeypatch.setattr(bench, "FIGURES", figures)
     commit = subprocess.run([*git, "rev-parse", "--short", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
-    bench.save("known", 'one "word" and a \\')
+    line = 'one "word" and a \\'
+    (tmp_path / "known.py").write_text(f"print('first')\nprint({line!r})\n")
+    monkeypatch.setattr(bench, "HERE", tmp_path)
+    assert bench.main(["--save", "green", "known"]) == 0
     kept = tomllib.loads(figures.read_text())
     assert kept["mutated"] == {"figures": "3 of 4", "commit": "1234567"}
-    assert kept["known"] == {"figures": 'one "word" and a \\', "commit": commit}
-    (tmp_path / "code.py").write_text("")
+    assert kept["known"] == {"figures": line, "commit": commit}
     subprocess.run([*git, "add", "."], check=True)
-    with pytest.raises(SystemExit, match="not saved"):
-        bench.save("known", "another")
+    with pytest.raises(SystemExit, match="commit these changes first"):
+        bench.main(["--save", "green", "known"])
