@@ -71,7 +71,8 @@ class Struck:
         """Count the steps of every run of a model from here on: one without a cache is the first."""
 
         def before(module: nn.Module, args: Any, kwargs: Any) -> None:
-            cache = kwargs["past_key_values"] if "past_key_values" in kwargs else args[1]
+            given = [kwargs[name] for name in ("past_key_values", "cache") if name in kwargs]
+            cache = [*given, *args[1:], None][0]
             self.step = 1 if cache is None else self.step + 1
 
         model.register_forward_pre_hook(before, with_kwargs=True)
