@@ -1,4 +1,4 @@
-"""Is each of 72 ways to die told rightly? `python -m tests.bench survival deaths [-n 1] [NAME ...]`.
+"""Is each of 72 ways to die reported rightly? `python -m tests.bench survival deaths [-n 1] [NAME ...]`.
 
 Each is planted in a simulated device (in a kernel, a backward, a transfer or an allocation, at once or later, in this thread or
 another), or, under another name, in the CPU. `parity run` of the op and of a healthy one must report the right status, name the
