@@ -1,8 +1,8 @@
 """Are the answers of `parity audit --model` right? `python -m tests.bench mps audit_models [MODEL ...] [--no-standin]`.
 
-The models of `real_models.py`, and functions that MPS cannot run whole, are audited, and then really run where MPS's limits hold: on
-`sim:mps`, which raises at the first operator or dtype missing on MPS (forgiven, the model runs once more, until it comes to
-its end), and on the stand-in for MPS (tests/standin: torch's own dispatch key, so that torch's own code composes the
+The models of `real_models.py`, and functions that MPS cannot run whole, are audited, and then really run where MPS's limits
+hold: on `sim:mps`, which raises at the first operator or dtype missing on MPS (forgiven, the model runs once more, until it
+comes to its end), and on the stand-in for MPS (tests/standin: torch's own dispatch key, so that torch's own code composes the
 operators), with the fallback on, which names every operator without a kernel. What the audit missed or invented is named; the
 exit code is 1 where there is any. Models whose library is absent are skipped, and said so.
 """
