@@ -13,6 +13,7 @@ import functools
 import inspect
 import re
 import warnings
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -80,7 +81,7 @@ class Generation:
     @property
     def first(self) -> GeneratedToken | None:
         """The first step whose logits rounding does not explain; None if there is none."""
-        return next((s for s in self.steps if not s.agrees), None)
+        return next((s for s in self.steps if s.verdict.status not in (Status.AGREE, Status.VOID)), None)
 
     @property
     def table(self) -> tuple[Line, ...]:
@@ -195,7 +196,7 @@ def compare_generation(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ParityWarning)
         comparison = compared(q, keep).comparison
-    steps = tuple(_steps(dict(comparison.verdicts), sides)) if sides else ()
+    steps = tuple(_steps(defaultdict(_not_judged, comparison.verdicts), sides)) if sides else ()
     found = None
     if locate and any(v.status.differs for _, v in comparison.findings):
         found = _located(q)
@@ -261,6 +262,10 @@ def _taken(step: Step, model: Any, tokens: Tensor, cache: Any) -> tuple[Tensor, 
 
 def _last(logits: Tensor) -> Tensor:
     return logits[:, -1] if logits.dim() == 3 else logits
+
+
+def _not_judged() -> Verdict:
+    return Verdict(Status.VOID, "not judged: the notes say why")
 
 
 def _steps(verdicts: Mapping[str, Verdict], sides: Mapping[str, Mapping[str, Tensor]]) -> Iterator[GeneratedToken]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +16,7 @@ from parity.core.errors import NothingCompared, UsageError
 from parity.core.results import Status
 from parity.devices import Call, Device, Fault, resolve
 from parity.devices.sim.honest import FAULTS as HONEST
+from parity.training import generation
 
 PROMPT = torch.tensor([[3, 1, 4, 1, 5], [2, 7, 1, 8, 2]])
 WORDS, WIDTH = 11, 8
@@ -140,6 +142,23 @@ def test_the_step_the_operator_and_the_cache_are_named() -> None:
     assert "cache[0][0]: " in text
     assert "next: parity run cat --dtype float32 --device sim --setup FILE" in text
     assert "\n  workaround: cat on the CPU agrees (" in text
+
+
+def test_a_step_that_nobody_judged_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a large model results next to one far outside may not be judged; their verdicts become a note."""
+    compared = generation.compared
+
+    def without_the_second(*args: Any) -> Any:
+        got = compared(*args)
+        left = tuple((n, v) for n, v in got.comparison.verdicts if n != "out['logits'][1]")
+        return replace(got, comparison=replace(got.comparison, verdicts=left))
+
+    monkeypatch.setattr(generation, "compared", without_the_second)
+    device = planted("cat", off_by_a_percent, when=of_length(9))
+    found = parity.compare_generation(Decoder(), PROMPT, device=device, max_new_tokens=7)
+    assert [s.number for s in found.steps if s.verdict.status is Status.VOID] == [2]
+    assert found.first is not None
+    assert found.first.number == 5
 
 
 def test_no_workaround_is_said_where_nothing_was_located() -> None:
