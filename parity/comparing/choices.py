@@ -167,10 +167,6 @@ def _equal(a: Tensor, b: Tensor) -> Tensor:
 # ----------------------------------------------------------------------------------------------------------------- pools
 
 
-def _each(given: Sequence[int]) -> list[int]:
-    return list(given) * 2 if len(given) == 1 else list(given)
-
-
 def _in_windows(name: str, given: Given, places: Tensor, plane: int) -> Tensor:
     """Whether each position lies in the window of its element. plane: how many dimensions windows have."""
     pool, steps = getattr(torch.ops.aten, name), given.get("dilation", [1])
@@ -183,7 +179,7 @@ def _picks(given: Given, out: Tensor) -> Tensor:
     for all windows that share no element."""
     x, size, places = given["self"], out.shape[-2:], torch.full(out.shape, -1)
     how = {k: given[k] for k in ("kernel_size", "stride", "padding", "dilation", "ceil_mode")}
-    kernel, stride, step = (_each(how[k] or how["kernel_size"]) for k in ("kernel_size", "stride", "dilation"))
+    kernel, stride, step = ((how[k] or how["kernel_size"]) * 2 for k in ("kernel_size", "stride", "dilation"))
     apart = [min(size[d], ((kernel[d] - 1) * step[d]) // stride[d] + 1) for d in (0, 1)]
     if math.prod(apart) > MOST:
         return places
@@ -212,7 +208,7 @@ def _turned(name: str, own: Sequence[Tensor], wanted: Sequence[Tensor]) -> Answe
         other = not torch.equal(results[0], own[0])
     places = [k for k in ATEN_TURNED[name] if own[k].numel()]
     rows = ATEN_TURNED[name][1:]
-    columns, likes = ([_adjoint(ts[k]) if k in rows else ts[k] for k in places] for ts in (results, wanted))
+    columns, likes = ([ts[k].mT.conj_physical() if k in rows else ts[k] for k in places] for ts in (results, wanted))
     k, eps = min((n for t in columns for n in t.shape[-2:]), default=0), torch.finfo(own[0].dtype).eps
     dots = [(t.conj_physical() * like).sum(-2)[..., :k] for t, like in zip(columns, likes)]
     loose = torch.zeros((), dtype=torch.bool)
@@ -221,26 +217,16 @@ def _turned(name: str, own: Sequence[Tensor], wanted: Sequence[Tensor]) -> Answe
     for at, t, like, dot in zip(places, columns, likes, dots):
         phase = torch.sgn(torch.where(loose, dot, sum(dots)))
         phase = torch.where(torch.isfinite(phase) & (phase != 0), phase, 1)
-        u, _, vh = torch.linalg.svd(torch.nan_to_num(_adjoint(t[..., k:]) @ like[..., k:]))
+        u, _, vh = torch.linalg.svd(torch.nan_to_num(t[..., k:].mT.conj_physical() @ like[..., k:]))
         now = torch.cat((t[..., :k] * phase.unsqueeze(-2), t[..., k:] @ (u @ vh)), -1)
         other |= bool((phase - 1).abs().gt(math.sqrt(eps)).any() or (now - t)[..., k:].abs().gt(math.sqrt(eps)).any())
-        results[at] = _adjoint(now) if at in rows else now
+        results[at] = now.mT.conj_physical() if at in rows else now  # not mH: inside a mode its mark is not looked at
     results = results if other else [t.clone() for t in own]
     return results, tuple(results), other
 
 
-def _adjoint(t: Tensor) -> Tensor:
-    """Not `mH`, which only marks a tensor as conjugate: inside a mode the mark is not looked at."""
-    return t.mT.conj_physical()
-
-
 def _nearest(own: Tensor, wanted: Tensor) -> Tensor:
-    """Where the number next to each wanted one is, each taken once, the nearest pairs first."""
-    apart, n = (own.unsqueeze(-2) - wanted.unsqueeze(-1)).abs().nan_to_num(torch.inf), own.shape[-1]
-    order, apart = apart.argmin(-1), apart.flatten(-2)
-    for _ in range(0 if bool((order.sort(-1).values == torch.arange(n)).all()) else n):
-        at = apart.argmin(-1, keepdim=True)
-        order.scatter_(-1, at // n, at % n)
-        taken = torch.arange(n * n)
-        apart = apart.masked_fill((taken // n == at // n) | (taken % n == at % n), torch.inf)
-    return order
+    """Where the number next to each wanted one is; the own order where one is next to two of them."""
+    order = (own.unsqueeze(-2) - wanted.unsqueeze(-1)).abs().nan_to_num(torch.inf).argmin(-1)
+    places = torch.arange(own.shape[-1])
+    return torch.where((order.sort(-1).values == places).all(-1, keepdim=True), order, places)
