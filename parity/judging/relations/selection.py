@@ -248,20 +248,11 @@ def _nothing(call: Bound, r: Results) -> frozenset[str]:
 
 
 RELATIONS: dict[str, Relation] = {
-    "sort": Relation(indices, _sort),
-    "argsort": Relation(only, _argsort),
-    "topk": Relation(_topk_covers, _topk),
-    "kthvalue": Relation(indices, _value_at(2)),
-    "median": Relation(indices, _value_at(1)),
-    "mode": Relation(everything, _mode),
-    "max_dim": Relation(indices, _value_at(1)),
-    "argmax": Relation(only, _argmax),
-    "argmin": Relation(only, partial(_argmax, low=True)),
-    "cummax": Relation(indices, _cummax),
-    "unique": Relation(_unordered, _unique),
-    "max_pool_indices": Relation(indices, partial(_pool, dilated=True)),
-    "adaptive_pool_indices": Relation(indices, _pool),
-    "sampled_pool_indices": Relation(indices, _pool),
-    "unpool": Relation(only, _unpool, chooses=False),
-    "order": Relation(_nothing, lambda call, r: []),
-}
+    "sort": Relation(indices, _sort), "argsort": Relation(only, _argsort), "topk": Relation(_topk_covers, _topk),
+    "kthvalue": Relation(indices, _value_at(2)), "median": Relation(indices, _value_at(1)),
+    "mode": Relation(everything, _mode), "max_dim": Relation(indices, _value_at(1)), "argmax": Relation(only, _argmax),
+    "argmin": Relation(only, partial(_argmax, low=True)), "cummax": Relation(indices, _cummax),
+    "unique": Relation(_unordered, _unique), "max_pool_indices": Relation(indices, partial(_pool, dilated=True)),
+    "adaptive_pool_indices": Relation(indices, _pool), "sampled_pool_indices": Relation(indices, _pool),
+    "unpool": Relation(only, _unpool, chooses=False), "order": Relation(_nothing, lambda call, r: []),
+}  # fmt: skip

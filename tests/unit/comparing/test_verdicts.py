@@ -293,6 +293,25 @@ def test_a_nan_is_found_next_to_a_result_far_outside() -> None:
     assert {"out", "grad[2.bias]", "grad[0.weight]"} <= {n for n, _ in failed.value.comparison.findings}
 
 
+@pytest.mark.parametrize("name", ["var_mean", "std_mean"])
+@pytest.mark.parametrize("given", [-torch.inf, torch.nan, 0.0])
+def test_a_mean_of_inf_may_be_nan_and_no_number(name: str, given: float) -> None:
+    """The CPU itself gives -Inf or NaN for a mean of -Inf, by the layout."""
+
+    def effect(call: Call) -> Any:
+        spread, mean = call.run()
+        return spread, torch.where(mean.isfinite(), mean, given)
+
+    x = torch.arange(12.0).view(3, 4)
+    x[2, 1] = -torch.inf
+    device = resolve("sim", (Fault("mean", (name,), effect, level="kernel"),))
+    if given != 0.0:
+        assert assert_parity(lambda t: getattr(torch, name)(t, 0), x, device=device).agrees
+        return
+    with pytest.raises(ParityFailure, match=r"wrong in out\[1\]"):
+        assert_parity(lambda t: getattr(torch, name)(t, 0), x, device=device)
+
+
 class Branches(nn.Module):
     """A large function of two results."""
 
