@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from parity import Call, Fault, ParityFailure, assert_parity
 from parity.devices import Device, resolve
@@ -154,6 +154,21 @@ def test_a_wrong_gradient_of_a_pool_that_returns_no_positions_is_found(name: str
     off = Fault("gradient", ("max_pool2d_backward",), effect, level="kernel")
     with pytest.raises(ParityFailure, match=r"wrong in grad|times the budget"):
         assert_parity(FREE[name], tied(torch.float32), device=resolve("sim", (off, *honest.FAULTS)))
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.5])
+def test_a_network_in_bfloat16_is_judged_along_the_picks_of_its_pools(sound: Device, factor: float) -> None:
+    """Half types have many equal elements, whose gradients are not equal."""
+    torch.manual_seed(0)
+    parts = nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(3, 2, 1), nn.Conv2d(16, 32, 3, padding=1), nn.ReLU()
+    model = nn.Sequential(*parts, nn.MaxPool2d(2), nn.Flatten(), nn.Linear(2048, 10)).to(torch.bfloat16)
+    x = torch.randn(4, 3, 32, 32).to(torch.bfloat16)
+    if factor == 1.0:
+        assert "max_pool2d chose otherwise among equal elements" in str(assert_parity(model, x, device=sound))
+        return
+    off = Fault("pool", ("max_pool2d_backward",), lambda call: call.run() * factor, level="kernel")
+    with pytest.raises(ParityFailure, match=r"in grad\["):
+        assert_parity(model, x, device=resolve("sim", (off, *honest.FAULTS)))
 
 
 # ------------------------------------------------------------------------------------------------ factorizations
