@@ -164,9 +164,6 @@ def _equal(a: Tensor, b: Tensor) -> Tensor:
     return (a == b) | ((a != a) & (b != b))
 
 
-# ----------------------------------------------------------------------------------------------------------------- pools
-
-
 def _in_windows(name: str, given: Given, places: Tensor, plane: int) -> Tensor:
     """Whether each position lies in the window of its element. plane: how many dimensions windows have."""
     pool, steps = getattr(torch.ops.aten, name), given.get("dilation", [1])
@@ -191,9 +188,6 @@ def _picks(given: Given, out: Tensor) -> Tensor:
         seen, at = torch.ops.aten.max_pool2d_with_indices((got != 0).float(), **how)
         places = torch.where(asked & (seen > 0), at, places)
     return places
-
-
-# --------------------------------------------------------------------------------------------------------------- vectors
 
 
 def _turned(name: str, own: Sequence[Tensor], wanted: Sequence[Tensor]) -> Answer:
