@@ -1,14 +1,16 @@
-"""The choices among equal elements that torch leaves to a device: made there, and followed on the CPU and in float64.
+"""The choices that torch leaves to a device: made there, and followed on the CPU and in float64.
 
-Which of equal elements an unstable sort puts first is free, and so are the positions that topk, median, mode and kthvalue
-return, and the order of unique without sorting. The code behind such an operator depends on the choice, so that the sides are
-compared along the device's own. Where torch documents a choice (max, min, argmax and argmin: the first; a stable sort), nothing
-is free.
+Which of equal elements an unstable sort puts first is free, and so are the positions that topk, median, mode, kthvalue, cummax
+and maximum pools return, the order of unique without sorting, and the signs or phases of the vectors of a factorization. The
+code behind such an operator depends on the choice, so that the sides are compared along the device's own. Where torch documents
+a choice (max, min, argmax and argmin: the first; a stable sort), nothing is free.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,30 +18,46 @@ import torch
 from torch import Tensor
 
 from parity.core.observer import Operators
+from parity.judging.relations.selection import in_windows
 
 # Operators that return values and their positions along a dimension.
 ATEN_PLACED = ("sort", "topk", "kthvalue", "median", "nanmedian", "mode")
 ATEN_WHOLE = ("sort", "topk")  # of these, the results have the dimension too
+ATEN_RUNNING = ("cummax", "cummin")
+ATEN_SILENT = "max_pool2d"  # of a device: keeps no positions, and its gradient searches them again
+ATEN_POOLS = {
+    **dict.fromkeys(("max_pool2d_with_indices", "adaptive_max_pool2d", "fractional_max_pool2d"), 2),
+    **dict.fromkeys(("max_pool3d_with_indices", "adaptive_max_pool3d", "fractional_max_pool3d"), 3),
+}
 ATEN_DISTINCT = "_unique2"
-ATEN_FREE = frozenset(f"aten::{n}" for n in (*ATEN_PLACED, ATEN_DISTINCT))
+# Operators that return vectors: where these are, the columns of the first and the rows of the second.
+ATEN_TURNED = {"_linalg_svd": (0, 2), "_linalg_eigh": (1,), "linalg_qr": (0, 1), "linalg_eig": (1,), "_linalg_eigvals": ()}
+ATEN_ORDERED = ("linalg_eig", "_linalg_eigvals")  # return eigenvalues in any order
+ATEN_FREE = frozenset(
+    f"aten::{n}" for n in (*ATEN_PLACED, *ATEN_RUNNING, ATEN_SILENT, *ATEN_POOLS, ATEN_DISTINCT, *ATEN_TURNED)
+)
+MOST = 64  # gradients that are taken of a pool to see what it picks
+Given = Mapping[str, Any]  # the arguments of a call, by name
+Answer = tuple[Any, "tuple[Tensor, ...]", bool]  # the results, what they chose, and whether it is another choice
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What one call chose, on the CPU. places: positions, or values of a unique; None for a call whose own choice stands."""
+    """What one call chose, on the CPU: positions, values of a unique, or vectors. A position below 0 is none: the call's own
+    stands."""
 
     name: str
-    places: Tensor | None
+    chosen: tuple[Tensor, ...]
 
 
 class Choices:
     """Notes the choices of all calls inside in `made`, or follows those that are given. given: what another side chose; sure:
-    whether that is known to be right here, so that the values need not be equal any more. differs: whether a call followed
-    another choice than its own."""
+    whether that is known to be right here, so that the values need not be equal any more. differs: the operators of which a
+    call followed another choice than its own."""
 
     def __init__(self, given: Sequence[Choice] | None = None, sure: bool = False) -> None:
         self.made: list[Choice] = []
-        self.differs = False
+        self.differs: set[str] = set()
         self._given, self._sure = given, sure
 
     def __enter__(self) -> Choices:
@@ -50,27 +68,44 @@ class Choices:
     def __exit__(self, *raised: Any) -> None:
         self._mode.__exit__(*raised)  # type: ignore[no-untyped-call]  # as torch has it
 
+    def words(self) -> Iterator[str]:
+        """What was chosen otherwise, in words that follow those of the operators."""
+        turned = self.differs & ATEN_TURNED.keys()
+        for names, what in (self.differs - turned, "otherwise among equal elements"), (turned, "other signs, phases or order"):
+            if names:
+                shown = sorted(n.strip("_").removesuffix("_with_indices") for n in names)
+                yield f"{', '.join(shown)} chose {what} than on the CPU, which is free: compared along that choice"
+
     def _observe(self, func: Any, args: Any, kwargs: Any) -> Any:
         out = func(*args, **kwargs)
         name = func._schema.name.partition("::")[2]
+        names = [a.name for a in func._schema.arguments if not a.is_out]
         given = {a.name: a.default_value for a in func._schema.arguments if a.has_default_value()}
-        given |= dict(zip((a.name for a in func._schema.arguments), args)) | kwargs
-        if not _is_free(name, out, given):
+        given |= dict(zip(names, args)) | {n: kwargs[n] for n in names if n in kwargs}
+        if name == ATEN_SILENT and given["self"].requires_grad:
+            self.made.append(Choice("max_pool2d_with_indices", (_picks(given, out),)))
+        if not (own := _chosen(name, out, given)):
             return out
         at = len(self.made)
-        own = out[0] if name == ATEN_DISTINCT else out[1]
-        self.made.append(Choice(name, own.detach().cpu()))
+        self.made.append(Choice(name, tuple(t.detach().cpu().clone() for t in own)))
         wanted = self._given[at] if self._given is not None and at < len(self._given) else None
-        if wanted is None or wanted.name != name or wanted.places is None or wanted.places.shape != own.shape:
+        if wanted is None or wanted.name != name or [t.shape for t in wanted.chosen] != [t.shape for t in own]:
             return out
-        follow = self._distinct if name == ATEN_DISTINCT else self._placed
-        followed = follow(name, given, out, wanted.places)
-        now = followed[0] if name == ATEN_DISTINCT else followed[1]
+        if name in ATEN_TURNED:
+            results, now, other = _turned(name, own, wanted.chosen)
+        elif name == ATEN_DISTINCT:
+            results, now, other = self._distinct(out, *wanted.chosen)
+        elif name in ATEN_PLACED:
+            results, now, other = self._placed(name, given, out, *wanted.chosen)
+        else:
+            results, now, other = self._picked(name, given, out, *wanted.chosen)
         self.made[at] = Choice(name, now)
-        self.differs |= not torch.equal(now, own)
-        return followed
+        self.differs |= {name} if other else set()
+        for t, followed in zip((out,) if isinstance(out, Tensor) else out, results):
+            t.copy_(followed)  # keeps its strides, and may be an `out=`
+        return out
 
-    def _placed(self, name: str, given: dict[str, Any], out: Any, places: Tensor) -> Any:
+    def _placed(self, name: str, given: Given, out: Any, places: Tensor) -> Answer:
         """The results of a call with these positions, line by line where they are as right as its own."""
         x, dim = given["self"], given["dim"]
         flat = not (name in ATEN_WHOLE or given["keepdim"])
@@ -83,24 +118,109 @@ class Choices:
             right &= (x == got).sum(dim, keepdim=True) == (x == values).sum(dim, keepdim=True)
         elif not self._sure:
             a, b = (t.sort(dim).values if given.get("sorted") is False else t for t in (got, values))
-            right &= ((a == b) | ((a != a) & (b != b))).all(dim, keepdim=True)
+            right &= _equal(a, b).all(dim, keepdim=True)
         now = torch.where(right, wanted, own)
-        chosen = torch.where(right, got, values), now
-        return tuple(t.squeeze(dim) if flat else t for t in chosen)
+        results = tuple(t.squeeze(dim) if flat else t for t in (torch.where(right, got, values), now))
+        return results, results[1:], not torch.equal(now, own)
 
-    def _distinct(self, name: str, given: dict[str, Any], out: Any, wanted: Tensor) -> Any:
+    def _picked(self, name: str, given: Given, out: Any, places: Tensor) -> Answer:
+        """The results of a pool or of a running extreme with these positions, one by one where they are as right as its own;
+        the others are left free, for rounding may decide about them."""
+        (values, own), x, plane = out, given["self"], ATEN_POOLS.get(name, 0)
+        dim, line, at = (-1, x.flatten(-plane), places.flatten(-plane)) if plane else (given["dim"], x, places)
+        got = line.gather(dim, at.clamp(0, max(0, line.shape[dim] - 1))).view(values.shape)
+        right = (places >= 0) & (places < line.shape[dim])
+        if not self._sure:
+            right &= _equal(got, values)
+            right &= _in_windows(name, given, places, plane) if plane else places < torch.ones_like(own).cumsum(dim)
+        results = torch.where(right, got, values), torch.where(right, places, own)
+        return results, (torch.where(right, places, -1),), not torch.equal(results[1], own)
+
+    def _distinct(self, out: Any, wanted: Tensor) -> Answer:
         """The distinct values in the order of others, with their inverse and counts."""
         values, inverse, counts = out
         order = values.argsort()[wanted.argsort().argsort()]
         if not self._sure and not torch.equal(values[order], wanted):
-            return out
+            return out, (values.clone(),), False
         place = torch.empty_like(order)
         place[order] = torch.arange(order.numel())
-        return values[order], place[inverse] if inverse.numel() else inverse, counts[order] if counts.numel() else counts
+        other = not torch.equal(values[order], values)
+        results = values[order], place[inverse] if inverse.numel() else inverse, counts[order] if counts.numel() else counts
+        return results, results[:1], other
 
 
-def _is_free(name: str, out: Any, given: dict[str, Any]) -> bool:
-    """Whether torch leaves to a device what this call chose."""
+def _chosen(name: str, out: Any, given: Given) -> tuple[Tensor, ...]:
+    """What a call chose of that which torch leaves to a device; nothing for other calls."""
+    if name in ATEN_TURNED:
+        results = (out,) if isinstance(out, Tensor) else tuple(out)
+        return results if any(results[k].numel() for k in ATEN_TURNED[name] or (0,)) else ()
     if name == ATEN_DISTINCT:
-        return given["sorted"] is False
-    return name in ATEN_PLACED and isinstance(out, tuple) and given["self"].dim() > 0 and not given.get("stable")
+        return () if given["sorted"] else (out[0],)
+    placed = name in ATEN_POOLS or name in ATEN_RUNNING or (name in ATEN_PLACED and not given.get("stable"))
+    return (out[1],) if placed and isinstance(out, tuple) and given["self"].dim() > 0 else ()
+
+
+def _equal(a: Tensor, b: Tensor) -> Tensor:
+    return (a == b) | ((a != a) & (b != b))
+
+
+def _in_windows(name: str, given: Given, places: Tensor, plane: int) -> Tensor:
+    """Whether each position lies in the window of its element. plane: how many dimensions windows have."""
+    pool, steps = getattr(torch.ops.aten, name), given.get("dilation", [1])
+    inside = places.clamp(0, max(0, math.prod(given["self"].shape[-plane:]) - 1))
+    return in_windows(lambda t: pool(**{**given, "self": t})[0], inside, given["self"], [*steps] * (plane // len(steps)))
+
+
+def _picks(given: Given, out: Tensor) -> Tensor:
+    """The positions that the gradient of a device's pool picks, on the CPU; -1 where they are not seen. One gradient is taken
+    for all windows that share no element."""
+    x, size, places = given["self"], out.shape[-2:], torch.full(out.shape, -1)
+    how = {k: given[k] for k in ("kernel_size", "stride", "padding", "dilation", "ceil_mode")}
+    kernel, stride, step = ((how[k] or how["kernel_size"]) * 2 for k in ("kernel_size", "stride", "dilation"))
+    apart = [min(size[d], ((kernel[d] - 1) * step[d]) // stride[d] + 1) for d in (0, 1)]
+    if math.prod(apart) > MOST:
+        return places
+    row, column = (torch.arange(n) % a for n, a in zip(size, apart))
+    for i, j in itertools.product(*map(range, apart)):
+        asked = (row == i)[:, None] & (column == j)
+        fed = asked.expand(out.shape).to(x.device, x.dtype).contiguous()
+        got = torch.ops.aten.max_pool2d_backward(fed, x, **how).cpu()
+        seen, at = torch.ops.aten.max_pool2d_with_indices((got != 0).float(), **how)
+        places = torch.where(asked & (seen > 0), at, places)
+    return places
+
+
+def _turned(name: str, own: Sequence[Tensor], wanted: Sequence[Tensor]) -> Answer:
+    """The results of a factorization with the order of other eigenvalues, and the signs or phases of other vectors: of each
+    column of the first, and of the row of the second that belongs to it. Of vectors to which none belongs (of a complete Q),
+    only their space is given."""
+    results, other = list(own), False
+    wanted = [t.to(o.dtype) for t, o in zip(wanted, own)]
+    if name in ATEN_ORDERED:
+        order = _nearest(own[0], wanted[0])
+        results = [t.gather(-1, order.unsqueeze(-2).expand_as(t) if k else order) for k, t in enumerate(own)]
+        other = not torch.equal(results[0], own[0])
+    places = [k for k in ATEN_TURNED[name] if own[k].numel()]
+    rows = ATEN_TURNED[name][1:]
+    columns, likes = ([ts[k].mT.conj_physical() if k in rows else ts[k] for k in places] for ts in (results, wanted))
+    k, eps = min((n for t in columns for n in t.shape[-2:]), default=0), torch.finfo(own[0].dtype).eps
+    dots = [(t.conj_physical() * like).sum(-2)[..., :k] for t, like in zip(columns, likes)]
+    loose = torch.zeros((), dtype=torch.bool)
+    if name == "_linalg_svd":  # vectors of 0 do not belong together
+        loose = own[1] <= eps * max(t.shape[-2] for t in columns) * own[1].amax(-1, keepdim=True)
+    for at, t, like, dot in zip(places, columns, likes, dots):
+        phase = torch.sgn(torch.where(loose, dot, sum(dots)))
+        phase = torch.where(torch.isfinite(phase) & (phase != 0), phase, 1)
+        u, _, vh = torch.linalg.svd(torch.nan_to_num(t[..., k:].mT.conj_physical() @ like[..., k:]))
+        now = torch.cat((t[..., :k] * phase.unsqueeze(-2), t[..., k:] @ (u @ vh)), -1)
+        other |= bool((phase - 1).abs().gt(math.sqrt(eps)).any() or (now - t)[..., k:].abs().gt(math.sqrt(eps)).any())
+        results[at] = now.mT.conj_physical() if at in rows else now  # not mH: inside a mode its mark is not looked at
+    results = results if other else [t.clone() for t in own]
+    return results, tuple(results), other
+
+
+def _nearest(own: Tensor, wanted: Tensor) -> Tensor:
+    """Where the number next to each wanted one is; the own order where one is next to two of them."""
+    order = (own.unsqueeze(-2) - wanted.unsqueeze(-1)).abs().nan_to_num(torch.inf).argmin(-1)
+    places = torch.arange(own.shape[-1])
+    return torch.where((order.sort(-1).values == places).all(-1, keepdim=True), order, places)

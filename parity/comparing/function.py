@@ -308,10 +308,11 @@ def _compiled(s: Subject, notes: Notes) -> None:
 def _along_its_choices(
     here: Here, device: Device, backward: bool, theirs: There, watch: PlacementWatch, notes: Notes
 ) -> tuple[Here, There]:
-    """What both sides gave, with the CPU following the device's choices among equal elements if these are as right as its own;
-    unchanged where nothing was left to choose, or all was chosen alike."""
-    ran = ATEN_FREE.intersection((*watch.there, *watch.here))
-    if not ran or is_compiled(here.subject.function) or all(same_bits(t, here.ours.get(n)) for n, t in theirs.results.items()):
+    """What both sides gave, with the CPU following the device's choices where these are as right as its own; unchanged where
+    nothing was left to choose, or all was chosen alike."""
+    if ATEN_FREE.isdisjoint((*watch.there, *watch.here)) or is_compiled(here.subject.function):
+        return here, theirs
+    if all(same_bits(t, here.ours.get(n)) for n, t in theirs.results.items()):
         return here, theirs
     made, tracked, cotangents = Choices(), here.tracked, here.cotangents
     again, _ = _on_device(replace(here.subject, choices=made), device, backward, tracked, cotangents, here.run)
@@ -325,8 +326,8 @@ def _along_its_choices(
     ours, problem = _with_gradients(run, {n: t.detach() for n, t in (*run.outputs, *run.written)}, tracked, cotangents)
     if problem is not None:
         return here, theirs
-    names = ", ".join(sorted(n.removeprefix("aten::") for n in ran))
-    notes.say(f"{names} chose otherwise among equal elements than on the CPU, which is free: compared along that choice")
+    for line in follow.words():
+        notes.say(line)
     s = replace(here.subject, choices=Choices(follow.made, sure=True))
     return replace(here, subject=s, run=run, ours=ours), again
 

@@ -33,6 +33,7 @@ from parity.oracle.step_dtypes import Recorded, Steps, finfo_recorded, finfo_rep
 from parity.oracle.yardstick import BETWEEN_KERNELS, COARSE, STANDARD
 
 ALL = SAMPLES[-1]
+ATEN_UPDATED = ("var_mean", "std_mean")  # operators that update a mean by one number after the other
 WAYS = 20  # in which inputs are moved before a function counts as one that takes no others than it was given
 FEW_KERNELS, FEW_ELEMENTS = 64, 1 << 18  # of a function, all of whose samples are taken for any result that is outside
 HINT = '; effort="quick" takes less'
@@ -181,6 +182,11 @@ class FunctionTruth(Oracle):
     def amplified(self, name: str, u: float, between: float, times: float, most: int = 0) -> Tensor | None:
         """As `Oracle` has it. most: for a large function, or one of sums of products, which move in proportion."""
         return self._by(times, most if self._large or self._own.dtypes.keys() <= ADDS else 0).moved.get(name)
+
+    def turned(self, name: str, u: float, between: float) -> Tensor | None:
+        """As `Oracle` has it. An update of a mean takes Inf from Inf: the CPU's own kernels give NaN for a mean of -Inf."""
+        truth = self.truth(name)
+        return None if truth is None or self._own.dtypes.keys().isdisjoint(ATEN_UPDATED) else ~truth.abs().isfinite()
 
     def changes(self, name: str, u: float, between: float) -> Changes | None:
         """How the result moved in each sample, 0 in those that are not taken."""

@@ -246,9 +246,11 @@ def _unsettled(builder: _ExcuseBuilder, bench: Bench, truth: Tensor, name: str, 
     doubtful = bench.oracle.unsettled(name, *roundoff)
     if doubtful is not None:
         builder.excuse(builder.ignore, _where(doubtful, truth), "rounding on the way decides whether it is NaN", True)
-    turned = bench.oracle.turned(name, *roundoff) if bench.oracle.holds("inf") else None
+    turned = bench.oracle.turned(name, *roundoff)
     if turned is not None:  # Inf times a number that may be of either sign, or 0
-        builder.excuse(builder.ignore_nonfinite, _where(turned, truth), "rounding on the way decides the sign of Inf", True)
+        builder.excuse(
+            builder.ignore_nonfinite, _where(turned, truth), "the way of adding decides which NaN or Inf it is", True
+        )
 
 
 def _where(places: Tensor, truth: Tensor) -> Mask:

@@ -302,25 +302,14 @@ def measure(
     top = float(ratio.reshape(-1)[worst])
     unjudged = _unjudged(d, t, f, truth.is_complex(), ignore_nonfinite, ignore)
     m = Measure(
-        name,
-        top if differs.reshape(-1)[worst] else max(top, spread or 0.0),
-        None if own is None else _largest(own),
-        True,
-        max_abs=float(finite_err.max()) if finite_err.size else None,
-        max_ulp=_in_ulp(err, t, worst, f),
-        index=index,
-        device=at(device, index),
-        reference=at(reference, index),
-        truth=at(truth, index),
-        mismatched=_elements((ratio > 1.0) | differs, truth.is_complex()),
-        total=device.numel(),
+        name, top if differs.reshape(-1)[worst] else max(top, spread or 0.0), None if own is None else _largest(own),
+        True, max_abs=float(finite_err.max()) if finite_err.size else None, max_ulp=_in_ulp(err, t, worst, f),
+        index=index, device=at(device, index), reference=at(reference, index), truth=at(truth, index),
+        mismatched=_elements((ratio > 1.0) | differs, truth.is_complex()), total=device.numel(),
         unjudged=_elements(unjudged, truth.is_complex()),
         problem="class" if bool(differs.reshape(-1)[worst]) else "value" if alone is None else "alone",
-        budget=b.at(worst),
-        spread=spread,
-        reference_spread=theirs,
-        certain=certain,
-    )
+        budget=b.at(worst), spread=spread, reference_spread=theirs, certain=certain,
+    )  # fmt: skip
     if not draws or not (top > 1.0 or (spread or 0.0) > 1.0 or differs.any()):
         return m
     return drawn(m, ratio, differs, unjudged) if not truth.is_complex() else drawn(m, *_whole(ratio, differs, unjudged))

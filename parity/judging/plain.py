@@ -65,22 +65,13 @@ class Plain:
         index = tuple([int(i) for i in np.unravel_index(worst, self.truth.shape)])
         index = index[:-1] if t.truth.is_complex() else index
         return Measure(
-            t.name,
-            max(top, spread or 0.0),
-            own,
-            measured,
-            screen="" if measured else "truth",
-            max_abs=float(self.error.max()),
-            max_ulp=self._in_ulp(worst),
-            index=index,
+            t.name, max(top, spread or 0.0), own, measured, screen="" if measured else "truth",
+            max_abs=float(self.error.max()), max_ulp=self._in_ulp(worst), index=index,
             device=self._shown(t.device, self.device, worst, index),
             reference=self._shown(t.reference, self.reference, worst, index) if whole else "",
-            truth=self._shown(t.truth, self.truth, worst, index),
-            total=t.device.numel(),
-            problem="value",
-            budget=b.at(worst) if whole else (),
-            spread=spread,
-        )
+            truth=self._shown(t.truth, self.truth, worst, index), total=t.device.numel(), problem="value",
+            budget=b.at(worst) if whole else (), spread=spread,
+        )  # fmt: skip
 
     def _in_ulp(self, worst: int) -> float | None:
         size = abs(float(self.truth.item(worst)))

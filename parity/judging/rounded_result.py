@@ -105,15 +105,18 @@ class RoundedResult:
         """The verdict on a measure of this result."""
         return self.rule.verdict(m, self.tol, self.f.name)
 
-    def is_mostly(self, far: float, total: Array) -> bool:
-        """Whether half of the elements are off by more than `far` times what is allowed."""
+    def is_mostly(self, far: float, total: Array, share: float = 0.5, most: float = math.inf) -> bool:
+        """Whether that share of the elements is off by more than `far`, and at most `most`, times what is allowed."""
         with np.errstate(invalid="ignore"):
-            return 2 * int(np.count_nonzero(np.abs(self.device_parts - self.truth_parts) > far * total)) > total.size
+            error = np.abs(self.device_parts - self.truth_parts)
+            return int(np.count_nonzero((error > far * total) & ~(error > most * total))) > share * total.size
 
     def is_spared(self, m: Measure, total: Array) -> bool:
         """Whether more samples might explain a result that is outside, which are not taken."""
         spared = self.bench.oracle.spared and is_outside(m) and m.problem != "class"
-        return spared and ((m.share or 0.0) > yardstick.UNMOVED or not self.is_mostly(yardstick.CLOSE, total))
+        if not spared or self.is_mostly(yardstick.COARSER_SINGLE, total, yardstick.MANY_FAR, yardstick.UNMOVED):
+            return False  # rounding moves these, and no number of samples moves so many so far
+        return (m.share or 0.0) > yardstick.UNMOVED or not self.is_mostly(yardstick.CLOSE, total)
 
     def is_near(self, v: Verdict, b: Budget) -> bool:
         """Whether a verdict is a drift of so little, in one element or one of a thousand, that the end of a run may call it

@@ -295,7 +295,7 @@ class CaseOracle(Oracle):
 
     def turned(self, name: str, u: float, between: float) -> Tensor | None:
         """Where rounding on the way decides the sign of an infinite result; None if nowhere."""
-        return self._effect(u, between).turned.get(name)
+        return self._effect(u, between).turned.get(name) if self.holds("inf") else None
 
     def rounded_once(self, name: str) -> Tensor | None:
         """The result if each CPU kernel computes in float32 and rounds once; None if the call fails."""

@@ -45,42 +45,32 @@ def tolerance_by(name: str) -> Tolerance:
 # ------------------------------------------------------------------------------------- how far a simulated rounding moves
 
 SCALE = _factor(
-    "scale",
-    16.0,
-    "times the sensitivity to one roundoff",
+    "scale", 16.0, "times the sensitivity to one roundoff",
     "tolerances/default.toml, the rule of every class: measured on an H200",
-)
+)  # fmt: skip
 SUM_SCALE = _factor(
     "scale of sums", 4.0, "sqrt(n) u S", "tolerances/default.toml, contraction; Higham and Mary, SIAM J. Sci. Comput. 41 (2019)"
 )
 SUM_LOSS = _factor(
-    "loss of a sum",
-    0.25,
-    "sqrt(n) u S",
+    "loss of a sum", 0.25, "sqrt(n) u S",
     "`SUM_SCALE` times this is the bound for sums over `SCALE`; a chain of n terms of one sign is off by about as much",
-)
+)  # fmt: skip
 MOVED_SUM = _factor(
     "moved sum", 0.3, "sqrt(n) u of the result", "about what a chain of n additions is off by in the mean square; as `SUM_LOSS`"
 )
 FAST_CONVOLUTION = _factor(
-    "fast convolution",
-    1 / 128,
-    "u of a half type, of the norms of a tile",
+    "fast convolution", 1 / 128, "u of a half type, of the norms of a tile",
     "measured: cuDNN on an H100 loses up to 0.07 u of half types there, which is less than `SCALE` times this",
-)
+)  # fmt: skip
 BETWEEN_KERNELS = _factor(
-    "between kernels",
-    8.0,
-    "parts of u, by which a half type's result moves from kernel to kernel",
+    "between kernels", 8.0, "parts of u, by which a half type's result moves from kernel to kernel",
     "`SCALE` over this: such a number is rounded once, where `SCALE` is for roundings that add up, so four are plenty",
-)
+)  # fmt: skip
 OWN_ROUNDING = _factor("own rounding", 2.0, "u of the truth, before the scale", "a rounding of the result and one inside")
 LEAST_HALF = _factor(
-    "least of half types",
-    16.0,
-    "parts of the smallest number",
+    "least of half types", 16.0, "parts of the smallest number",
     "`SCALE`: a function is off by one of the smallest numbers there",
-)
+)  # fmt: skip
 LEAST_SINGLE = _factor(
     "least of float32", 4.0, "parts of the smallest number", "`SCALE` over this: a function's bound of about four ULP"
 )
@@ -88,23 +78,17 @@ COARSE = _factor(
     "coarse inputs", 8.0, "u, of the inputs of a function without float64", "chosen: well above the function's own rounding"
 )
 STANDARD = _factor(
-    "standard deviations",
-    2.0,
-    "times the root mean square of a function's movements",
+    "standard deviations", 2.0, "times the root mean square of a function's movements",
     "95 of 100 normal errors stay below; never more than the largest movement",
-)
+)  # fmt: skip
 STEP = _factor(
-    "moved step",
-    2.0,
-    "u, by which a kernel's result moves in a moved run",
+    "moved step", 2.0, "u, by which a kernel's result moves in a moved run",
     "it stands for the roundings inside the kernel, too",
-)
+)  # fmt: skip
 HALF_STEP = _factor(
-    "rounded step",
-    0.55,
-    "u of a half type, in the rounded runs of a training",
+    "rounded step", 0.55, "u of a half type, in the rounded runs of a training",
     "formula: rounding to nearest moves by 0.41 u in the mean square, `rounded` by 0.77",
-)
+)  # fmt: skip
 
 # ---------------------------------------------------------------------------------- how many times as far a device may be
 
@@ -122,13 +106,12 @@ NEAR_OTHERS = _factor(
     "others of a near one", 0.5, "of the budget, root mean square", "chosen: honest errors are a quarter of an estimate or less"
 )
 FAR = _factor("far", SCALE, "budgets of few samples", "chosen: from this on no more samples cover an error, nearly always")
+MANY_FAR = _factor("many far", 0.25, "of the elements", "chosen: a turned step moves few of a tensor's elements so far")
 UNMOVED = _factor("unmoved", 1e8, "budgets", "no wrong number of usual size is so far off: no sample moved it, as at a kink")
 CHANCE_OUTSIDE = _factor(
-    "turned steps",
-    50_000,
-    "elements, one of which a turned step may put outside",
+    "turned steps", 50_000, "elements, one of which a turned step may put outside",
     "measured in bfloat16: resnet18 on the honest device has 8 of 1.2 million and 5 of 295,000 outside, neighbours together",
-)
+)  # fmt: skip
 CHANCE_SHARE = _factor("turned element", 1.5, "times its budget, or the usual one", "chosen: what such elements are off by")
 CHANCE_BUDGETS = _factor("usual budget", 0.9, "as a quantile of all budgets", "chosen: of the usual budget of such elements")
 AGAINST_REFERENCE = _factor("against the reference", SCALE, "times a rounding", "`SCALE`: both sides have errors, which add up")
@@ -146,20 +129,16 @@ LEAN = _factor("lean", 6.0, "standard deviations of independent roundings", "for
 SKETCH = _factor("sketch", LEAN, "standard deviations of a sum of independent roundings", "as `LEAN`")
 EASED = _factor("eased", 1.5, "times an agreement of the same shapes", "chosen: operators alike differ by less")
 OWN_MOVEMENT = _factor(
-    "own movement",
-    SCALE / STEP,
-    "times an element's movement in moved runs",
+    "own movement", SCALE / STEP, "times an element's movement in moved runs",
     "formula: `SCALE` times one roundoff, over `STEP`",
-)
+)  # fmt: skip
 NEAR_MOVEMENT = _factor(
     "near movement", 12.0, "times the usual movement of its neighbours", "formula: 8 standard deviations of a normal movement"
 )
 WHOLE = _factor(
-    "moved runs",
-    5.0,
-    "times a moved run, of the whole tensor",
+    "moved runs", 5.0, "times a moved run, of the whole tensor",
     "measured: `sim:honest` is at most 4.7 times as far off, in seven networks of torchvision and torch",
-)
+)  # fmt: skip
 
 # ---------------------------------------------------------------------------------------------- what all elements share
 

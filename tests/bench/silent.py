@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import collections
 import random
+import re
 import subprocess
 import sys
 import time
@@ -93,13 +94,13 @@ def one(make: Callable[[], Any], device: Device) -> tuple[str, str]:
     return "agrees", ""
 
 
-def part(k: int, of: int, seed: int, seconds: float) -> None:
+def part(k: int, of: int, seed: int, seconds: float, only: str) -> None:
     """Every `of`-th function, from the one with number k; one line for each."""
     torch.set_num_threads(1)
     torch.autograd.set_multithreading_enabled(False)
     warnings.simplefilter("ignore")
     until, device = time.monotonic() + seconds, resolve("sim", tuple(honest.FAULTS))
-    for name, make in tasks(seed)[k::of]:
+    for name, make in [t for t in tasks(seed) if re.search(only, t[0])][k::of]:
         if time.monotonic() > until:
             break
         print("\t".join(("#", name, *one(make, device))), flush=True)
@@ -111,13 +112,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("-n", type=int, default=2, help="processes")
     parser.add_argument("--seconds", type=float, default=400.0, help="after which no function is begun")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", default="", help="names of functions, as a regular expression: '^(svd|max_pool)'")
     parser.add_argument("--part", type=int, default=-1, help=argparse.SUPPRESS)
     o = parser.parse_args(argv)
     if o.part >= 0:
-        part(o.part, o.n, o.seed, o.seconds)
+        part(o.part, o.n, o.seed, o.seconds, o.only)
         return 0
     began = time.monotonic()
-    own = [sys.executable, __file__, "-n", str(o.n), "--seconds", str(o.seconds), "--seed", str(o.seed), "--part"]
+    own = [sys.executable, __file__, "-n", str(o.n), "--seconds", str(o.seconds), "--seed", str(o.seed)]
+    own += ["--only", o.only, "--part"]
     running = [
         subprocess.Popen([*own, str(k)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) for k in range(o.n)
     ]
@@ -137,7 +140,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             counts["dead parts"] += 1
     for why, many in left.most_common(12):
         print(f"left out {many}: {why}")
-    every = len(tasks(o.seed))
+    every = sum(bool(re.search(o.only, name)) for name, _ in tasks(o.seed))
     print(
         f"{counts['agrees']} functions agree on the honest device, {counts['alarm']} alarms about numbers, {counts['odd']} "
         f"other findings, {counts['left out']} left out, {counts['dead parts']} dead parts, of {every}; "

@@ -11,37 +11,11 @@ from parity.catalog.rows.contractions import sizes_of, unshared_shapes
 _row = partial(Row, family="contractions", rule=CONTRACTION, dtypes=NUMERIC, grad=FLOATING)
 
 EQUATIONS = (
-    "ij,jk->ik",
-    "ij->ji",
-    "ij->",
-    "ii->i",
-    "ij,j->i",
-    "i,j->ij",
-    "bij,bjk->bik",
-    "bij,ijk->bik",
-    "ijk,ilk->ijl",
-    "bhqd,bhkd->bhqk",
-    "bhqk,bhkd->bqhd",
-    "ij,ij->ij",
-    "ij,ij->",
-    "i,i",
-    "...ij,...jk->...ik",
-    "ij,jk,kl->il",
-    "bi,oij,bj->bo",
-    "ij,kj->ki",
-    "ijk->kji",
-    "ijk->j",
-    "iij->ij",
-    "ii->",
-    "ij...->...ji",
-    "...i,...i->...",
-    "bij,bij->b",
-    "bij,bkj->ikb",
-    "i,j,k->kji",
-    "bnd,hdk->bhnk",
-    "abc,cd,abd->ab",
-    "ij,jk",
-)
+    "ij,jk->ik", "ij->ji", "ij->", "ii->i", "ij,j->i", "i,j->ij", "bij,bjk->bik", "bij,ijk->bik", "ijk,ilk->ijl",
+    "bhqd,bhkd->bhqk", "bhqk,bhkd->bqhd", "ij,ij->ij", "ij,ij->", "i,i", "...ij,...jk->...ik", "ij,jk,kl->il",
+    "bi,oij,bj->bo", "ij,kj->ki", "ijk->kji", "ijk->j", "iij->ij", "ii->", "ij...->...ji", "...i,...i->...",
+    "bij,bij->b", "bij,bkj->ikb", "i,j,k->kji", "bnd,hdk->bhnk", "abc,cd,abd->ab", "ij,jk",
+)  # fmt: skip
 
 
 def _einsum(draw: Draw) -> Arguments:

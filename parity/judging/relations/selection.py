@@ -8,6 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from parity.execution.execute import program
 from parity.judging.relations.bound import (
     Bound,
     Problem,
@@ -184,28 +185,8 @@ def _unordered(call: Bound, r: Results) -> frozenset[str]:
     return frozenset(outs(r)) if call.get(1, "sorted", True) is False else frozenset()
 
 
-# (start, stop, step) of each element's window along dimension d, from the sizes of the plane and of the result along it.
-Windows = Callable[[Bound, int, int, int], tuple[Tensor, Tensor, int]]
-
-
-def _sliding(call: Bound, d: int, size: int, pooled: int) -> tuple[Tensor, Tensor, int]:
-    """Windows of one size with stride, padding and dilation."""
-    spatial = call.row.draws.spatial
-    kernel = _each(call.get(1, "kernel_size"), spatial)[d]
-    stride = _each(call.get(2, "stride") or kernel, spatial)[d]
-    step = _each(call.get(4, "dilation", 1), spatial)[d]
-    start = torch.arange(pooled) * stride - _each(call.get(3, "padding", 0), spatial)[d]
-    return start, start + step * (kernel - 1) + 1, step
-
-
-def _adaptive(call: Bound, d: int, size: int, pooled: int) -> tuple[Tensor, Tensor, int]:
-    """Windows from floor(o size / pooled) to ceil((o + 1) size / pooled), as in torch's kernels."""
-    o = torch.arange(pooled)
-    return o * size // pooled, -(-(o + 1) * size // pooled), 1
-
-
-def _pool(call: Bound, r: Results, windows: Windows | None = None) -> Problems:
-    """The input at each index must be the value. windows: of each element; None if samples of the call determine them."""
+def _pool(call: Bound, r: Results, dilated: bool = False) -> Problems:
+    """The input at each index must be the value. dilated: whether the call may leave elements out between those of a window."""
     names = outs(r)
     if len(names) < 2:
         return []
@@ -217,22 +198,26 @@ def _pool(call: Bound, r: Results, windows: Windows | None = None) -> Problems:
         return [Problem(names[1], "an index is outside the plane")]
     if not same(flat.gather(-1, index), v.reshape(index.shape)):
         return [Problem(names[1], "the input at the index is not the maximum")]
-    if windows is not None and not _in_windows(call, i, x.shape[x.dim() - spatial :], windows):
+
+    def pool(t: Tensor) -> Tensor:
+        return program(call.row).function(t, *call.args[1:], **call.kwargs)[0]  # type: ignore[no-any-return]
+
+    steps = _each(call.get(4, "dilation", 1) if dilated else 1, spatial)
+    if not bool(in_windows(pool, i, x, steps).all()):
         return [Problem(names[1], "an index is outside the window of its element")]
     return []
 
 
-def _in_windows(call: Bound, index: Tensor, plane: Sequence[int], windows: Windows) -> bool:
-    """Whether each index lies in the window of its element. plane: sizes of the input's plane."""
-    if not index.numel():
-        return True
-    for d, at in enumerate(torch.unravel_index(index, tuple(plane))):
-        start, stop, step = windows(call, d, plane[d], index.shape[d - len(plane)])
-        shape = (-1, *[1] * (len(plane) - d - 1))
-        start, stop = start.view(shape), stop.view(shape)
-        if not bool(((at >= start) & (at < stop) & ((at - start) % step == 0)).all()):
-            return False
-    return True
+def in_windows(pool: Callable[[Tensor], Tensor], index: Tensor, x: Tensor, steps: Sequence[int]) -> Tensor:
+    """Whether each index lies in the window of its element. pool: gives the maxima of a tensor like x in the windows; steps:
+    from one element of a window to the next, in each dimension. Pooled coordinates are those of its first and last element."""
+    plane, inside = x.shape[x.dim() - len(steps) :], torch.ones(index.shape, dtype=torch.bool)
+    for d, at in enumerate(torch.unravel_index(index, plane) if index.numel() else ()):
+        line = torch.arange(plane[d], dtype=torch.promote_types(x.dtype, torch.float32) if x.is_floating_point() else None)
+        lines = line.view(-1, *[1] * (len(plane) - d - 1)).expand(x.shape)
+        first, last = -pool(-lines), pool(lines)
+        inside &= (at >= first) & (at <= last) & ((at - first) % steps[d] == 0)
+    return inside
 
 
 def _each(given: int | Sequence[int], spatial: int) -> list[int]:
@@ -263,20 +248,11 @@ def _nothing(call: Bound, r: Results) -> frozenset[str]:
 
 
 RELATIONS: dict[str, Relation] = {
-    "sort": Relation(indices, _sort),
-    "argsort": Relation(only, _argsort),
-    "topk": Relation(_topk_covers, _topk),
-    "kthvalue": Relation(indices, _value_at(2)),
-    "median": Relation(indices, _value_at(1)),
-    "mode": Relation(everything, _mode),
-    "max_dim": Relation(indices, _value_at(1)),
-    "argmax": Relation(only, _argmax),
-    "argmin": Relation(only, partial(_argmax, low=True)),
-    "cummax": Relation(indices, _cummax),
-    "unique": Relation(_unordered, _unique),
-    "max_pool_indices": Relation(indices, partial(_pool, windows=_sliding)),
-    "adaptive_pool_indices": Relation(indices, partial(_pool, windows=_adaptive)),
-    "sampled_pool_indices": Relation(indices, _pool),
-    "unpool": Relation(only, _unpool, chooses=False),
-    "order": Relation(_nothing, lambda call, r: []),
-}
+    "sort": Relation(indices, _sort), "argsort": Relation(only, _argsort), "topk": Relation(_topk_covers, _topk),
+    "kthvalue": Relation(indices, _value_at(2)), "median": Relation(indices, _value_at(1)),
+    "mode": Relation(everything, _mode), "max_dim": Relation(indices, _value_at(1)), "argmax": Relation(only, _argmax),
+    "argmin": Relation(only, partial(_argmax, low=True)), "cummax": Relation(indices, _cummax),
+    "unique": Relation(_unordered, _unique), "max_pool_indices": Relation(indices, partial(_pool, dilated=True)),
+    "adaptive_pool_indices": Relation(indices, _pool), "sampled_pool_indices": Relation(indices, _pool),
+    "unpool": Relation(only, _unpool, chooses=False), "order": Relation(_nothing, lambda call, r: []),
+}  # fmt: skip

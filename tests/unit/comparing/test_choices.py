@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from parity import Call, Fault, ParityFailure, assert_parity
 from parity.devices import Device, resolve
@@ -23,6 +24,15 @@ FREE: dict[str, Callable[[Tensor], Any]] = {
     "kthvalue": lambda x: x.kthvalue(2, keepdim=True),
     "mode": lambda x: x.mode(-1),
     "unique": lambda x: torch.unique(x, sorted=False, return_inverse=True, return_counts=True),
+    "max_pool1d": lambda x: F.max_pool1d(x, 2, return_indices=True),
+    "max_pool2d": lambda x: F.max_pool2d(x[None], 2, return_indices=True),
+    "max_pool2d that overlaps": lambda x: F.max_pool2d(x[None], 3, 1, 1, 2, return_indices=True),
+    "max_pool2d without positions": lambda x: F.max_pool2d(x[None], 2),
+    "overlapping without positions": lambda x: F.max_pool2d(x[None], 3, 1, 1),
+    "max_pool3d": lambda x: F.max_pool3d(x[None, None], (1, 2, 2), return_indices=True),
+    "adaptive_max_pool2d": lambda x: F.adaptive_max_pool2d(x[None], 2, return_indices=True),
+    "cummax": lambda x: x.cummax(-1),
+    "cummin": lambda x: x.cummin(0),
     "gathered": lambda x: torch.arange(4.0, device=x.device)[x.argsort(-1)],
     "gathered and rounded": lambda x: (x + torch.arange(4, device=x.device) / 7).gather(-1, x.argsort(-1)).softmax(-1),
 }
@@ -94,3 +104,137 @@ def test_the_code_behind_a_choice_is_judged(factor: float) -> None:
         return
     with pytest.raises(ParityFailure, match="times the budget"):
         assert_parity(f, tied(torch.float32), device=device)
+
+
+POOLED = {
+    "max_pool1d": "max_pool2d_with_indices",
+    "max_pool2d": "max_pool2d_with_indices",
+    "max_pool2d that overlaps": "max_pool2d_with_indices",
+    "max_pool3d": "max_pool3d_with_indices",
+    "adaptive_max_pool2d": "adaptive_max_pool2d",
+}
+
+
+@pytest.mark.parametrize("name", POOLED)
+def test_a_position_of_an_element_that_is_no_maximum_is_found(name: str) -> None:
+    device = resolve("sim", (places(POOLED[name], lambda i: i ^ 2),))
+    with pytest.raises(ParityFailure, match=r"wrong in out\[1\]"):
+        assert_parity(FREE[name], tied(torch.float32), device=device)
+
+
+@pytest.mark.parametrize("name", list(POOLED)[1:])
+def test_a_position_outside_of_the_window_is_found_though_the_element_there_is_equal(name: str) -> None:
+    """Every other row is the same, and ten rows on lies another window."""
+    device = resolve("sim", (places(POOLED[name], lambda i: (i + 40) % 80),))
+    with pytest.raises(ParityFailure, match=r"wrong in out\[1\]"):
+        assert_parity(FREE[name], tied(torch.float32), device=device)
+
+
+@pytest.mark.parametrize("wrong", ["ahead of its place", "another element"])
+def test_a_wrong_position_of_a_running_maximum_is_found(wrong: str) -> None:
+    """In the first row 3 follows 3, in the second 2 follows 2."""
+
+    def effect(call: Call) -> None:
+        call.run()
+        at = call.args[2]
+        at.copy_(torch.where(at > 0, at, 1) if wrong == "ahead of its place" else torch.zeros_like(at))
+
+    device = resolve("sim", (Fault("places", ("_cummax_helper",), effect, level="kernel"),))
+    with pytest.raises(ParityFailure, match=r"wrong in out\[1\]"):
+        assert_parity(FREE["cummax"], tied(torch.float32), device=device)
+
+
+@pytest.mark.parametrize("name", ["max_pool2d without positions", "overlapping without positions"])
+@pytest.mark.parametrize("wrong", ["another element", "a factor"])
+def test_a_wrong_gradient_of_a_pool_that_returns_no_positions_is_found(name: str, wrong: str) -> None:
+    def effect(call: Call) -> Tensor:
+        got: Tensor = call.run()
+        return got.roll(1, -1) if wrong == "another element" else got * 1.001
+
+    off = Fault("gradient", ("max_pool2d_backward",), effect, level="kernel")
+    with pytest.raises(ParityFailure, match=r"wrong in grad|times the budget"):
+        assert_parity(FREE[name], tied(torch.float32), device=resolve("sim", (off, *honest.FAULTS)))
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.5])
+def test_a_network_in_bfloat16_is_judged_along_the_picks_of_its_pools(sound: Device, factor: float) -> None:
+    """Half types have many equal elements, whose gradients are not equal."""
+    torch.manual_seed(0)
+    parts = nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(3, 2, 1), nn.Conv2d(16, 32, 3, padding=1), nn.ReLU()
+    model = nn.Sequential(*parts, nn.MaxPool2d(2), nn.Flatten(), nn.Linear(2048, 10)).to(torch.bfloat16)
+    x = torch.randn(4, 3, 32, 32).to(torch.bfloat16)
+    if factor == 1.0:
+        assert "max_pool2d chose otherwise among equal elements" in str(assert_parity(model, x, device=sound))
+        return
+    off = Fault("pool", ("max_pool2d_backward",), lambda call: call.run() * factor, level="kernel")
+    with pytest.raises(ParityFailure, match=r"in grad\["):
+        assert_parity(model, x, device=resolve("sim", (off, *honest.FAULTS)))
+
+
+# ------------------------------------------------------------------------------------------------ factorizations
+
+VECTORS: dict[str, tuple[str, Callable[[Tensor], Any]]] = {
+    "svd": ("_linalg_svd", lambda x: torch.linalg.svd(x, full_matrices=False)),
+    "full svd": ("_linalg_svd", torch.linalg.svd),
+    "eigh": ("_linalg_eigh", lambda x: torch.linalg.eigh(x.mT @ x)),
+    "eig": ("linalg_eig", lambda x: torch.linalg.eig(x[..., :5, :])),
+    "qr": ("linalg_qr", torch.linalg.qr),
+    "complete qr": ("linalg_qr", lambda x: torch.linalg.qr(x, mode="complete")),
+    "qr of r": ("linalg_qr", lambda x: torch.linalg.qr(x, mode="r").R),
+    "behind": ("_linalg_eigh", lambda x: torch.linalg.eigh(x.mT @ x).eigenvectors.exp().softmax(-1)),
+}
+
+
+def matrices(dtype: torch.dtype) -> Tensor:
+    return torch.randn(2, 8, 5, generator=torch.Generator().manual_seed(0), dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64])
+@pytest.mark.parametrize("name", VECTORS)
+def test_signs_phases_and_the_order_of_eigenvalues_are_free(sound: Device, name: str, dtype: torch.dtype) -> None:
+    if name == "behind" and dtype.is_complex:
+        pytest.skip("softmax takes no complex numbers")
+    found = assert_parity(VECTORS[name][1], matrices(dtype), device=sound)
+    assert found.agrees
+    assert ("chose other signs, phases or order than on the CPU" in str(found)) == (name != "qr of r")  # the CPU's own there
+
+
+def test_gradients_go_along_the_signs_of_the_device(sound: Device) -> None:
+    assert "grad[" in str(
+        assert_parity(VECTORS["behind"][1], matrices(torch.float32).requires_grad_(), device=sound, detail=True)
+    )
+
+
+@pytest.mark.parametrize(
+    ("wrong", "names"),
+    [
+        ("one vector", ("svd", "eigh", "eig", "qr", "qr of r", "behind")),
+        ("one sign", ("svd", "qr")),
+        ("two vectors", ("full svd", "eigh")),
+        ("another space", ("full svd", "complete qr")),
+    ],
+)
+def test_wrong_vectors_are_found(wrong: str, names: tuple[str, ...]) -> None:
+    """One vector is a thousandth too long; one side of a factorization alone has another sign; two vectors changed places; the
+    last vector is no longer orthogonal to the others."""
+
+    def effect(call: Call) -> Any:
+        out = list(call.run())
+        at = next(k for k in (1, 0) if out[k].dim() > 2 and out[k].numel())
+        at = 0 if wrong == "another space" else at
+        x = out[at] = out[at].clone()
+        if wrong == "one vector":
+            x[..., 0] *= 1.001
+        elif wrong == "one sign":
+            x[..., 0] *= -1
+        elif wrong == "two vectors":
+            x[..., :2] = x[..., :2].flip(-1)
+        else:
+            x[..., -1] += 0.01 * x[..., 0]
+        return tuple(out)
+
+    for name in names:
+        op, function = VECTORS[name]
+        fault = Fault("vectors", (op,), effect, level="kernel")
+        with pytest.raises(ParityFailure, match=r"(wrong|drift) in out"):
+            assert_parity(function, matrices(torch.float32), device=resolve("sim", (fault, *honest.FAULTS)))

@@ -293,6 +293,54 @@ def test_a_nan_is_found_next_to_a_result_far_outside() -> None:
     assert {"out", "grad[2.bias]", "grad[0.weight]"} <= {n for n, _ in failed.value.comparison.findings}
 
 
+@pytest.mark.parametrize("name", ["var_mean", "std_mean"])
+@pytest.mark.parametrize("given", [-torch.inf, torch.nan, 0.0])
+def test_a_mean_of_inf_may_be_nan_and_no_number(name: str, given: float) -> None:
+    """The CPU itself gives -Inf or NaN for a mean of -Inf, by the layout."""
+
+    def effect(call: Call) -> Any:
+        spread, mean = call.run()
+        return spread, torch.where(mean.isfinite(), mean, given)
+
+    x = torch.arange(12.0).view(3, 4)
+    x[2, 1] = -torch.inf
+    device = resolve("sim", (Fault("mean", (name,), effect, level="kernel"),))
+    if given != 0.0:
+        assert assert_parity(lambda t: getattr(torch, name)(t, 0), x, device=device).agrees
+        return
+    with pytest.raises(ParityFailure, match=r"wrong in out\[1\]"):
+        assert_parity(lambda t: getattr(torch, name)(t, 0), x, device=device)
+
+
+class Branches(nn.Module):
+    """A large function of two results."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.a, self.b = nn.Linear(512, 512), nn.Linear(512, 512)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.tanh(self.a(x)), nn.functional.gelu(self.b(x))
+
+
+@pytest.mark.parametrize(("columns", "finds"), [(200, True), (20, False)])
+def test_a_result_of_which_many_elements_are_far_outside_is_found_next_to_another(columns: int, finds: bool) -> None:
+    """Of 512 columns: many by so much more than rounding are no kink's; few may be, and are left out aloud."""
+
+    def off(call: Call) -> Any:
+        made = call.run()
+        made[..., :columns] += 1.0
+        return made
+
+    faults = Fault("tanh", ("tanh",), lambda c: c.run() * 50, level="kernel"), Fault("gelu", ("gelu",), off, level="kernel")
+    with pytest.raises(ParityFailure) as failed:
+        assert_parity(Branches(), torch.randn(16, 512), device=resolve("sim", faults), backward=False)
+    found = failed.value.comparison
+    assert {n for n, _ in found.findings} == ({"out[0]", "out[1]"} if finds else {"out[0]"})
+    assert any("another result is far outside" in n and "out[1]" in n for n in found.notes) != finds
+
+
 class AtAKink(nn.Module):
     """A large function of two branches, one with a ReLU whose first argument is so many roundoffs above 0."""
 

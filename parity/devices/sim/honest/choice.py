@@ -37,9 +37,9 @@ def _any(call: Call) -> bool:
     return any(t.numel() > 1 for t in call.operands)
 
 
-def _order(call: Call, n: int) -> Tensor:
-    """A permutation of n positions, the same for equal calls."""
-    return torch.randperm(n, generator=torch.Generator().manual_seed(pick(call, 1 << 30)))
+def _order(call: Call, n: int, of: Tensor | None = None) -> Tensor:
+    """A permutation of n positions, the same for equal calls, or for equal tensors `of`."""
+    return torch.randperm(n, generator=torch.Generator().manual_seed(pick(call, 1 << 30, of)))
 
 
 def _places(call: Call, plain: Any) -> Any:
@@ -116,10 +116,10 @@ def _pool(call: Call, plain: Any) -> Any:
 
 
 def _pool_backward(call: Call, plain: Any) -> Any:
-    """The gradient of max pooling flows to another one of the tied maxima."""
+    """The gradient of max pooling flows to another one of the tied maxima, the same for every gradient that comes in."""
     g, x = call.args[:2]
     lead = x.dim() - 2
-    ranks = _ranks(x, lead, _order(call, math.prod(x.shape[lead:]))).to(torch.float32)
+    ranks = _ranks(x, lead, _order(call, math.prod(x.shape[lead:]), x)).to(torch.float32)
     dtypes = IN_FLOAT32 if g.dtype in HALVES else AS_THEY_ARE
     return narrowed(rerun(call, dtypes, {id(x): ranks}), plain)
 
@@ -158,7 +158,7 @@ def _svd(call: Call, plain: Any) -> Any:
     phases = _phases(call, u, max(u.shape[-1], vh.shape[-2]))
     other = phases.clone()
     other[k:] = other[k:].flip(0)
-    return narrowed((u * phases[: u.shape[-1]], s, vh * other[: vh.shape[-2], None].conj()), plain)
+    return narrowed((u * phases[: u.shape[-1]], s, vh * other[: vh.shape[-2], None].conj_physical()), plain)
 
 
 def _eigh(call: Call, plain: Any) -> Any:
@@ -171,7 +171,7 @@ def _qr(call: Call, plain: Any) -> Any:
     if not q.numel() or not r.numel():
         return None
     phases = _phases(call, q, q.shape[-1])
-    return narrowed((q * phases, r * phases[: r.shape[-2], None].conj()), plain)
+    return narrowed((q * phases, r * phases[: r.shape[-2], None].conj_physical()), plain)
 
 
 def _lu(call: Call, plain: Any) -> Any:

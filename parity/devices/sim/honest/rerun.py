@@ -147,11 +147,11 @@ def narrowed(wide: Any, plain: Any, rounding: Callable[[Tensor, torch.dtype], Te
     return mapped(narrow, wide, plain)
 
 
-def pick(call: Call, n: int) -> int:
-    """One of n ways, the same for equal calls: a hash of the op, the shapes and the first operand's bits."""
+def pick(call: Call, n: int, of: Tensor | None = None) -> int:
+    """One of n ways, the same for equal calls: a hash of the op, the shapes and the bits of `of`, or of the first operand."""
     kept = call.state.get(PICKED)
     if kept is None or kept[0] is not call:
-        first = next((t for t in call.operands if t.dtype in ROUNDED), None)
+        first = next((t for t in call.operands if t.dtype in ROUNDED), None) if of is None else of
         content = 0 if first is None else int(bits(first).numpy().sum(dtype=np.int64))
         outline = f"{call.op} {[tuple(t.shape) for t in call.operands]} {content}"
         kept = call.state[PICKED] = call, zlib.crc32(outline.encode())
