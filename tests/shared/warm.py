@@ -182,7 +182,7 @@ def become(streams: Sequence[int], args: list[str], env: dict[str, str], folder:
     more = [p for p in env.get("PYTHONPATH", "").split(os.pathsep) if p]
     first = {"-m": folder, "-c": ""}.get(kind, os.path.dirname(os.path.realpath(text)))
     sys.path[:] = [*([] if safe else [first]), *more, *_PATH]
-    sys.modules["xdist.plugin"]._sys_path = list(sys.path)  # as it is when Python starts: that of its workers
+    sys.modules["xdist.plugin"].__dict__["_sys_path"] = list(sys.path)  # as it is when Python starts: that of its workers
     sys.orig_argv, sys.argv = args, [args[at], *args[at + len(kind) // 2 + 1 :]]
     main = sys.modules["__main__"] = types.ModuleType("__main__")
     main.__dict__["__builtins__"] = __builtins__
