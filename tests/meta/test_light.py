@@ -4,34 +4,27 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.cold
+MODULES = (
+    "parity", "parity.faces.plugin", "parity.faces.cli", "parity.engine.suite", "parity.catalog", "parity.store.run_file",
+    "parity.faces.progress", "parity.report.diff", "parity.report.causes",  # the main process of a run
+    "parity.faces.commands.replay", "parity.report.explanation",
+)  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "module",
-    [
-        *(
-            "parity",
-            "parity.faces.plugin",
-            "parity.faces.cli",
-            "parity.engine.suite",
-            "parity.catalog",
-            "parity.store.run_file",
-        ),
-        *("parity.faces.progress", "parity.report.diff", "parity.report.causes"),  # the main process of a run
-        *("parity.faces.commands.replay", "parity.report.explanation"),
-    ],
-)
-def test_module_loads_nothing_heavy(module: str) -> None:
-    """Importing it imports neither torch nor hypothesis nor numpy."""
-    program = f"import sys, {module}; print([m for m in ('torch', 'hypothesis', 'numpy') if m in sys.modules])"
+@pytest.mark.cold
+def test_modules_load_nothing_heavy() -> None:
+    """Importing them imports neither torch nor hypothesis nor numpy."""
+    heavy = "[m for m in ('torch', 'hypothesis', 'numpy') if m in sys.modules]"
+    program = f"import importlib, sys\nfor m in {MODULES}:\n    importlib.import_module(m)\n    print(m, {heavy})"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    assert done.stdout.splitlines() == [f"{m} []" for m in MODULES]
 
 
+@pytest.mark.cold
 def test_the_plugin_loads_no_op() -> None:
     """It stands in every pytest run of a machine with parity, and the catalog takes a tenth of a second."""
     program = "import sys, parity.faces.plugin; print('parity.catalog' in sys.modules)"
@@ -62,7 +55,6 @@ runpy.run_path("watch.py")
 from parity.faces import cli
 asked = ["add", "--device", "sim", "--dtype", "float32", "--examples", "1", "-n", "1", "--setup", "watch.py", "--output"]
 assert cli.main(["run", *asked, "run.jsonl"]) == 0
-print("RAN", "torch" in sys.modules)
 import torch, parity
 assert parity.assert_parity(torch.exp, torch.ones(3), device="sim")
 assert cli.main(["report", "run.jsonl"]) == cli.main(["diff", "run.jsonl", "run.jsonl"]) == 0
@@ -84,9 +76,13 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.mark.slow
-def test_the_main_process_of_a_run_loads_no_torch(done: dict[str, str]) -> None:
+@pytest.mark.cold
+def test_the_main_process_of_a_run_loads_no_torch(tmp_path: Path) -> None:
     """Its workers do, at the same time; a run of a few ops would take half as long again."""
-    assert done["RAN"] == "False"
+    asked = ["run", "add", "--device", "sim", "--dtype", "float32", "--examples", "1", "-n", "1"]
+    program = f"import sys\nfrom parity.faces import cli\nassert cli.main({asked}) == 0\nprint('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "False"
 
 
 def test_nobody_but_the_command_prove_loads_the_proof(done: dict[str, str]) -> None:
@@ -97,6 +93,7 @@ def test_nobody_but_the_command_prove_loads_the_proof(done: dict[str, str]) -> N
     assert int(done["WATCHED"]) >= 5  # here, and the examination and a worker of each run
 
 
+@pytest.mark.cold
 def test_public_names_are_listed_before_they_are_used() -> None:
     """For a prompt that completes names, and for Python's own "did you mean"."""
     program = "import parity; print(set(parity._HOMES) ^ set(parity.__all__), set(parity.__all__) - set(dir(parity)))"

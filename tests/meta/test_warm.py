@@ -51,11 +51,15 @@ def test_it_ends_as_it_was_asked_to(program: str, code: int) -> None:
     assert done.stderr.endswith("ValueError: why\n") == (code == 1)
 
 
-def test_a_module_runs_as_the_program(tmp_path: Path) -> None:
+def test_a_module_or_a_file_runs_as_the_program(tmp_path: Path) -> None:
     """Under the name `__main__`, from the folder that it lies in; one that is not there is refused as Python refuses it."""
     (tmp_path / "shown.py").write_text("import sys\nprint(__name__, sys.argv[0])\n")
     assert python("-m", "shown", cwd=tmp_path).stdout == f"__main__ {tmp_path / 'shown.py'}\n"
     assert "No module named shown" in python("-P", "-m", "shown", cwd=tmp_path).stderr
+    (tmp_path / "file.py").write_text("import shown, sys\nprint(sys.argv, __file__, 'torch' in sys.modules)\n")
+    for named in ("file.py", str(tmp_path / "file.py")):
+        said = python(named, "a", cwd=tmp_path).stdout
+        assert said == f"shown {named}\n['{named}', 'a'] {tmp_path / 'file.py'} True\n"
 
 
 @pytest.mark.parametrize(
@@ -68,7 +72,8 @@ def test_a_module_runs_as_the_program(tmp_path: Path) -> None:
         (("-c", ""), {"OMP_NUM_THREADS": "7"}, False),
         (("-c", ""), {"OMP_NUM_THREADS": "1"}, True),
         (("-I", "-c", ""), {}, False),
-        (("script.py",), {}, False),
+        (("script.py", "-q"), {}, True),
+        (("-W", "ignore", "script.py"), {}, False),
         ((), {}, False),
     ],
 )

@@ -62,10 +62,9 @@ def test_a_signal_in_the_middle_keeps_what_is_done(number: int, tmp_path: Path) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_after_the_last_item_leaves_a_whole_run(number: int, tmp_path: Path) -> None:
+def test_a_signal_after_the_last_item_leaves_a_whole_run(tmp_path: Path) -> None:
     """While the workers are sent home."""
-    code, told, run = stopped(tmp_path, number, "100%", ("exp",))
+    code, told, run = stopped(tmp_path, signal.SIGINT, "100%", ("exp",))
     assert code == 130
     assert re.search("^INCONCLUSIVE  everything that was compared agrees .*; stored in", told, re.M)
     assert "Traceback" not in told
@@ -202,13 +201,16 @@ def test_a_full_disk_ends_the_run_soon(
 
 
 def test_a_reader_who_goes_away_changes_no_exit_code(tmp_path: Path) -> None:
-    """`| head -1`: a difference stays a difference."""
+    """`| head -1`: a difference stays a difference, also where nobody reads its first line."""
     (tmp_path / "faults.py").write_text(TWICE)
     written(tmp_path / "before.jsonl", status="agree")
     written(tmp_path / "after.jsonl", str(tmp_path / "faults.py"))
     for argv in ("replay after.jsonl --setup faults.py", "diff before.jsonl after.jsonl"):
-        shell = f"set -o pipefail; {sys.executable} -m parity {argv} | true"
-        done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=False, cwd=tmp_path)
+        reader, out = os.pipe()
+        os.close(reader)
+        command = (*PARITY, *argv.split())
+        done = subprocess.run(command, stdout=out, stderr=subprocess.PIPE, text=True, check=False, cwd=tmp_path)
+        os.close(out)
         assert (done.returncode, done.stderr) == (1, "")
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from commands import told
+from commands import said, told
 
 from parity.core import untrusted
 from parity.core.errors import CaseError
@@ -73,7 +73,6 @@ def folder(tmp_path: Path) -> Path:
         ("explain run.jsonl wrong", 0),
         ("prove coverage run.jsonl", 2),
         ("prove reach --run run.jsonl", 2),
-        ("doctor --device sim", 0),
         ("replay exp(float32[2]) --device sim", 0),
         ("run exp --device sim --dtype float32 --examples 1 -n 1 --output own.jsonl", 0),
     ],
@@ -130,13 +129,14 @@ def test_a_stream_shows_text_and_moves_the_cursor_when_it_is_told_to(capsys: pyt
      '{"kind":"death","op":"a","dtype":"b","case":"c","how":"agree"}',
      '{"kind":"end","seconds":true}', '{"kind":"end","lost":[1]}', '{"kind":"end","totals":{"agree":-1}}'],
 )  # fmt: skip
-def test_a_row_that_is_no_row_is_one_error(tmp_path: Path, line: str) -> None:
-    with Writer(tmp_path / "run.jsonl") as writer:
+def test_a_row_that_is_no_row_is_one_error(tmp_path: Path, line: str, capfd: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "run.jsonl"
+    with Writer(path) as writer:
         writer.write(Header(PRINT))
         writer.write_line(line)
-    done = command(tmp_path, "diff", "run.jsonl", "run.jsonl")
-    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
-    assert len(done.stderr) < 1000
+    code, _, error = said(capfd, "diff", str(path), str(path))
+    assert (code, len(error.splitlines()), error.strip().isprintable()) == (2, 1, True)
+    assert len(error) < 1000
 
 
 @pytest.mark.parametrize("text", ["add({[]: 1})", "add(" + "9" * 500 + ")", "add(float32[" + "9" * 300 + "])",
@@ -331,28 +331,28 @@ def test_a_device_that_starts_refusing_is_lost(tmp_path: Path) -> None:
     assert "the device computes nothing any more" in done.stdout
 
 
-def test_runs_that_refuse_all_have_nothing_in_common(tmp_path: Path) -> None:
-    with Writer(tmp_path / "run.jsonl") as writer:
+def test_runs_that_refuse_all_have_nothing_in_common(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "run.jsonl"
+    with Writer(path) as writer:
         writer.write(Header(PRINT))
         writer.write(ItemRow("exp", "float32", 1, {"forward": {"unsupported": 1}}))
         writer.write(End(1.0, {"unsupported": 1}, "", 1))
-    done = command(tmp_path, "diff", "run.jsonl", "run.jsonl")
-    assert done.returncode == 3
-    assert "the first run compared nothing" in done.stderr
+    code, _, error = said(capfd, "diff", str(path), str(path))
+    assert (code, "the first run compared nothing" in error) == (3, True)
 
 
 @pytest.mark.parametrize("end", [End(1.0, {"agree": 1}, "", 2, ("sin-float32",)), End(1.0, {"agree": 1}, "interrupted", 2),
                                  End(1.0, {"agree": 1}, "", 1, (), ("it broke",))])  # fmt: skip
-def test_a_run_that_lacks_a_part_is_no_success(tmp_path: Path, end: End) -> None:
-    for name, last in (("whole", End(1.0, {"agree": 1}, "", 1)), ("lacks", end)):
-        with Writer(tmp_path / f"{name}.jsonl") as writer:
+def test_a_run_that_lacks_a_part_is_no_success(tmp_path: Path, end: End, capfd: pytest.CaptureFixture[str]) -> None:
+    whole, part = (tmp_path / f"{name}.jsonl" for name in ("whole", "part"))
+    for path, last in ((whole, End(1.0, {"agree": 1}, "", 1)), (part, end)):
+        with Writer(path) as writer:
             for row in (Header(PRINT), ItemRow("exp", "float32", 1, {"forward": {"agree": 1}}), last):
                 writer.write(row)
-    assert command(tmp_path, "diff", "whole.jsonl", "whole.jsonl").returncode == 0
-    done = command(tmp_path, "diff", "whole.jsonl", "lacks.jsonl")
-    assert done.returncode == 1
-    assert "incomplete: " in done.stdout
-    assert command(tmp_path, "diff", "whole.jsonl", "lacks.jsonl", "--accept", "partial").returncode == 0
+    assert told(capfd, "diff", str(whole), str(whole))[0] == 0
+    code, text = told(capfd, "diff", str(whole), str(part))
+    assert (code, "incomplete: " in text) == (1, True)
+    assert told(capfd, "diff", str(whole), str(part), "--accept", "partial")[0] == 0
 
 
 def test_the_end_row_says_what_was_lost(tmp_path: Path) -> None:

@@ -257,7 +257,7 @@ def test_a_derivative_that_is_wrong_by_itself_is_seen_next_to_a_known_forward(pa
     further = 'Fault("backward", ("gelu_backward",), lambda c: c.run() * 3)'
     (tmp_path / "one.py").write_text(f"from parity.devices import Fault\nFAULTS = [{known}]\n")
     (tmp_path / "two.py").write_text(f"from parity.devices import Fault\nFAULTS = [{known}, {further}]\n")
-    run = ("run", "gelu", "--examples", "40", "--skip", "again")
+    run = ("run", "gelu", "--examples", "12", "--skip", "again")
     assert parity(*run, "--setup", "one.py", "--output", "first.jsonl")[0] == 1
     assert parity("known", "add", "first.jsonl", "--reason", "planted")[0] == 0
     assert parity(*run, "--setup", "one.py", "--known", "parity-known.toml", "--output", "again.jsonl")[0] == 0

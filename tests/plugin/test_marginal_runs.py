@@ -81,7 +81,7 @@ def test_a_file_of_known_findings_takes_drift_and_marginal_alike(capsys: pytest.
     known = "--known", "parity-known.toml"
     assert said("run", "silu", *SHORT, "--output", "known.jsonl", *known, "--fail-on", "marginal") == 0
 
-    planted(9, "silu")
+    planted(4, "silu")
     assert said("run", "silu", *SHORT, "--skip", "again", "--output", "many.jsonl") == 1
     assert said("run", "silu", *SHORT, "--skip", "again", "--output", "known.jsonl", *known) == 0
     Path("parity-known.toml").unlink()

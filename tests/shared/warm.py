@@ -36,19 +36,20 @@ MOST = 1 << 17  # bytes of a request: arguments and environment
 READ_EARLY = ("PYTHON", "OMP_", "MKL_", "TORCH", "PYTORCH_", "LD_")
 TAKEN_UP = ("PYTHONPATH", "PYTHONSAFEPATH", "TORCHINDUCTOR_CACHE_DIR")  # of these, what a forked process takes up itself
 THREADS = "OMP_NUM_THREADS"
-COMMANDS = ("parity", "pytest")  # modules whose processes start others
+COMMANDS = ("parity", "pytest")  # a program that names one of them starts other processes
 
 
 def fits(args: Sequence[str], env: Mapping[str, str], ours: Mapping[str, str]) -> bool:
-    """Whether a command is a Python that can be forked: `-m` or `-c`, at most with -P and -u before, and no variable that only
-    a new process reads has another value than in the environment of the template, `ours`. One thread can be asked for later."""
+    """Whether a command is a Python that can be forked: `-m`, `-c` or a file, at most with -P and -u before, and no variable
+    that only a new process reads has another value than in the environment of the template, `ours`. One thread can be asked for
+    later."""
     taken_up = (*TAKEN_UP, THREADS) if env.get(THREADS) == "1" else TAKEN_UP
 
     def early(variables: Mapping[str, str]) -> dict[str, str]:
         return {k: v for k, v in variables.items() if k.startswith(READ_EARLY) and k not in taken_up}
 
     program = args[_at(args)] if args[:1] == [PYTHON] else ""
-    return program in ("-m", "-c") and early(env) == early(ours)
+    return (program in ("-m", "-c") or program.endswith(".py")) and early(env) == early(ours)
 
 
 def apart(args: Sequence[str]) -> list[str]:
@@ -171,6 +172,7 @@ def become(streams: Sequence[int], args: list[str], env: dict[str, str], folder:
         sys.modules["torch"].set_num_threads(1)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     at, unbuffered = _at(args), "-u" in args[1:3]
+    kind, text = args[at : at + 2] if args[at] in ("-m", "-c") else ("", os.path.join(folder, args[at]))
     sys.stdin = sys.__stdin__ = open(0, closefd=False)  # type: ignore[misc]  # noqa: SIM115
     out, err = (open(k, "w", errors=e, closefd=False) for k, e in ((1, "strict"), (2, "backslashreplace")))  # noqa: SIM115
     for stream in (out, err):
@@ -178,13 +180,15 @@ def become(streams: Sequence[int], args: list[str], env: dict[str, str], folder:
     sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__ = out, err  # type: ignore[misc]
     safe = "-P" in args[:at] or env.get("PYTHONSAFEPATH")
     more = [p for p in env.get("PYTHONPATH", "").split(os.pathsep) if p]
-    sys.path[:] = [*([] if safe else [folder if args[at] == "-m" else ""]), *more, *_PATH]
-    sys.orig_argv, sys.argv = args, [args[at], *args[at + 2 :]]
+    first = {"-m": folder, "-c": ""}.get(kind, os.path.dirname(os.path.realpath(text)))
+    sys.path[:] = [*([] if safe else [first]), *more, *_PATH]
+    sys.modules["xdist.plugin"].__dict__["_sys_path"] = list(sys.path)  # as it is when Python starts: that of its workers
+    sys.orig_argv, sys.argv = args, [args[at], *args[at + len(kind) // 2 + 1 :]]
     main = sys.modules["__main__"] = types.ModuleType("__main__")
     main.__dict__["__builtins__"] = __builtins__
-    if args[at] == "-m" and args[at + 1] in COMMANDS:
+    if not kind or any(command in text for command in COMMANDS):
         Template.forked().take_over()
-    raise Program(args[at], args[at + 1])
+    raise Program(kind, text)
 
 
 _PATH: list[str] = []  # sys.path but for PYTHONPATH
@@ -204,5 +208,9 @@ if __name__ == "__main__":
         if not hasattr(sys.modules.get(text), "__path__"):  # else a package, whose `__main__` runs
             sys.modules.pop(text, None)
         runpy._run_module_as_main(text)  # type: ignore[attr-defined]
-    else:
+    elif kind == "-c":
         exec(text, sys.modules["__main__"].__dict__)
+    else:
+        sys.modules["__main__"].__file__ = text
+        with open(text, "rb") as file:
+            exec(compile(file.read(), text, "exec"), sys.modules["__main__"].__dict__)

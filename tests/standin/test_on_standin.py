@@ -103,7 +103,7 @@ def test_the_simulated_mps_takes_the_branches_of_mps(tmp_path: Path) -> None:
     for device in ("mps", "sim:mps"):
         path = tmp_path / "names.json"
         more = [str(HERE / "standin.py")] if device == "mps" else []
-        command = [sys.executable, "-W", "ignore", str(HERE / "dispatched.py"), device, str(path), *more]
+        command = [sys.executable, str(HERE / "dispatched.py"), device, str(path), *more]
         done = subprocess.run(
             command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=SECONDS, check=False
         )
@@ -178,27 +178,6 @@ def test_a_finding_has_a_script_and_can_be_replayed(tmp_path: Path) -> None:
     done = python(f"import runpy\nrunpy.run_path({str(script)!r}, run_name='__main__')\n")
     assert "mps" in done.stdout, done.stderr
     assert done.returncode == 1
-
-
-def test_the_first_red_day_ends_green(tmp_path: Path) -> None:
-    """A Mac with four bugs that MPS had, one of them deadly: the doctor calls it healthy, the run is red, `known add` accepts
-    the four causes, and the next run is green, and says which are known and why."""
-    ops = ("cumsum", "clamp", "addcmul", "topk")
-    brief = ("--dtype", "float32,int64", "--power", "0", "-n", "2")
-    assert parity("doctor", setup="sick.py", cwd=tmp_path).returncode == 0
-    red = parity("run", *ops, *brief, "--output", "first.jsonl", setup="sick.py", cwd=tmp_path)
-    assert red.returncode == 1, red.stdout + red.stderr
-    assert "4 causes" in red.stdout
-    for subject in ("aten::cumsum", "aten::clamp", "aten::addcmul", "SIGABRT in topk"):
-        assert subject in red.stdout
-    link = "https://github.com/pytorch/pytorch/issues/90635"
-    added = plain("known", "add", "first.jsonl", "--reason", "torch 2.13", "--link", link, cwd=tmp_path)
-    assert "4 added, 0 updated" in added.stdout
-    again = ("--known", "parity-known.toml", "--output", "second.jsonl")
-    green = parity("run", *ops, *brief, *again, setup="sick.py", cwd=tmp_path)
-    assert green.returncode == 0, green.stdout + green.stderr
-    assert "4 known, 0 new, 0 fixed, 0 grown" in green.stdout
-    assert f"aten::cumsum gives wrong values (torch 2.13; {link})" in green.stdout
 
 
 def test_a_run_on_mps_is_audited(tmp_path: Path) -> None:
@@ -299,8 +278,8 @@ def test_the_fixture_and_assert_parity(tmp_path: Path) -> None:
 
 
 def test_the_action_of_the_workflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As it stands, on three ops, twice; the set-up file is the only thing that a Mac does not have."""
-    inputs = {"device": "mps", "setup": str(HERE / "standin.py"), "ops": "add linear conv2d"}
+    """As it stands, twice; the set-up file is the only thing that a Mac does not have."""
+    inputs = {"device": "mps", "setup": str(HERE / "standin.py"), "ops": "linear"}
     runner = machine(tmp_path, inputs | {"arguments": shlex.join([*BRIEF, "--dtype", "float32", "-n", "1"])})
     monkeypatch.delenv("PYTORCH_ENABLE_MPS_FALLBACK", raising=False)
     monkeypatch.setenv("OMP_NUM_THREADS", environment()["OMP_NUM_THREADS"])

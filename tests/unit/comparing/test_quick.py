@@ -77,7 +77,6 @@ def test_quick_asks_for_no_truth_where_rounding_explains_all(truths: list[str], 
         ("_softmax", torch.float32),
         pytest.param("convolution", torch.float32, marks=pytest.mark.slow),
         pytest.param("native_batch_norm", torch.bfloat16, marks=pytest.mark.slow),
-        pytest.param("threshold_backward", torch.bfloat16, marks=pytest.mark.slow),
     ],
 )
 def test_quick_finds_faulty_kernels(op: str, dtype: torch.dtype) -> None:

@@ -135,7 +135,7 @@ def test_no_truth_is_computed_for_an_honest_device(monkeypatch: pytest.MonkeyPat
     assert {"compare", "compared"} <= set(asked)
 
 
-@pytest.mark.parametrize("op", ["convolution_backward", "native_layer_norm", "linear", "gelu_backward"])
+@pytest.mark.parametrize("op", ["convolution_backward", "native_layer_norm"])
 def test_an_operator_that_is_a_tenth_of_a_percent_off_is_named(op: str) -> None:
     """On a device that rounds otherwise everywhere else."""
     torch.manual_seed(0)

@@ -251,7 +251,7 @@ def test_a_whole_run_in_seconds_names_nobody_and_can_be_read_back(
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "first.zip"
-    options = ["exp", "--device", "sim:mps", "--time", "18s", "-n", "1", "--setup", str(home / "setup.py")]
+    options = ["exp", "--device", "sim:mps", "--time", "12s", "-n", "1", "--setup", str(home / "setup.py")]
     assert cli.main(["doctor", "--archive", *options, "--output", str(path)]) in (0, 1)
     with zipfile.ZipFile(path) as opened:
         texts = {n: opened.read(n).decode() for n in opened.namelist()}
@@ -266,7 +266,7 @@ def test_a_whole_run_in_seconds_names_nobody_and_can_be_read_back(
     capsys.readouterr()
     assert cli.main(["report", str(path)]) == 0
     said = capsys.readouterr().out
-    assert "0.3 minutes on sim:mps" in said
+    assert "0.2 minutes on sim:mps" in said
     assert f"verdict  {json.loads(texts['doctor.json'])['verdict']}: " in said
     for name in ("costs.json", "reported.jsonl", "run.jsonl", "audit.json"):  # a busy machine does not come to all of them
         assert (f"it holds no {name}" in said) is (name not in texts)

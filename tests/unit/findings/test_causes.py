@@ -30,8 +30,16 @@ from parity.engine.planning import RunPlan
 from parity.findings import cause_search, known_entries
 from parity.findings.causes import OPERATORS, Gathered, gather, skeleton, weight
 from parity.findings.known import Entry, Found
+from parity.generation import shrink
 from parity.report.causes import count_text
 from parity.store.rows import Death, Header, Run
+
+
+@pytest.fixture(autouse=True)
+def _few_tries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cause follows from a small case as well as from the least one, for which most of the tries are."""
+    monkeypatch.setattr(shrink, "WALK_TRIES", 150)
+    monkeypatch.setattr(shrink, "PICK_TRIES", 20)
 
 
 def causes(*faults: Fault, ops: tuple[str, ...], dtypes: tuple[str, ...] = ("float32",), **more: Any) -> tuple[Gathered, ...]:

@@ -89,7 +89,7 @@ def test_what_was_found_is_known_and_is_not_shrunk(monkeypatch: pytest.MonkeyPat
 @pytest.mark.slow
 def test_another_seed_shows_the_same_finding() -> None:
     entries = accepted(of_exp())
-    for seed in ("1", "2", "3"):
+    for seed in ("1", "2"):
         done = run([wrong()], ["exp"], entries, seed=seed)
         assert not new(done)
         assert not any(fails for _, fails in states(done))

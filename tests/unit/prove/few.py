@@ -37,11 +37,6 @@ def abort(call: Call) -> Any:
     os.abort()
 
 
-def leave(call: Call) -> Any:
-    """The process ends as if all were well."""
-    os._exit(0)
-
-
 def hang(call: Call) -> Any:
     """Nothing comes back."""
     while True:
@@ -78,14 +73,13 @@ GRADIENT = Fault("gradient", ("sigmoid_backward",), larger, plane)
 NO_WRITE = Fault("no-write", ("mul_",), nothing, strided, level="function")
 REFUSED = Fault("refused", ("erfinv",), refused)
 ABORT = Fault("abort", ("cosh",), abort, plane)
-LEAVE = Fault("leave", ("asinh",), leave, plane)
 HANG = Fault("hang", ("sinh",), hang, plane)
 SHIFTED = Fault("shifted", ("neg",), larger, offset)
 NEVER = Fault("never", ("sin",), larger, eleven)
 UNSEEN = Fault("unseen", ("ceil",), same, plane)
 BROKEN = Fault("broken", ("floor",), broken, plane)
 DOUBLED = Fault("doubled", ("upload",), lambda call: call.run() * 2, plane, level="transfer")
-FAULTS = [WRONG, GRADIENT, NO_WRITE, REFUSED, ABORT, LEAVE, HANG, SHIFTED, NEVER, UNSEEN, DOUBLED]
+FAULTS = [WRONG, GRADIENT, NO_WRITE, REFUSED, ABORT, HANG, SHIFTED, NEVER, UNSEEN, DOUBLED]
 
 
 def trigger(device: str) -> torch.Tensor:

@@ -106,7 +106,6 @@ def of(made: Board, fault: str, generator: str = score.SUITE) -> Score:
         ("no-write", "mul", "in-place", {"wrong"}, 8),
         ("refused", "erfinv", "forward", {"unsupported"}, 1),
         ("abort", "cosh", "", {"crash"}, 1),
-        ("leave", "asinh", "", {"crash"}, 1),
         ("hang", "sinh", "", {"hang"}, 8),
         ("shifted", "neg", "forward", {"wrong"}, 2),
     ],
@@ -187,14 +186,14 @@ def test_the_table_says_what_it_is_and_the_json_says_everything(both: Board, tmp
     assert "parity's suite" in text
     assert "OpInfo + assert_close" in text
     assert "misses of parity's suite\n  never " in text
-    assert f"{sum(s.found for s in both.of(score.SUITE)):3} of  11" in text
+    assert f"{sum(s.found for s in both.of(score.SUITE)):3} of  10" in text
     path = tmp_path / "deep" / "zoo.json"
     report.write(both, path)
     tree = json.loads(path.read_text())
     assert tree["simulated"] is True
     assert [f["id"] for f in tree["faults"]] == [f.id for f in few.FAULTS]
     assert all({r["generator"] for r in f["runs"]} == {"suite", "opinfo"} for f in tree["faults"])
-    assert tree["recall"]["suite"]["of"] == 11
+    assert tree["recall"]["suite"]["of"] == 10
     with pytest.raises(OutputError, match="name another file with --output"):
         report.write(both, Path("/proc/none/zoo.json"))
 
@@ -205,7 +204,7 @@ def test_workers_do_not_change_the_score() -> None:
     """One worker or two, the same cases."""
 
     def told(workers: int) -> list[Score]:
-        made = scoreboard.run(("wrong", "never", "shifted"), Job(str(FILE), False, "quick"), "suite", ("3",), workers, quiet)
+        made = scoreboard.run(("wrong", "shifted"), Job(str(FILE), False, "quick"), "suite", ("3",), workers, quiet)
         return [replace(s, seconds=0.0, shrinking=0.0) for s in made.scores]
 
     assert told(1) == told(2)
@@ -266,8 +265,6 @@ def test_a_bug_and_its_fault_agree_whether_it_is_silent() -> None:
 @pytest.mark.slow
 def test_the_shrunk_case_agrees_without_the_fault(plan: RunPlan, tmp_path: Path) -> None:
     """A finding that the healthy device shows as well is an alarm and no finding."""
-    t = score.trial(subjects.subject(few.WRONG), Route(("tanh",)), plan, FaultJournals(tmp_path), 30.0)
-    assert score.search(t)[0].found
     t = score.trial(subjects.subject(few.WRONG), Route(("tanh",)), plan, FaultJournals(tmp_path), 30.0)
     t.healthy = resolve("sim", (few.WRONG,))
     with t.healthy.active(), listening([]):
