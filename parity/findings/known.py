@@ -28,7 +28,7 @@ from parity.core.dtypes import FACTS
 from parity.core.errors import CaseError, KnownError, near
 from parity.core.layout import base_shape
 from parity.core.results import EXTREME_VALUES, NON_FINITE, UNSEARCHED, Aspect, AspectWord, Cause, Fingerprint, Record, Status
-from parity.findings.extents import PLACES, Extent, Measured, exceeds, joined, outgrows, scaled
+from parity.findings.extents import PLACES, Extent, Measured, exceeds, joined, outgrows, scaled, wrong_in
 from parity.store.code import Code
 from parity.store.rows import EXPIRED, GROWN, SEEN, ItemRow, Sighting, is_own
 
@@ -263,7 +263,8 @@ class Entry:
         # How large one op's error was is chance of few cases where another op shows the same kernel. Joined causes are several.
         here = there if there and len({m.kernel for m in self.members}) > 1 else alike
         every, own = scaled(self.extent, f.dtype, self.extent), any(m.dtype == f.dtype for m in here)
-        return Excess(", ".join(parts) or larger, larger and outgrows(f.extent, of(here, self.extent), every, f.dtype, own))
+        beyond = larger and outgrows(f.extent, of(here, self.extent), every, f.dtype, own, wrong_in(here))
+        return Excess(", ".join(parts) or larger, beyond)
 
     def sighting(self, f: Found, today: date, excess: Excess = Excess(), strict: bool = False, fails: bool = True) -> Sighting:
         """What a run says of a finding of this entry. excess: how it goes beyond it; strict: whether that fails where
@@ -291,6 +292,11 @@ class Entry:
             if like and set(m.properties) - chance <= set(c.properties):
                 return True
         return False
+
+    def needs_less(self, c: Cause) -> bool:
+        """Whether a cause needs properties of its call that no known one needs, if its words do not say all."""
+        known = [{*m.kinds} for m in (self.cause, *self.members) if m is not None and UNSEARCHED not in m.properties]
+        return bool(c.kinds) and not c.says_all and not any({*c.kinds} <= some for some in known)
 
     def needs_more(self, c: Cause) -> bool:
         """Whether an error has the words of known ones, each of which needs more of its call."""
