@@ -37,12 +37,15 @@ class Measured(NamedTuple):
     extent: Extent = ()
 
 
-def scaled(some: Sequence[Measured], dtype: str, among: Sequence[Measured]) -> Extent:
+def has_size(m: Measured, dtype: str) -> bool:
+    """Whether errors have a size in another dtype: those of whole numbers have none in rounded ones."""
+    return not (FACTS[dtype].is_inexact and _is_whole(m.extent, m.dtype))
+
+
+def scaled(some: Sequence[Measured], dtype: str) -> Extent:
     """The extents together in the budgets of another dtype, of errors that are as large relative to their results: budgets are
-    some roundoffs. What fails goes on to fail. Errors of whole numbers have no size in rounded ones, if only they are known
-    among these."""
-    whole = FACTS[dtype].is_inexact and all(_is_whole(m.extent, m.dtype) for m in among)
-    sizes = ((m.extent, 0.0 if whole else _roundoff(m.dtype) / _roundoff(dtype)) for m in some)
+    some roundoffs. What fails goes on to fail, also what has no size."""
+    sizes = ((m.extent, _roundoff(m.dtype) / _roundoff(dtype) if has_size(m, dtype) else 0.0) for m in some)
     fails = ({k: max(x * by if by else by, LEAST) for k, x in e if x > 1.0 and not k.startswith(CLASS)} for e, by in sizes)
     return joined(tuple({**dict(m.extent), **failing}.items()) for m, failing in zip(some, fails))
 

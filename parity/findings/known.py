@@ -28,7 +28,7 @@ from parity.core.dtypes import FACTS
 from parity.core.errors import CaseError, KnownError, near
 from parity.core.layout import base_shape
 from parity.core.results import EXTREME_VALUES, NON_FINITE, UNSEARCHED, Aspect, AspectWord, Cause, Fingerprint, Record, Status
-from parity.findings.extents import PLACES, Extent, Measured, exceeds, joined, outgrows, scaled, wrong_in
+from parity.findings.extents import PLACES, Extent, Measured, exceeds, has_size, joined, outgrows, scaled, wrong_in
 from parity.store.code import Code
 from parity.store.rows import EXPIRED, GROWN, SEEN, ItemRow, Sighting, is_own
 
@@ -252,18 +252,18 @@ class Entry:
         parts += [f"now {f.shows}"] if f.shows and self.shows and f.shows not in self.shows else []
         if self.extent is None or not f.extent:
             return Excess(", ".join(parts))
-        alike = [m for m in self.extent if not f.tensor or m.tensor in ("", f.tensor)]
+        alike = [m for m in self.extent if has_size(m, f.dtype) and (not f.tensor or m.tensor in ("", f.tensor))]
         there = [m for m in alike if m.op in ("", f.op)]
         parts += [f"now in {f.tensor} of {f.op}"] if not there and self.extent and f.op in self.ops else []
 
-        def of(some: Sequence[Measured], among: Sequence[Measured]) -> Extent:
-            return joined([m.extent for m in some if m.dtype == f.dtype] or [scaled(some, f.dtype, among)])
+        def of(some: Sequence[Measured]) -> Extent:
+            return joined([m.extent for m in some if m.dtype == f.dtype] or [scaled(some, f.dtype)])
 
-        larger = exceeds(f.extent, of(there, there), f.dtype)
+        larger = exceeds(f.extent, of(there), f.dtype)
         # How large one op's error was is chance of few cases where another op shows the same kernel. Joined causes are several.
         here = there if there and len({m.kernel for m in self.members}) > 1 else alike
-        every, own = scaled(self.extent, f.dtype, self.extent), any(m.dtype == f.dtype for m in here)
-        beyond = larger and outgrows(f.extent, of(here, self.extent), every, f.dtype, own, wrong_in(here))
+        every, own = scaled(self.extent, f.dtype), any(m.dtype == f.dtype for m in here)
+        beyond = larger and outgrows(f.extent, of(here), every, f.dtype, own, wrong_in(here or self.extent))
         return Excess(", ".join(parts) or larger, beyond)
 
     def sighting(self, f: Found, today: date, excess: Excess = Excess(), strict: bool = False, fails: bool = True) -> Sighting:

@@ -364,14 +364,16 @@ def test_at_which_rare_values_a_cause_shows_is_that_of_all_its_tensors_and_dtype
     assert alone.sighting(x, date(2026, 1, 1), alone.excess(x)).fails
 
 
-def test_errors_of_whole_numbers_contain_none_of_rounded_ones() -> None:
-    """Of a tensor in which no rounded ones are known, a pinned case fails for them."""
-    known_ones = [("int64", "out", ("0 to 1", math.inf)), ("float32", "grad[0]", ("0 to 1", 3e5))]
+@pytest.mark.parametrize(("elsewhere", "new", "fails"), [(3e5, 5e6, False), (40.0, 600.0, False), (40.0, 5e4, True)])
+def test_errors_of_whole_numbers_contain_none_of_rounded_ones(elsewhere: float, new: float, fails: bool) -> None:
+    """Of a tensor in which no rounded ones are known, a pinned case fails for them; by exploration those of other tensors say
+    how large they may be."""
+    known_ones = [("int64", "out", ("0 to 1", math.inf)), ("float32", "grad[0]", ("0 to 1", elsewhere))]
     extent = tuple(Measured(d, "layer_norm", t, (x,)) for d, t, x in known_ones)
     e = replace(LARGE, dtypes=("int64", "float32"), extent=extent)
-    x = Found("layer_norm", "float32", "wrong", "forward", "", "out", (("0 to 1", 5e6),))
+    x = Found("layer_norm", "float32", "wrong", "forward", "", "out", (("0 to 1", new),))
     assert [e.sighting(y, date(2026, 1, 1), e.excess(y)).fails for y in (replace(x, pinned=p) for p in (True, False))] == [
-        True, False
+        True, fails
     ]  # fmt: skip
     assert not e.excess(replace(x, dtype="int64"))
 
