@@ -170,6 +170,11 @@ def tensor_of(r: Record) -> str:
     return r.measures[0].tensor if r.measures and not is_own(r.op) else ""
 
 
+def _is_derivative(tensor: str) -> bool:
+    """Whether a tensor is computed from results, so that an error of these shows in it, and not the other way round."""
+    return tensor.startswith(("grad", "tangent"))
+
+
 @dataclass(frozen=True, slots=True)
 class Excess:
     """How a finding goes beyond an entry, in words. wider: another op, dtype, pass or tensor, worse by a class, other values, a
@@ -255,6 +260,8 @@ class Entry:
         alike = [m for m in self.extent if has_size(m, f.dtype) and (not f.tensor or m.tensor in ("", f.tensor))]
         there = [m for m in alike if m.op in ("", f.op)]
         parts += [f"now in {f.tensor} of {f.op}"] if not there and self.extent and f.op in self.ops else []
+        if not _is_derivative(f.tensor) and self.extent and all(_is_derivative(m.tensor) for m in self.extent):
+            return Excess(plainer=", ".join([*parts, f"now in {f.tensor or f.op}, was in derivatives alone"]))
 
         def of(some: Sequence[Measured]) -> Extent:
             return joined([m.extent for m in some if m.dtype == f.dtype] or [scaled(some, f.dtype)])

@@ -387,6 +387,21 @@ def test_a_sum_that_overflows_in_one_dtype_accepts_no_error_in_another(new: tupl
     assert not e.sighting(replace(x, dtype="float16"), date(2026, 1, 1), e.excess(replace(x, dtype="float16"))).fails
 
 
+@pytest.mark.parametrize(
+    ("known", "new", "fails"),
+    [
+        (("grad[0]",), "out", True), (("tangent[0]", "gradgrad[1]"), "base[out]", True), (("grad[0]",), "gradgrad[0]", False),
+        (("out",), "grad[0]", False), (("grad[0]", "out[1]"), "out[0]", False),
+    ],
+)  # fmt: skip
+def test_an_error_of_derivatives_alone_is_none_of_the_results(known: tuple[str, ...], new: str, fails: bool) -> None:
+    """These show in derivatives, and not the other way round; which of several tensors shows a cause is chance."""
+    e = replace(LARGE, extent=tuple(Measured("float32", "layer_norm", t, (("0 to 1", 9e4),)) for t in known))
+    x = Found("layer_norm", "float32", "wrong", "forward", "", new, (("0 to 1", 9e4),), pinned=False)
+    seen = e.sighting(x, date(2026, 1, 1), e.excess(x))
+    assert (seen.state, seen.fails) == (GROWN, fails)
+
+
 def test_nan_in_one_tensor_accepts_no_error_in_another() -> None:
     e = replace(LARGE, extent=(Measured("float32", "layer_norm", "out", (("class 0 to 1", math.inf),)),))
     x = Found("layer_norm", "float32", "wrong", "backward", "", "grad[0]", (("0 to 1", 1e6),), pinned=False)
