@@ -261,7 +261,8 @@ VARIANT = re.compile(
 # Words of errors that torch, Python or a driver raises for any operator.
 ANYBODYS = re.compile(
     r"view size is not compatible|must match the size of tensor|expanded size of the tensor|is invalid for input of size|"
-    r"shapes cannot be multiplied|shape mismatch: |out of memory|on the same device|^(?:Accelerator|Attribute|Type)Error in"
+    r"shapes cannot be multiplied|shape mismatch: |out of memory|on the same device|^(?:Accelerator|Attribute|Type)Error in|"
+    r"(?i:\b(?:invalid (?:argument|value)|(?:unknown|internal|unspecified|launch) (?:error|failure))(?: N)?$)"
 )
 
 # The symptoms of causes, and what each says of the subject.

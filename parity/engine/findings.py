@@ -40,7 +40,7 @@ KINDS_SHRUNK = 3  # kinds of findings of one item whose sizes are shrunk; the re
 SHRINK_SECONDS = 6.0  # per kind
 PLAIN_SECONDS = 2.0  # and after that, for what the shrinker leaves
 OTHERS = 4  # further cases of a finding that are kept, for trying it again
-CAUSE_SECONDS = 20.0  # of an item; its findings after that are reported by op
+CAUSE_SECONDS = 20.0  # of an item, in profiles that draw less than all; its findings after that are reported by op
 WAY_SECONDS = 1.0  # of a finding that is looked at closely, for trying ways around it
 AGAIN = 6  # how often a finding must be reproduced, one time after the other, to count as none of chance
 AGAIN_SECONDS = 3.0  # after which one that takes long was reproduced often enough
@@ -85,8 +85,9 @@ def by_kind(run: ItemRun, tally: ItemTally, known: Recognition, looks: Looks) ->
     spent, any_seen = 0.0, run.plan.seen.read()
     for k, (key, seen) in enumerate(tally.failing.items()):
         one, result = min(seen, key=lambda s: (len(s[0].picks), s[0].picks))
-        # Where others are known, the cause alone says whether this one is.
-        left = min((math.inf if known.entries else CAUSE_SECONDS) - spent, run.plan.left)
+        # Where others are known, the cause alone says whether this one is; what nobody looked into is known by no other case.
+        whole = bool(known.entries) or run.plan.profile.source == "all"
+        left = min((math.inf if whole else CAUSE_SECONDS) - spent, run.plan.left)
         case, began = one.case, time.monotonic()
         look = locate and left > 0
         cause = None if later else unlocated(run.item.row, result, (UNSEARCHED,))

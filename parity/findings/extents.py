@@ -8,11 +8,12 @@ number up to 1 says that the region was met often enough to see that it agrees; 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
 from parity.core import picture
-from parity.core.dtypes import FACTS
+from parity.core.dtypes import FACTS, HALF
+from parity.oracle.yardstick import COARSER_HALF, COARSER_SINGLE
 
 Extent: TypeAlias = tuple[tuple[str, float], ...]
 # From plain to rare: what lies in two of them, or is made of elements in two of them, lies in the rarer one.
@@ -36,12 +37,15 @@ class Measured(NamedTuple):
     extent: Extent = ()
 
 
-def scaled(some: Sequence[Measured], dtype: str, among: Sequence[Measured]) -> Extent:
+def has_size(m: Measured, dtype: str) -> bool:
+    """Whether errors have a size in another dtype: those of whole numbers have none in rounded ones."""
+    return not (FACTS[dtype].is_inexact and _is_whole(m.extent, m.dtype))
+
+
+def scaled(some: Sequence[Measured], dtype: str) -> Extent:
     """The extents together in the budgets of another dtype, of errors that are as large relative to their results: budgets are
-    some roundoffs. What fails goes on to fail. Errors of whole numbers have no size in rounded ones, if only they are known
-    among these."""
-    whole = FACTS[dtype].is_inexact and all(_is_whole(m.extent, m.dtype) for m in among)
-    sizes = ((m.extent, 0.0 if whole else _roundoff(m.dtype) / _roundoff(dtype)) for m in some)
+    some roundoffs. What fails goes on to fail, also what has no size."""
+    sizes = ((m.extent, _roundoff(m.dtype) / _roundoff(dtype) if has_size(m, dtype) else 0.0) for m in some)
     fails = ({k: max(x * by if by else by, LEAST) for k, x in e if x > 1.0 and not k.startswith(CLASS)} for e, by in sizes)
     return joined(tuple({**dict(m.extent), **failing}.items()) for m, failing in zip(some, fails))
 
@@ -93,11 +97,20 @@ def exceeds(new: Extent, old: Extent, dtype: str) -> str:
     return ""
 
 
-def outgrows(new: Extent, here: Extent, every: Extent, dtype: str, own: bool = True) -> str:
+def wrong_in(some: Iterable[Measured]) -> set[str]:
+    """At which values one of these is wrong by more than coarser arithmetic explains. Whole numbers have no such errors."""
+    limits = ((m.extent, COARSER_HALF if m.dtype in HALF else COARSER_SINGLE) for m in some if not _is_whole(m.extent, m.dtype))
+    return {k for e, most in limits for k, x in e if x > most and not k.startswith(CLASS)}
+
+
+def outgrows(
+    new: Extent, here: Extent, every: Extent, dtype: str, own: bool = True, wrong: Collection[str] = frozenset()
+) -> str:
     """In which way an extent goes beyond all that is known of its tensor, in words; empty if it does not. At which rare values
     a cause was seen, in which dtype and tensor, and how large its error was there, is chance of the seed; whether plain values
-    agree, how large the largest error is, and whether NaN and Inf are kept, is not. here, every: what is known in the same
-    tensor, in this dtype if it is in that (own), and in all tensors and dtypes."""
+    agree, whether it is a loss of precision, and of which size, and whether NaN and Inf are kept, is not. The worst of what no
+    rounding explains depends on the values. here, every: what is known in the same tensor, in this dtype if it is in that
+    (own), and in all tensors and dtypes; wrong: `wrong_in` of this tensor."""
     known, alike, anywhere = dict(here), here or every, dict(every)
     plain = max([x for k, x in here if k in PLAIN] or [x for k, x in every if k in PLAIN], default=0.0)
     largest = max((x for k, x in alike if not k.startswith(CLASS)), default=0.0)
@@ -119,7 +132,8 @@ def outgrows(new: Extent, here: Extent, every: Extent, dtype: str, own: bool = T
         most = (
             (0.0 if agrees else plain) if region in PLAIN else largest if agrees or region not in EXTREME else largest_extreme
         )
-        if error > 1.0 and (most <= 1.0 or error > FACTOR * most):
+        sizeless = FACTS[dtype].is_inexact and not agrees and bool(wrong if region not in PLAIN else {*wrong} & {*PLAIN})
+        if error > 1.0 and (most <= 1.0 or (error > FACTOR * most and not sizeless)):
             return f"{error:.3g} times the budget at values {region}" + (f", was {most:.3g}" if most > 1.0 else "")
     return ""
 

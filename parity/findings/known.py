@@ -28,7 +28,7 @@ from parity.core.dtypes import FACTS
 from parity.core.errors import CaseError, KnownError, near
 from parity.core.layout import base_shape
 from parity.core.results import EXTREME_VALUES, NON_FINITE, UNSEARCHED, Aspect, AspectWord, Cause, Fingerprint, Record, Status
-from parity.findings.extents import PLACES, Extent, Measured, exceeds, joined, outgrows, scaled
+from parity.findings.extents import PLACES, Extent, Measured, exceeds, has_size, joined, outgrows, scaled, wrong_in
 from parity.store.code import Code
 from parity.store.rows import EXPIRED, GROWN, SEEN, ItemRow, Sighting, is_own
 
@@ -170,6 +170,11 @@ def tensor_of(r: Record) -> str:
     return r.measures[0].tensor if r.measures and not is_own(r.op) else ""
 
 
+def _is_derivative(tensor: str) -> bool:
+    """Whether a tensor is computed from results, so that an error of these shows in it, and not the other way round."""
+    return tensor.startswith(("grad", "tangent"))
+
+
 @dataclass(frozen=True, slots=True)
 class Excess:
     """How a finding goes beyond an entry, in words. wider: another op, dtype, pass or tensor, worse by a class, other values, a
@@ -252,18 +257,21 @@ class Entry:
         parts += [f"now {f.shows}"] if f.shows and self.shows and f.shows not in self.shows else []
         if self.extent is None or not f.extent:
             return Excess(", ".join(parts))
-        alike = [m for m in self.extent if not f.tensor or m.tensor in ("", f.tensor)]
+        alike = [m for m in self.extent if has_size(m, f.dtype) and (not f.tensor or m.tensor in ("", f.tensor))]
         there = [m for m in alike if m.op in ("", f.op)]
         parts += [f"now in {f.tensor} of {f.op}"] if not there and self.extent and f.op in self.ops else []
+        if not _is_derivative(f.tensor) and self.extent and all(_is_derivative(m.tensor) for m in self.extent):
+            return Excess(plainer=", ".join([*parts, f"now in {f.tensor or f.op}, was in derivatives alone"]))
 
-        def of(some: Sequence[Measured], among: Sequence[Measured]) -> Extent:
-            return joined([m.extent for m in some if m.dtype == f.dtype] or [scaled(some, f.dtype, among)])
+        def of(some: Sequence[Measured]) -> Extent:
+            return joined([m.extent for m in some if m.dtype == f.dtype] or [scaled(some, f.dtype)])
 
-        larger = exceeds(f.extent, of(there, there), f.dtype)
+        larger = exceeds(f.extent, of(there), f.dtype)
         # How large one op's error was is chance of few cases where another op shows the same kernel. Joined causes are several.
         here = there if there and len({m.kernel for m in self.members}) > 1 else alike
-        every, own = scaled(self.extent, f.dtype, self.extent), any(m.dtype == f.dtype for m in here)
-        return Excess(", ".join(parts) or larger, larger and outgrows(f.extent, of(here, self.extent), every, f.dtype, own))
+        every, own = scaled(self.extent, f.dtype), any(m.dtype == f.dtype for m in here)
+        beyond = larger and outgrows(f.extent, of(here), every, f.dtype, own, wrong_in(here or self.extent))
+        return Excess(", ".join(parts) or larger, beyond)
 
     def sighting(self, f: Found, today: date, excess: Excess = Excess(), strict: bool = False, fails: bool = True) -> Sighting:
         """What a run says of a finding of this entry. excess: how it goes beyond it; strict: whether that fails where
@@ -291,6 +299,11 @@ class Entry:
             if like and set(m.properties) - chance <= set(c.properties):
                 return True
         return False
+
+    def needs_less(self, c: Cause) -> bool:
+        """Whether a cause needs properties of its call that no known one needs, if its words do not say all."""
+        known = [{*m.kinds} for m in (self.cause, *self.members) if m is not None and UNSEARCHED not in m.properties]
+        return bool(c.kinds) and not c.says_all and not any({*c.kinds} <= some for some in known)
 
     def needs_more(self, c: Cause) -> bool:
         """Whether an error has the words of known ones, each of which needs more of its call."""

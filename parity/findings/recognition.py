@@ -169,12 +169,15 @@ class Recognition:
 
     def _excess(self, e: Entry, x: Found, mine: Outline, cause: Cause) -> Excess:
         """How a finding of a known cause goes beyond the entry, in whatever pass: also by what its least case does not have
-        though all known ones of its op have it and no property of a cause says so, or its words name the cause without one."""
+        though all known ones of its op have it and no property of a cause says so, or its words name the cause without one. Of
+        two findings that each need what the other does not, neither is the other."""
         beyond, known = e.excess(replace(x, aspect="")), [] if e.by_chance else [o for o, *_ in self._outlines[e.id]]
         alike = [o for o in known if o.arguments <= mine.arguments and o.numel <= SLACK * mine.numel]
         if not known or (alike and not e.needs_more(cause)):
             return beyond
         plainer = f"in a plainer call: its cases have more elements or other {'operands' if alike else 'arguments'}"
+        if e.needs_less(cause):
+            return replace(beyond, plainer=f"{plainer}, and it needs what these do not: {', '.join(cause.properties)}")
         return replace(beyond, wider=", ".join(filter(None, (beyond.wider, plainer))))
 
     # ------------------------------------------------------------------------------------------------ replayed cases

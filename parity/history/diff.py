@@ -32,7 +32,7 @@ from parity.history.change import Change, Group, ReportedChange
 from parity.history.comparability import UNSET, few_cells, two_devices, unlike
 from parity.history.drift import Cell, Drift, drift
 from parity.history.pace import Paces, paces
-from parity.store.rows import Header, Run, counted, is_own
+from parity.store.rows import SEEN, Header, Run, counted, is_own
 
 Item: TypeAlias = tuple[str, str]  # op and dtype
 CODES = frozenset(f.name for f in fields(Header) if str(f.type) == "Code")  # what a run was given: faults, setup
@@ -166,7 +166,7 @@ def _changes(
     lost += _vanished(cells_before, cells_after, after, {c.cell for c in lost}, forward=True)
     gained += _vanished(cells_after, cells_before, after, {c.cell for c in (*gained, *regressed)}, forward=False)
     silent += _silenced(cells_before, cells_after, after, {c.cell for c in (*silent, *eased, *lost)})
-    accepted = _accepted(after)
+    accepted, refused = _accepted(after), _refused(after, cells_after)
     # Where the reference is bad, too, a check of a wrong op may say nothing.
     wrong = {c.cell[:2] for c in regressed if not c.aspect or c.cell not in accepted}
     silent = [c for c in silent if c.cell[:2] not in wrong] + _other_inputs(before, after)
@@ -179,13 +179,21 @@ def _changes(
         named += [(Group.BETTER, replace(c, before=c.after, after=c.before)) for c in back]
     for word, some in (("first", undrawn), ("second", cleared)):
         named += [(Group.INCOMPARABLE, replace(c, reason=OTHER_PROFILE.format(word))) for c in some]
-    return [replace(c, group=_group(g, c), known=g is Group.REGRESSED and c.cell in accepted) for g, c in named]
+    known: dict[Group, set[Cell]] = {Group.REGRESSED: accepted, Group.LOST: refused}
+    return [replace(c, group=_group(g, c), known=c.cell in known.get(g, ())) for g, c in named]
 
 
 def _accepted(run: Run) -> set[Cell]:
     """The cells of whose findings all are known."""
     found, (new, _) = [r for r in run.records if Status(r.status).is_finding], new_of(run)
     return {_cell(r) for r in found} - {_cell(r) for r in new if Status(r.status).is_finding}
+
+
+def _refused(run: Run, cells: Mapping[Cell, Mapping[str, int]]) -> set[Cell]:
+    """The cells of which an entry accepts that the device refuses them, or leaves them to the CPU, if they show but one of
+    both. Such an entry is seen without a case."""
+    seen = {(s.op, s.dtype, s.aspect) for s in run.known if s.state == SEEN and not s.case}
+    return {c for c in seen & cells.keys() if sum(Status(s).is_absence and n > 0 for s, n in cells[c].items()) == 1}
 
 
 def _marginal(had: Mapping[Cell, Counter[str]], has: Mapping[Cell, Counter[str]], run: Run) -> list[Change]:

@@ -11,7 +11,8 @@ alone gives its place to another.
 
 `--matrix [KIND ...]` asks whether a known finding hides itself alone: each of 12 kinds of faults of `exp` is known in turn, and
 each of them is planted with it. Printed is a row for each known one: `+` for a new fault that fails, `.` for one that does not
-because the known one contains it, `!` for one that should have ended otherwise.
+because the known one contains it, `-` for one of which such a run shows nothing next to the known one, and `!` for one that
+should have ended otherwise.
 """
 
 from __future__ import annotations
@@ -225,7 +226,9 @@ def matrix(known: Sequence[str], new: Sequence[str], examples: int = 16) -> int:
         for b in new:
             failed = fails(found([*dict.fromkeys((a, b))], entries, examples))
             right = bool(failed) is not KINDS[a].contains(KINDS[b])
-            marks += " " + ("!" if not right else "+" if failed else ".")
+            unseen = not right and not failed and accepted(found([a, b], (), examples)) == entries
+            right = right or unseen
+            marks += " " + ("-" if unseen else "!" if not right else "+" if failed else ".")
             why += [] if right else [f"    {b}: {'; '.join(failed)[:300] or 'hidden'}"]
         wrong += len(why)
         print("\n".join([f"{a:<10}{marks}", *why]), flush=True)

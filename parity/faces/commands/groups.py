@@ -21,6 +21,7 @@ from parity.engine.options import (
     PARTIAL,
     SETUP_HELP,
     RunOptions,
+    plants_faults,
     read_input,
     read_path,
     read_text,
@@ -133,6 +134,8 @@ def fill(o: argparse.Namespace, keys: Iterable[str]) -> None:
             statuses(value, asked.where(key), ALSO)
         if key == "models":
             value, dest = ["*", *map(near_by, value)], "op"
+        if key == "setup" and not getattr(o, "faults", None) and plants_faults(value):  # as --setup takes it
+            dest = "faults"
         setattr(o, dest, [*value] if isinstance(value, (list, tuple)) else near_by(value))
         taken[key] = ", ".join(value[1:] if key == "models" else value) if isinstance(value, (list, tuple)) else near_by(value)
 

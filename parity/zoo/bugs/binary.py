@@ -145,6 +145,8 @@ def _in_accuracy(call: Call) -> list[Tensor]:
 
 def _square_overflows(call: Call) -> bool:
     operands = _in_accuracy(call)
+    if operands[0].is_complex():  # which torch refuses
+        return False
     edge = torch.finfo(operands[0].dtype).max ** 0.5
     return any(bool((~(t.abs() <= edge)).any()) for t in operands)
 

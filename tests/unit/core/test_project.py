@@ -128,6 +128,14 @@ def test_a_command_takes_what_no_option_gives(words: str, expected: dict[str, ob
     assert {name: getattr(o, name, None) for name in expected} == expected
 
 
+def test_a_setup_that_plants_faults_does_so_in_every_process(here: Path) -> None:
+    """As with --setup: as one without faults, it would plant them in those processes alone that read it as pytest's option."""
+    (here / "flags.py").write_text("FAULTS = []\n")
+    said(here, 'setup = "flags.py"')
+    o = commandline.asked(["run"])
+    assert (o.setup, o.faults) == (None, "flags.py")
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [

@@ -455,6 +455,24 @@ def test_the_words_of_torch_s_own_checks_are_known(wrong: Callable[[torch.Tensor
     assert not Cause("aten::x", f"raises: {skeleton(f'{type(e.value).__name__} in run: {e.value}')}").says_all
 
 
+@pytest.mark.parametrize(
+    ("words", "is_named"),
+    [
+        ("invalid argument", False),
+        ("CUDA error: invalid argument", False),
+        ("Internal error.", False),
+        ("unspecified launch failure", False),
+        ("kernel launch failed: invalid argument 3", False),
+        ("invalid argument 'source' of index_add", True),
+        ("no such kernel", True),
+    ],
+)
+def test_what_a_driver_says_of_any_kernel_names_no_check(words: str, is_named: bool) -> None:
+    one, other = (Cause(f"aten::{op}", f"raises: {skeleton(f'RuntimeError in run: {words}')}") for op in ("exp", "sort"))
+    assert one.says_all is is_named
+    assert (one.id == other.id) is is_named
+
+
 def test_an_error_has_the_same_id_whoever_raises_it_and_whether_it_was_looked_into() -> None:
     """The words of an operator's own check say all; of two seeds, one may meet it in one operator and the other in three."""
     words = "RuntimeError in run: kernel expects 2 dimensions"

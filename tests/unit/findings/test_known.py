@@ -277,6 +277,13 @@ def test_an_error_is_compared_with_those_of_its_own_tensor(tensor: str, extent: 
         ({"0 to 1": 9.0, "Inf": 0.0}, {"0 to 1": 9.0, "class Inf": math.inf}, True),
         ({"0 to 1": 9.0}, {"class Inf": math.inf}, False),
         ({"Inf": 9.0}, {"class Inf": math.inf}, True),
+        ({"0 to 1": 9e4}, {"0 to 1": 3e6, "tiny": 5e9}, False),  # no rounding explains either
+        ({"0 to 1": 9e4, "-1 to 0": 0.0}, {"-1 to 0": 9.0}, True),
+        ({"0 to 1": 9e4}, {"class 0 to 1": math.inf}, True),
+        ({"0 to 1": 4e3}, {"0 to 1": 3e6}, True),
+        ({"huge": 9e4}, {"tiny": 3e6}, False),
+        ({"huge": 9e4}, {"0 to 1": 9.0}, True),
+        ({"huge": 9e4, "0 to 1": 2.0}, {"0 to 1": 9e4}, True),
     ],
 )
 def test_exploration_fails_where_it_goes_beyond_all_that_is_known(
@@ -297,7 +304,8 @@ def test_exploration_fails_where_it_goes_beyond_all_that_is_known(
         (("float16", 1.5), ("float32", 6e3), False),  # 0.07 % in both
         (("float16", 1.5), ("float32", 1e6), True),
         (("float32", 5e5), ("float16", 900.0), False),  # 3 % and 44 %
-        (("float32", 5e5), ("float16", 2e3), True),
+        (("float32", 5e5), ("float16", 2e3), False),  # nor does any rounding explain either
+        (("float32", 4e3), ("float16", 20.0), True),
         (("float32", 4.0), ("float16", 15.0), False),
         (("float32", 4.0), ("float16", 30.0), True),
         (("int64", 4.0), ("int32", 60.0), False),
@@ -356,14 +364,16 @@ def test_at_which_rare_values_a_cause_shows_is_that_of_all_its_tensors_and_dtype
     assert alone.sighting(x, date(2026, 1, 1), alone.excess(x)).fails
 
 
-def test_errors_of_whole_numbers_contain_none_of_rounded_ones() -> None:
-    """Of a tensor in which no rounded ones are known, a pinned case fails for them."""
-    known_ones = [("int64", "out", ("0 to 1", math.inf)), ("float32", "grad[0]", ("0 to 1", 3e5))]
+@pytest.mark.parametrize(("elsewhere", "new", "fails"), [(3e5, 5e6, False), (40.0, 600.0, False), (40.0, 5e4, True)])
+def test_errors_of_whole_numbers_contain_none_of_rounded_ones(elsewhere: float, new: float, fails: bool) -> None:
+    """Of a tensor in which no rounded ones are known, a pinned case fails for them; by exploration those of other tensors say
+    how large they may be."""
+    known_ones = [("int64", "out", ("0 to 1", math.inf)), ("float32", "grad[0]", ("0 to 1", elsewhere))]
     extent = tuple(Measured(d, "layer_norm", t, (x,)) for d, t, x in known_ones)
     e = replace(LARGE, dtypes=("int64", "float32"), extent=extent)
-    x = Found("layer_norm", "float32", "wrong", "forward", "", "out", (("0 to 1", 5e6),))
+    x = Found("layer_norm", "float32", "wrong", "forward", "", "out", (("0 to 1", new),))
     assert [e.sighting(y, date(2026, 1, 1), e.excess(y)).fails for y in (replace(x, pinned=p) for p in (True, False))] == [
-        True, False
+        True, fails
     ]  # fmt: skip
     assert not e.excess(replace(x, dtype="int64"))
 
@@ -375,6 +385,21 @@ def test_a_sum_that_overflows_in_one_dtype_accepts_no_error_in_another(new: tupl
     x = Found("layer_norm", "float32", "wrong", "forward", "", "out", (new,), pinned=False)
     assert e.sighting(x, date(2026, 1, 1), e.excess(x)).fails is fails
     assert not e.sighting(replace(x, dtype="float16"), date(2026, 1, 1), e.excess(replace(x, dtype="float16"))).fails
+
+
+@pytest.mark.parametrize(
+    ("known", "new", "fails"),
+    [
+        (("grad[0]",), "out", True), (("tangent[0]", "gradgrad[1]"), "base[out]", True), (("grad[0]",), "gradgrad[0]", False),
+        (("out",), "grad[0]", False), (("grad[0]", "out[1]"), "out[0]", False),
+    ],
+)  # fmt: skip
+def test_an_error_of_derivatives_alone_is_none_of_the_results(known: tuple[str, ...], new: str, fails: bool) -> None:
+    """These show in derivatives, and not the other way round; which of several tensors shows a cause is chance."""
+    e = replace(LARGE, extent=tuple(Measured("float32", "layer_norm", t, (("0 to 1", 9e4),)) for t in known))
+    x = Found("layer_norm", "float32", "wrong", "forward", "", new, (("0 to 1", 9e4),), pinned=False)
+    seen = e.sighting(x, date(2026, 1, 1), e.excess(x))
+    assert (seen.state, seen.fails) == (GROWN, fails)
 
 
 def test_nan_in_one_tensor_accepts_no_error_in_another() -> None:

@@ -11,7 +11,7 @@ from parity.history.change import Change, Group
 from parity.history.diff import PROMOTED, Diff, compare
 from parity.report.diff import about
 from parity.store.code import Code
-from parity.store.rows import GROWN, Death, End, Header, ItemRow, Run, Sighting
+from parity.store.rows import EXPIRED, GROWN, SEEN, Death, End, Header, ItemRow, Run, Sighting
 
 PRINT = Fingerprint("0.1", "2.13.0", "abc", "3.11", "macOS 15", "arm64", "mps", "Apple M2", environment=(("A", "1"),))
 HEADER = Header(PRINT, "0", "default", "all")
@@ -207,6 +207,21 @@ def test_a_known_regression_does_not_excuse_that_other_passes_compare_nothing() 
     also = replace(both, counts={"forward": {"agree": 8, "wrong": 1}, "backward": {"agree": 9}})
     assert compare(had, run(wrong, backward, items=(also, sub))).exit_code() == 0
     assert compare(had, run(known, items=(item(agree=8, error=1), sub))).exit_code() == 0
+
+
+def test_lost_support_that_a_person_has_accepted_fails_nothing() -> None:
+    """In its own op, dtype and pass, and of its own kind: an entry holds for all cases there, and names none."""
+    seen = Sighting("no-add", "add", "float32", SEEN, "forward")
+    had, sub = run(record("a"), items=(item(agree=9), item("sub", agree=9))), item("sub", agree=9)
+    for status in ("unsupported", "fallback"):
+        lost = run(record("a", status), items=(replace(item(), counts={"forward": {status: 9}}), sub))
+        assert compare(had, lost).exit_code() == 1
+        assert compare(had, replace(lost, known=(seen,))).exit_code() == 0
+    for other in ({"op": "mul"}, {"aspect": "backward"}, {"case": "a"}, {"state": EXPIRED, "fails": True}):
+        assert compare(had, replace(lost, known=(replace(seen, **other),))).exit_code() == 1
+    both = run(record("a", "fallback"), items=(item(unsupported=4, fallback=5), sub))
+    assert compare(had, replace(both, known=(seen,))).exit_code() == 1
+    assert compare(had, replace(lost, records=(record("a", "wrong"),), known=(seen,))).exit_code() == 1
 
 
 def test_other_inputs_are_another_check() -> None:
