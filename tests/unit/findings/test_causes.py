@@ -326,6 +326,39 @@ def test_a_kernel_that_is_wrong_in_several_ways_is_one_cause() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("subject", "properties", "cases", "kernels"),
+    [
+        ("aten::max_pool3d", (("non-contiguous operand",),) * 2, ("{}(float32[2])",) * 2, 1),
+        ("aten::max_pool3d", (("non-contiguous operand",), ("NaN or Inf",)), ("{}(float32[2])",) * 2, 2),
+        ("a copy", (("lazy conj or neg operand",), ("non-contiguous operand",)), ("{}(float32[2].neg())",) * 2, 1),
+        ("a copy", (("lazy conj or neg operand",), ("non-contiguous operand",)), ("{}(float32[2].neg())", "{}(float32[2])"), 2),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_results_under_equal_conditions_is_one_cause(
+    subject: str, properties: tuple[tuple[str, ...], ...], cases: tuple[str, ...], kernels: int
+) -> None:
+    """Shape and memory of one kernel; copies between the devices of what is lazy, in whatever strides."""
+    symptoms = ("values", "values") if subject == "a copy" else ("memory", "metadata")
+    made = gather(
+        replace(found(f"op{k}", Cause(subject, symptoms[k], properties[k])), shrunk=cases[k].format(f"op{k}")) for k in (0, 1)
+    )
+    assert len(made) == kernels
+    assert sum(len(c.records) for c in made) == 2
+
+
+def test_drift_of_a_function_is_that_of_the_one_operator_that_differs_in_it() -> None:
+    """The singular values' own, beside those of the gradient; not what is wrong, nor where two operators differ."""
+    alone, own = Cause("aten::_linalg_svd", "values"), Cause("torch.linalg.svdvals", "values")
+    drift = found("svdvals", own, status="drift")
+    assert [c.cause.subject for c in gather([found("svdvals", alone), drift])] == ["aten::_linalg_svd"]
+    assert len(gather([found("svdvals", alone), replace(drift, op="matrix_norm")])) == 2
+    kernels = [Cause("aten::tri", "values"), Cause("torch.linalg.norm", "values")]
+    assert len(gather([found("norm", c) for c in kernels])) == 2, "it is wrong, not drift"
+    others = [found("norm", Cause(f"aten::{name}", "values")) for name in ("tri", "mm")]
+    assert len(gather([*others, found("norm", kernels[1], status="drift")])) == 3
+
+
 def test_the_errors_of_one_kernel_are_one_cause() -> None:
     """Batch norm's checks, with what instance norm says in the same words; another kernel's are another cause."""
     made = gather(
