@@ -87,7 +87,7 @@ def by_kind(run: ItemRun, tally: ItemTally, known: Recognition, looks: Looks) ->
     any_seen = run.plan.seen.read()
     # Where others are known, the cause alone says whether this one is.
     of_item = time.monotonic() + (math.inf if known.entries else CAUSE_SECONDS)
-    for k, (key, seen) in enumerate(_by_promise(run.item, tally) if locate else tally.failing.items()):
+    for k, (key, seen) in enumerate(sorted(tally.failing.items(), key=lambda f: locate and _worth(run.item, *_simplest(f[1])))):
         one, result = _simplest(seen)
         case, until = one.case, time.monotonic() + (math.inf if known.entries else FINDING_SECONDS)
         look = locate and time.monotonic() < of_item and run.plan.left > 0
@@ -123,14 +123,9 @@ def _simplest(seen: Sequence[tuple[Drawn, Result]]) -> tuple[Drawn, Result]:
     return min(seen, key=lambda s: (len(s[0].picks), s[0].picks))
 
 
-def _by_promise(item: Item, tally: ItemTally) -> list[tuple[tuple[str, ...], list[tuple[Drawn, Result]]]]:
-    """The kinds of findings of an item: those first whose causes are worth most, for the time may not suffice for all."""
-
-    def order(kind: tuple[tuple[str, ...], list[tuple[Drawn, Result]]]) -> tuple[bool, str, int]:
-        one, result = _simplest(kind[1])
-        return promise([record(item, result, notation.case_text(one.case), "", False)]).order
-
-    return sorted(tally.failing.items(), key=order)
+def _worth(item: Item, one: Drawn, result: Result) -> tuple[bool, str, int]:
+    """The least is looked into first, for the time may not suffice for all."""
+    return promise([record(item, result, notation.case_text(one.case), "", False)]).order
 
 
 def _near(seen: Sequence[tuple[Drawn, Result]], least: Result, shows: Extent) -> tuple[str, ...]:
@@ -179,23 +174,19 @@ def _with_rare_values(run: ItemRun, case: Case, result: Result) -> Iterator[tupl
                 yield from ((changed, m) for m in compared if m.tensor == result.verdict.tensor and not m.unjudged)
 
 
-class _TooLong(Exception):
-    """The experiments with a finding have taken their time."""
-
-
 def _cause(run: ItemRun, case: Case, result: Result, until: float) -> Cause:
     """The cause of a finding; if the experiments end the process, the item is examined again without them. until: after which
     none begins: what is not over then was not looked into."""
 
     def found(case: Case, only: Aspect) -> tuple[Result, ...]:
         if time.monotonic() > until:
-            raise _TooLong
+            raise TimeoutError
         return tuple(failing(run.recheck(case, only)))
 
     run.begin(LOCATING, case)
     try:
         cause = cause_of(run.item.row, case, result, run.plan.device, found)
-    except _TooLong:
+    except TimeoutError:
         cause = unlocated(run.item.row, result, (UNSEARCHED,))
     end_unless_alive(run.plan, run.journal, f"looking for the cause of {result.verdict.reason[:80]}")
     run.end()

@@ -56,14 +56,14 @@ class Interruptions:
                 raise KeyboardInterrupt
             Interruptions._waits = True
 
-    @staticmethod
+    @classmethod
     @contextmanager
-    def later() -> Iterator[None]:
+    def later(cls) -> Iterator[None]:
         """A context that none of these signals breaks off: one that comes in it is heard at its end."""
-        Interruptions._waits = False
+        cls._waits = False
         try:
             yield
         finally:
-            waits, Interruptions._waits = Interruptions._waits, None
+            waits, cls._waits = cls._waits, None
             if waits:
                 raise KeyboardInterrupt

@@ -47,9 +47,8 @@ class Causes:
         ops = Counter(sign for _, sign in {(op_of(i), p.sign) for i, p in self._found.items()}) if due else Counter[str]()
         first = min(due, key=lambda i: self._place(i, ops), default=None)
         spent = self._spent + sum(map(self._looked, self._began))
-        if first is None or spent >= self._share(self._found[first].little or self.explained[op_of(first)] > 0):
-            return None
-        return first
+        may = first is not None and spent < self._share(self._found[first].little or self.explained[op_of(first)] > 0)
+        return first if may else None
 
     def _place(self, item: str, ops: Mapping[str, int]) -> tuple[int, bool, str, int, int, int]:
         """The least comes first. ops: `Promise.sign` -> how many ops show it."""

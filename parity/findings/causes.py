@@ -7,8 +7,7 @@ kept by kernel, after the causes (`Gathered.searched`), but for errors whose wor
 Several operators have one cause if the deciding property is of a kind that they handle by one convention: operands on the CPU,
 empty operands, NaN and Inf, numbers near the ends of the range, half types, destinations with gaps or of another dtype; and
 operators of elements if it is a layout, for which they share code. Where an operator gives wrong values without any deciding
-property, its findings with one belong to that cause, and so does drift of a function in which no operator of its own differs;
-wrong values, shapes and memory with equal properties are one, and so are copies between the devices of lazy views.
+property, its findings with one belong to that cause, and so does drift of a function in which no operator differs by itself.
 """
 
 from __future__ import annotations
@@ -143,8 +142,6 @@ def _needed(c: Cause, records: Iterable[Record]) -> Cause:
 def _holds(r: Record, word: str) -> bool:
     with suppress(CaseError):  # of another version
         specs = notation.parse(r.shrunk).operands()
-        if word == LAZY_OPERAND:
-            return any(step[0] in ("neg", "conj") for s in specs for step in s.layout)
         rare = any(w.lstrip("-") in ("nan", "inf") for s in specs for _, w in s.values.specials)
         return any(s.on_cpu for s in specs) if word == CPU_OPERAND else rare and not r.by_chance
     return False
@@ -152,7 +149,7 @@ def _holds(r: Record, word: str) -> bool:
 
 def _families(by_cause: dict[Cause, list[Record]]) -> dict[Cause, list[Record]]:
     """The causes, joined where several kernels share a mechanism, or one kernel has several names, or equal words name it."""
-    by_cause = _of_functions(_alike(by_cause))
+    by_cause = _of_one(by_cause)
     # The words of an operator's own check say all, though nobody has looked into the error.
     by_cause = {
         replace(c, properties=()) if c.says_all and UNSEARCHED in c.properties else c: rs for c, rs in _by_id(by_cause).items()
@@ -174,31 +171,16 @@ def _families(by_cause: dict[Cause, list[Record]]) -> dict[Cause, list[Record]]:
     return _by_id(_errors_by_kernel(_by_id(joined)))
 
 
-def _alike(by_cause: Mapping[Cause, list[Record]]) -> dict[Cause, list[Record]]:
-    """The causes, with one symptom for what is wrong with results of one kernel under equal conditions; copies of lazy views
-    are one, whatever else these are."""
-    made: dict[Cause, list[Record]] = defaultdict(list)
-    for c, records in by_cause.items():
-        lazy = c.subject == A_COPY and all(_holds(r, LAZY_OPERAND) for r in records)
-        made[replace(c, symptom="values", properties=(LAZY_OPERAND,)) if lazy else c] += records
-    worst: dict[tuple[str, tuple[str, ...]], Cause] = {}
-    for c in sorted((c for c in made if c.symptom in RESULTS), key=lambda c: RESULTS.index(c.symptom)):
-        worst.setdefault((c.kernel, c.kinds), c)
-    joined: dict[Cause, list[Record]] = defaultdict(list)
-    for c, records in made.items():
-        joined[worst.get((c.kernel, c.kinds), c) if c.symptom in RESULTS and c.properties else c] += records
-    return joined
-
-
-def _of_functions(by_cause: Mapping[Cause, list[Record]]) -> dict[Cause, list[Record]]:
-    """The causes, with drift of a public function of which no operator differs by itself as that of the operator that does in
-    other findings of the same ops, if there is one and no more."""
+def _of_one(by_cause: Mapping[Cause, list[Record]]) -> dict[Cause, list[Record]]:
+    """The causes, with all copies of lazy views as one, and with drift of a public function of which no operator differs by
+    itself as that of the operator that does in other findings of the same ops, if there is one alone."""
+    lazy, joined = Cause(A_COPY, "values", (LAZY_OPERAND,)), defaultdict[Cause, list[Record]](list)
     wrong = {c: {r.op for r in rs} for c, rs in by_cause.items() if c.symptom == "values" and not c.properties}
-    joined: dict[Cause, list[Record]] = defaultdict(list)
     for c, records in by_cause.items():
         drifts = c in wrong and not c.subject.startswith("aten::") and all(r.status == Status.DRIFT for r in records)
         of = [k for k in wrong if k.subject.startswith("aten::") and wrong[c] <= wrong[k]] if drifts else []
-        joined[of[0] if len(of) == 1 else c] += records
+        is_lazy = c.subject == A_COPY and all(".neg()" in r.shrunk or ".conj()" in r.shrunk for r in records)
+        joined[lazy if is_lazy else of[0] if len(of) == 1 else c] += records
     return joined
 
 

@@ -12,8 +12,10 @@ from parity import tolerance
 from parity.core.results import STRIDED_DESTINATION, UNSEARCHED, Cause, Record, Status
 from parity.devices import Call, Fault, resolve
 from parity.engine import findings, suite
+from parity.engine.checking import ItemRun
 from parity.engine.examine import examine
 from parity.engine.journal import NoJournal
+from parity.engine.known_cases import recognition
 from parity.engine.options import RunOptions
 from parity.engine.planning import RunPlan
 from parity.engine.rounds import CLOSELY, Seen
@@ -86,10 +88,12 @@ def test_what_promises_most_is_looked_into_first_in_an_item_too() -> None:
     (item,) = suite.select(("exp",), dtypes=("float32",))
     held = examine(item, plan, NoJournal()).held
     assert held is not None
+    run = ItemRun(item, plan, NoJournal())
     for kinds in ([*held.failing], [*held.failing][::-1]):
         tally = ItemTally(item)
         tally.failing.update({k: held.failing[k] for k in kinds})
-        first, *_, last = (findings._simplest(seen)[1].verdict.status for _, seen in findings._by_promise(item, tally))
+        made = findings.by_kind(run, tally, recognition(run), findings.Looks(0, True))
+        first, *_, last = (f.result.verdict.status for f in made)
         assert (first, last) == (Status.WRONG, Status.ERROR)
 
 
