@@ -87,8 +87,9 @@ def by_kind(run: ItemRun, tally: ItemTally, known: Recognition, looks: Looks) ->
     any_seen = run.plan.seen.read()
     # Where others are known, the cause alone says whether this one is.
     of_item = time.monotonic() + (math.inf if known.entries else CAUSE_SECONDS)
-    for k, (key, seen) in enumerate(sorted(tally.failing.items(), key=lambda f: locate and _worth(run.item, *_simplest(f[1])))):
-        one, result = _simplest(seen)
+    simplest = {key: min(seen, key=lambda s: (len(s[0].picks), s[0].picks)) for key, seen in tally.failing.items()}
+    for k, key in enumerate(sorted(simplest, key=lambda key: locate and _worth(run.item, *simplest[key]))):
+        seen, (one, result) = tally.failing[key], simplest[key]
         case, until = one.case, time.monotonic() + (math.inf if known.entries else FINDING_SECONDS)
         look = locate and time.monotonic() < of_item and run.plan.left > 0
         cause = None if later else unlocated(run.item.row, result, (UNSEARCHED,))
@@ -117,10 +118,6 @@ def by_kind(run: ItemRun, tally: ItemTally, known: Recognition, looks: Looks) ->
         if found.known is not None:
             tally.mark(key, found.known.id)
         yield found
-
-
-def _simplest(seen: Sequence[tuple[Drawn, Result]]) -> tuple[Drawn, Result]:
-    return min(seen, key=lambda s: (len(s[0].picks), s[0].picks))
 
 
 def _worth(item: Item, one: Drawn, result: Result) -> tuple[bool, str, int]:

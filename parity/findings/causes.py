@@ -340,8 +340,7 @@ def promise(found: Iterable[Record]) -> Promise:
 
 
 def _promise(r: Record) -> Promise:
-    """On an H100 half of the rare cases that are some budgets outside in a plain pass had a plain least case, of others one in
-    ten."""
+    """Half of the rare cases that were outside in a plain pass on an H100 had a plain least case; of others one in ten."""
     plain, far = weight(r), _far(r)
     little = plain in "CR" and (plain == "R" or far == BEYOND or r.aspect not in (Aspect.FORWARD, Aspect.BACKWARD))
     return Promise(plain, far, f"{r.aspect} {r.status} {_symptom(r)}", little)
