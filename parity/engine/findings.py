@@ -24,6 +24,7 @@ from parity.engine.suite import Item
 from parity.engine.tally import ItemTally, is_near, record
 from parity.execution import detour
 from parity.findings.cause_search import cause_of, unlocated
+from parity.findings.causes import promise
 from parity.findings.extents import Extent
 from parity.findings.recognition import Recognition, uncovered
 from parity.findings.regions import extent
@@ -37,10 +38,11 @@ from parity.store import marginal
 from parity.store.rows import Sighting
 
 KINDS_SHRUNK = 3  # kinds of findings of one item whose sizes are shrunk; the rest only lose what they do not need
-SHRINK_SECONDS = 6.0  # per kind
+SHRINK_SECONDS = 4.0  # per kind
 PLAIN_SECONDS = 2.0  # and after that, for what the shrinker leaves
 OTHERS = 4  # further cases of a finding that are kept, for trying it again
-CAUSE_SECONDS = 20.0  # of an item, in profiles that draw less than all; its findings after that are reported by op
+CAUSE_SECONDS = 30.0  # of an item, in profiles that draw less than all; its findings after that are reported by op
+FINDING_SECONDS = 20.0  # after which no other experiment begins with a finding: one check of a large case may take a minute
 WAY_SECONDS = 1.0  # of a finding that is looked at closely, for trying ways around it
 AGAIN = 6  # how often a finding must be reproduced, one time after the other, to count as none of chance
 AGAIN_SECONDS = 3.0  # after which one that takes long was reproduced often enough
@@ -82,40 +84,46 @@ class Looks(NamedTuple):
 def by_kind(run: ItemRun, tally: ItemTally, known: Recognition, looks: Looks) -> Iterator[Finding]:
     """Each kind of finding with its least case and its cause, and what it is to the known ones."""
     kinds, locate, later = looks
-    spent, any_seen = 0.0, run.plan.seen.read()
-    for k, (key, seen) in enumerate(tally.failing.items()):
-        one, result = min(seen, key=lambda s: (len(s[0].picks), s[0].picks))
-        # Where others are known, the cause alone says whether this one is; what nobody looked into is known by no other case.
-        whole = bool(known.entries) or run.plan.profile.source == "all"
-        left = min((math.inf if whole else CAUSE_SECONDS) - spent, run.plan.left)
-        case, began = one.case, time.monotonic()
-        look = locate and left > 0
+    any_seen = run.plan.seen.read()
+    # Where others are known, the cause alone says whether this one is; what nobody looked into is known by no other case.
+    whole = bool(known.entries) or run.plan.profile.source == "all"
+    of_item = time.monotonic() + (math.inf if whole else CAUSE_SECONDS)
+    simplest = {key: min(seen, key=lambda s: (len(s[0].picks), s[0].picks)) for key, seen in tally.failing.items()}
+    for k, key in enumerate(sorted(simplest, key=lambda key: locate and _worth(run.item, *simplest[key]))):
+        seen, (one, result) = tally.failing[key], simplest[key]
+        case, until = one.case, time.monotonic() + (math.inf if whole else FINDING_SECONDS)
+        look = locate and time.monotonic() < of_item and run.plan.left > 0
         cause = None if later else unlocated(run.item.row, result, (UNSEARCHED,))
-        again = look and any_seen and run.plan.seen.has(cause := _cause(run, case, result))
+        again = look and any_seen and run.plan.seen.has(cause := _cause(run, case, result, until))
         if kinds:
             case, result = shrink(run, one, result, k < kinds and not again)
         if look and not again:
-            began = time.monotonic()
-            cause = _cause(run, case, result)
+            cause = _cause(run, case, result, until)
         shown = [(case, result.verdict.measure), *((s.case, r.verdict.measure) for s, r in seen)]
         shown += _with_rare_values(run, case, result) if look else ()
-        spent += time.monotonic() - began
         drawn_cases = sorted({s[0].case for s in seen} - {one.case}, key=lambda c: (-c.numel, notation.case_text(c)))
         also = tuple(map(notation.case_text, uncovered((case,), (s.case for s, _ in seen))))
-        chance = kinds > 0 and run.plan.left > 0 and comes_and_goes(run, case, result, 1 if again else AGAIN, AGAIN_SECONDS)
+        tries = 0 if time.monotonic() > until else 1 if again else AGAIN
+        chance = kinds > 0 and run.plan.left > 0 and comes_and_goes(run, case, result, tries, AGAIN_SECONDS)
         found = Finding(
             run.item, result, case, one.case, len(seen), tuple(drawn_cases[:OTHERS]), cause, also, by_chance=chance,
             extent=(where := extent(shown)), before=tally.before.get(one, ()), near=_near(seen, result, where),
         )  # fmt: skip
         if cause is not None and look and not again and not chance:
             run.plan.seen.add(cause, record_of(found))
-            found = replace(found, ways=_ways(run, found, (case, *reversed(drawn_cases), one.case)))
+            cases = (case, *reversed(drawn_cases), one.case) if time.monotonic() < until else ()
+            found = replace(found, ways=_ways(run, found, cases))
         if known.entries and not later:
             pinned = any(s in tally.pinned for s, _ in seen)
             found = replace(found, known=known.matching(record_of(found), pinned))
         if found.known is not None:
             tally.mark(key, found.known.id)
         yield found
+
+
+def _worth(item: Item, one: Drawn, result: Result) -> tuple[bool, str, int]:
+    """The least is looked into first, for the time may not suffice for all."""
+    return promise([record(item, result, notation.case_text(one.case), "", False)]).order
 
 
 def _near(seen: Sequence[tuple[Drawn, Result]], least: Result, shows: Extent) -> tuple[str, ...]:
@@ -164,14 +172,20 @@ def _with_rare_values(run: ItemRun, case: Case, result: Result) -> Iterator[tupl
                 yield from ((changed, m) for m in compared if m.tensor == result.verdict.tensor and not m.unjudged)
 
 
-def _cause(run: ItemRun, case: Case, result: Result) -> Cause:
-    """The cause of a finding; if the experiments end the process, the item is examined again without them."""
+def _cause(run: ItemRun, case: Case, result: Result, until: float) -> Cause:
+    """The cause of a finding; if the experiments end the process, the item is examined again without them. until: after which
+    none begins: what is not over then was not looked into."""
 
     def found(case: Case, only: Aspect) -> tuple[Result, ...]:
+        if time.monotonic() > until:
+            raise TimeoutError
         return tuple(failing(run.recheck(case, only)))
 
     run.begin(LOCATING, case)
-    cause = cause_of(run.item.row, case, result, run.plan.device, found)
+    try:
+        cause = cause_of(run.item.row, case, result, run.plan.device, found)
+    except TimeoutError:
+        cause = unlocated(run.item.row, result, (UNSEARCHED,))
     end_unless_alive(run.plan, run.journal, f"looking for the cause of {result.verdict.reason[:80]}")
     run.end()
     return cause
@@ -231,7 +245,7 @@ def shrink(run: ItemRun, one: Drawn, result: Result, sizes: bool = True) -> tupl
     smallest = least(run.item.row, run.item.dtype, run.plan.profile.sizes, one, fails) if sizes else one.case
     if smallest is None or not (smallest in hits or fails(smallest)) or hits[smallest] is None:
         return one.case, result
-    deadline = time.monotonic() + min(PLAIN_SECONDS, run.plan.left)
+    deadline += PLAIN_SECONDS  # which is over if a single check took long
     smallest = plainest(smallest, result.aspect, buildable)
     return smallest, hits[smallest] or result
 

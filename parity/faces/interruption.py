@@ -7,8 +7,10 @@ import math
 import signal
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else []))
 DEAF_SECONDS = 1.0
@@ -26,6 +28,8 @@ class Interruptions:
     sends two signals and people press twice. Later ones still count, since Python drops an exception that it cannot propagate
     (in a callback of the garbage collector). Signals that were ignored before (a script in the background) stay ignored.
     Outside of the main thread, which alone may handle signals, nothing changes."""
+
+    _waits: ClassVar[bool | None] = None  # whether a signal waits for the end of `later`; None outside of it
 
     def __init__(self) -> None:
         self._deaf_until = 0.0
@@ -48,4 +52,18 @@ class Interruptions:
     def _hear(self, number: int, frame: FrameType | None) -> None:
         if (now := time.monotonic()) > self._deaf_until:
             self._deaf_until = now + DEAF_SECONDS
-            raise KeyboardInterrupt
+            if Interruptions._waits is None:
+                raise KeyboardInterrupt
+            Interruptions._waits = True
+
+    @classmethod
+    @contextmanager
+    def later(cls) -> Iterator[None]:
+        """A context that none of these signals breaks off: one that comes in it is heard at its end."""
+        cls._waits = False
+        try:
+            yield
+        finally:
+            waits, cls._waits = cls._waits, None
+            if waits:
+                raise KeyboardInterrupt

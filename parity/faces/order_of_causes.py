@@ -15,12 +15,12 @@ from parity.store import run_file
 
 class Causes:
     """The parts that look for the causes of what items found, while they have not had their share of the time: of the op first
-    of which least is known, and of several by what they promise: plain cases, then what was not looked into yet in any op, then
-    what many ops show, then what is far outside."""
+    of which least is known, and of several by what they promise: plain cases and what may have one, then what was not looked
+    into yet in any op, then what many ops show, then what is far outside."""
 
-    def __init__(self, tests: dict[str, int], found: Mapping[str, Promise], share: Callable[[], float]) -> None:
+    def __init__(self, tests: dict[str, int], found: Mapping[str, Promise], share: Callable[[bool], float]) -> None:
         """tests: item -> test; found: the items that found something, which grow; share: seconds of workers that may go into
-        causes as the run is."""
+        causes as the run is, of what promises little, as another dtype of an op does, or of others."""
         self._tests, self._found, self._share = tests, found, share
         self.explained: Counter[str] = Counter()  # op -> items whose causes were looked for
         self._signs: Counter[str] = Counter()  # the same of `Promise.sign`
@@ -43,16 +43,17 @@ class Causes:
 
     def due(self) -> str | None:
         """The next item whose findings are to be explained, if there is time for it."""
-        if self._spent + sum(map(self._looked, self._began)) >= self._share():
-            return None
         due = [i for i in self._found if i in self._tests]
         ops = Counter(sign for _, sign in {(op_of(i), p.sign) for i, p in self._found.items()}) if due else Counter[str]()
-        return min(due, key=lambda i: self._place(i, ops), default=None)
+        first = min(due, key=lambda i: self._place(i, ops), default=None)
+        spent = self._spent + sum(map(self._looked, self._began))
+        may = first is not None and spent < self._share(self._found[first].little or self.explained[op_of(first)] > 0)
+        return first if may else None
 
-    def _place(self, item: str, ops: Mapping[str, int]) -> tuple[int, str, int, int, int]:
+    def _place(self, item: str, ops: Mapping[str, int]) -> tuple[int, bool, str, int, int, int]:
         """The least comes first. ops: `Promise.sign` -> how many ops show it."""
         p = self._found[item]
-        return self.explained[op_of(item)], p.weight, self._signs[p.sign], -ops[p.sign], -p.far
+        return self.explained[op_of(item)], p.little, p.weight, self._signs[p.sign], -ops[p.sign], -p.far
 
     def is_at(self, worker: Any) -> bool:
         """Whether a worker looks for causes."""

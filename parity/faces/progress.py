@@ -20,7 +20,7 @@ from parity.engine.inquest import How
 from parity.engine.resuming import Kept, as_part
 from parity.engine.rounds import LEAST_SECONDS, part_of
 from parity.engine.run_state import INTERRUPTED, SCRIPTS, RunState, is_accepted
-from parity.faces.interruption import stop_soon
+from parity.faces.interruption import Interruptions, stop_soon
 from parity.findings import causes
 from parity.report import causes as causes_text
 from parity.report import gaps, summary
@@ -170,6 +170,7 @@ class Reporter:
 
     # ------------------------------------------------------------------------------------------------ what they mean
 
+    @Interruptions.later()  # what is counted must be stored, too: a file with other sums cannot be read
     def _examined(self, part: dict[str, Any]) -> None:
         taken = self.run.take(part)
         if taken is None:
@@ -192,6 +193,7 @@ class Reporter:
             how_long = "at most" if self.run.known is None else "once one is new"
             self.say(f"looking for the causes of what {found} found, for about {clock(self.run.share)} {how_long}")
 
+    @Interruptions.later()
     def own(self, row: Row | str) -> None:
         """Take in a row of a user's own function; the records of an item come before it. A text: why a function says
         nothing."""

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
 LONG_SHARE = 2  # one in so many workers begins with what takes long, half of the work there: a run may be ended early
 MOST_AHEAD = 8  # tests that a worker is given while many are left, so that it need not wait for a controller that is busy
-EARLY_SHARE = 0.15  # of the time that items took so far goes into causes while items are left ...
+EARLY_SHARE = 0.3  # of the time that items took so far goes into causes while items are left, if they promise something ...
+LITTLE_SHARE = 0.15  # ... and into all if they promise little ...
 EARLY_ITEMS = 30  # ... and so many are done: a run of few items is soon over
 TIMED_AHEAD = 2  # the same with a limit of time: what a round brought decides on the next one
 FIRST_CAUSES = 0.001  # seconds: with a limit of time, causes come before exploration has taken any
@@ -98,7 +99,7 @@ class Schedule(LoadScheduling):  # type: ignore[misc]  # an untyped base
         self.collection: list[str] | None = None
         self._out = out
         self._first: Items | Queue = Queue(())
-        self.causes = Causes({}, out.found, lambda: 0.0)
+        self.causes = Causes({}, out.found, lambda little: 0.0)
         self._phases: tuple[Phase, ...] = ()
         self._early: Items | None = None  # those in whose time some workers look for causes
         self._timed: tuple[Queue, Rounds] | None = None  # the pinned cases and exploration, with a limit of time
@@ -140,13 +141,13 @@ class Schedule(LoadScheduling):  # type: ignore[misc]  # an untyped base
             self._phases = self._first, self.causes
             self._early = self._first
 
-    def _share_of_items(self, workers: int) -> float:
-        """Seconds of workers that may go into causes, without a limit of time. workers: at the start."""
+    def _share_of_items(self, workers: int, little: bool) -> float:
+        """Seconds of workers that may go into causes, without a limit of time. workers: at the start; little: see `Promise`."""
         if self._first.has_more():
-            return EARLY_SHARE * self._spent if self._done >= EARLY_ITEMS else 0.0
+            return (LITTLE_SHARE if little else EARLY_SHARE) * self._spent if self._done >= EARLY_ITEMS else 0.0
         return math.inf if self._out.undecided else max(LEAST_SECONDS * workers, self._spent)
 
-    def _share_spent_otherwise(self, rounds: Rounds) -> float:
+    def _share_spent_otherwise(self, rounds: Rounds, little: bool) -> float:
         """Seconds of workers that may go into causes, with a limit of time."""
         return max(FIRST_CAUSES, self._spent) if rounds.has_more() else math.inf
 

@@ -54,18 +54,12 @@ CALLS = tuple(f"parity.catalog.glue.{module}" for module in ("calls", "steps", "
 ATEN = "parity.catalog.glue.aten"
 # Names that a glue function may use in addition to builtins and its own module's functions, with their imports.
 IMPORTS = {
-    "Callable": "from collections.abc import Callable",
-    "contextlib": "import contextlib",
-    "copy": "import copy",
-    "mock": "from unittest import mock",
+    "Callable": "from collections.abc import Callable", "contextlib": "import contextlib", "copy": "import copy",
+    "mock": "from unittest import mock", "sys": "import sys", "warnings": "import warnings",
     "optimizers": "from torch.optim import optimizer as optimizers",
     "_get_fused_kernels_supported_devices": "from torch.utils._foreach_utils import _get_fused_kernels_supported_devices",
-    "sys": "import sys",
-    "warnings": "import warnings",
-    "F": "from torch.nn import functional as F",
-    "Tensor": "from torch import Tensor",
-    "Any": "from typing import Any",
-}
+    "F": "from torch.nn import functional as F", "Tensor": "from torch import Tensor", "Any": "from typing import Any",
+}  # fmt: skip
 
 
 class Unwritable(Exception):  # not an error: it only stops the writing

@@ -48,12 +48,8 @@ PRINT_STRIDES = [
     "    result = run(device)",
     "    print(device, [t.stride() for t in (result if isinstance(result, (list, tuple)) else [result])])",
 ]
-PRINT_REFUSAL = [
-    "    try:",
-    "        print(device, run(device))",
-    "    except Exception as e:",
-    "        print(device, type(e).__name__, e)",
-]
+ON_ERROR = ["    except Exception as e:", "        print(device, type(e).__name__, e)"]
+PRINT_REFUSAL = ["    try:", "        print(device, run(device))", *ON_ERROR]
 PRINT_WORST = """\
 devices = "cpu", {place}
 here, there = (torch.cat([t.detach().cpu().flatten() for t in {each}]).{wide} for r in map(run, devices))
@@ -61,16 +57,9 @@ worst = (there.nan_to_num() - here.nan_to_num()).abs().argmax()
 for device, x in zip(devices, (here, there)):
     print(device, "at", worst.item(), x[worst].item())"""
 # What is computed of a case for each of the aspects that a few lines show.
-WRITTEN_AS = {
-    Aspect.FORWARD: Aspect.FORWARD,
-    Aspect.BACKWARD: Aspect.BACKWARD,
-    Aspect.INPLACE: Aspect.INPLACE,
-    Aspect.OUT: Aspect.OUT,
-    Aspect.TRANSFER: Aspect.FORWARD,
-    Aspect.REPEAT: Aspect.FORWARD,
-    Aspect.REFUSAL: Aspect.FORWARD,
-    Aspect.DOUBLE: Aspect.BACKWARD,
-}
+WRITTEN_AS = {Aspect.INPLACE: Aspect.INPLACE, Aspect.OUT: Aspect.OUT}
+WRITTEN_AS |= dict.fromkeys((Aspect.FORWARD, Aspect.TRANSFER, Aspect.REPEAT, Aspect.REFUSAL), Aspect.FORWARD)
+WRITTEN_AS |= dict.fromkeys((Aspect.BACKWARD, Aspect.DOUBLE), Aspect.BACKWARD)
 
 
 def minimal(
@@ -117,6 +106,8 @@ def _few_lines(t: CaseScript, aspect: Aspect, device: str, operands: bool, tried
     text = "\n\n\n".join(parts) + "\n\n" + "\n".join(last) + "\n"
     if re.search(r"\b(nan|inf)\b", text):
         text = text.replace("import torch\n", "import torch\nfrom math import inf, nan\n", 1)
+    if sum(map(bool, text.splitlines())) > LINES:
+        text = text.replace("import sys\n\nimport torch\n", "import sys, torch\n", 1)
     compile(text, "script", "exec")
     return text
 
@@ -254,7 +245,7 @@ def _copies(t: CaseScript) -> list[str]:
         copies += [f'far{i}.to("cpu", {dtype}, copy=True)', f"{empty}).copy_(far{i})"]
     if not copies:
         raise Unwritable("no operand is copied")
-    return [*lines, "return (", *(f"    {c}," for c in copies), ")"]
+    return [*lines, "return (", *(f"    {a}, {b}," for a, b in zip(copies[::2], copies[1::2], strict=True)), ")"]
 
 
 def _gradients(t: CaseScript, call: str, leaves: list[str], twice: bool) -> list[str]:
@@ -303,7 +294,9 @@ PACKED = re.compile(r"unpacked\(\n(?:.*\n)*?\s+(torch\.\w+),\n\)\.reshape\((\([\
 
 def _anew(lines: Sequence[str], t: CaseScript) -> list[str]:
     """The statements with numbers like those of the case in place of many."""
-    bases = {_literal(base_text(o.base), o.base.dtype): o.base for o in t.inputs.operands if o.base.numel() > FEW}
+    fed = cotangents(t, operands_text(t, _put)[1]) if t.aspect == Aspect.BACKWARD else []
+    every = [*(o.base for o in t.inputs.operands), *(d.base for d in fed)]
+    bases = {_literal(base_text(base), base.dtype): base for base in every if base.numel() > FEW}
 
     def like(text: str) -> str:
         for exact, base in bases.items():
@@ -325,8 +318,12 @@ def _like(x: Tensor) -> str:
     shape, dtype = tuple(x.shape), str(x.dtype)
     if x.dtype is torch.bool:
         return f"(torch.rand({shape}) < {float(x.double().mean()):.2g})"
-    if x.is_complex() or not bool(x.isfinite().all()):
-        raise Unwritable("numbers that are complex, or not finite")
+    if not bool(x.isfinite().all()):
+        raise Unwritable("numbers that are not finite")
+    symmetric = x.dim() > 1 and x.shape[-1] == x.shape[-2] and torch.equal(x, x.mH)
+    if x.is_complex():
+        text = f"((torch.rand({shape}, dtype={dtype}) - complex(0.5, 0.5)) * {2 * math.ceil(float(x.abs().max()))})"
+        return f"(lambda x: (x + x.mH) / 2)({text})" if symmetric else text
     low, high = x.min().item(), x.max().item()
     if not x.is_floating_point() or bool((x == x.round()).all()):
         some = x.flatten()
@@ -339,5 +336,4 @@ def _like(x: Tensor) -> str:
     low, high = math.floor(low * 8) / 8, math.ceil(high * 8) / 8
     kind = "" if x.dtype is torch.float32 else f", dtype={dtype}"
     text = f"torch.empty({shape}{kind}).uniform_({low}, {high})"
-    symmetric = x.dim() > 1 and x.shape[-1] == x.shape[-2] and torch.equal(x, x.mT)
     return f"(lambda x: (x + x.mT) / 2)({text})" if symmetric else text

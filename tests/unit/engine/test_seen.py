@@ -9,14 +9,17 @@ from typing import Any
 import pytest
 
 from parity import tolerance
-from parity.core.results import STRIDED_DESTINATION, UNSEARCHED, Cause, Record
+from parity.core.results import STRIDED_DESTINATION, UNSEARCHED, Cause, Record, Status
 from parity.devices import Call, Fault, resolve
 from parity.engine import findings, suite
+from parity.engine.checking import ItemRun
 from parity.engine.examine import examine
 from parity.engine.journal import NoJournal
+from parity.engine.known_cases import recognition
 from parity.engine.options import RunOptions
 from parity.engine.planning import RunPlan
 from parity.engine.rounds import CLOSELY, Seen
+from parity.engine.tally import ItemTally
 
 EXP = Cause("aten::exp", "values")
 
@@ -70,6 +73,28 @@ def test_without_a_folder_or_with_a_full_disk_nothing_is_known(tmp_path: Path) -
         seen.add(EXP, found("exp(float32[2])"))
         assert not seen.read()
         assert not seen.has(EXP)
+
+
+def test_what_promises_most_is_looked_into_first_in_an_item_too() -> None:
+    """In whatever order it came: the time may not suffice for the rest."""
+
+    def wrong(call: Call) -> Any:
+        if call.args[0].dim() == 1:
+            raise RuntimeError("no kernel for vectors")
+        return call.run() * 1.5
+
+    plan = RunPlan(resolve("sim", (Fault("exp", ("exp",), wrong),)), resolve("cpu"), tolerance.load("sim"),
+                   suite.profile("quick"), RunOptions(examples=8, power=0), later=True)  # fmt: skip
+    (item,) = suite.select(("exp",), dtypes=("float32",))
+    held = examine(item, plan, NoJournal()).held
+    assert held is not None
+    run = ItemRun(item, plan, NoJournal())
+    for kinds in ([*held.failing], [*held.failing][::-1]):
+        tally = ItemTally(item)
+        tally.failing.update({k: held.failing[k] for k in kinds})
+        made = findings.by_kind(run, tally, recognition(run), findings.Looks(0, True))
+        first, *_, last = (f.result.verdict.status for f in made)
+        assert (first, last) == (Status.WRONG, Status.ERROR)
 
 
 @pytest.mark.parametrize("knows", [True, False])

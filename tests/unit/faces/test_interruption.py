@@ -60,3 +60,20 @@ def test_another_thread_than_the_main_one_asks_for_nothing() -> None:
     thread.start()
     thread.join()
     assert not told
+
+
+def test_one_that_comes_while_it_must_wait_is_heard_at_the_end() -> None:
+    """Of `later`, once; where none came, nothing is."""
+    done = []
+
+    @Interruptions.later()
+    def work() -> None:
+        signal.raise_signal(signal.SIGTERM)
+        done.append("counted and stored")
+
+    with Interruptions():
+        with pytest.raises(KeyboardInterrupt):
+            work()
+        with Interruptions.later():
+            done.append("quiet")
+    assert done == ["counted and stored", "quiet"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import signal
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ from parity.core.errors import OutputError
 from parity.core.results import Cause, Fingerprint, Record
 from parity.engine.inquest import How
 from parity.engine.run_state import RunState, Unexplained
+from parity.faces.interruption import Interruptions
 from parity.faces.progress import Reporter
 from parity.report.output import Outlet
 from parity.store import run_file
@@ -228,6 +230,19 @@ def test_idle_workers_let_findings_be_tried_again(tmp_path: Path, monkeypatch: p
     made.run.stopped = "interrupted"
     made.run.idle(8, 1)
     assert offered == [(["exp"], 2), (["exp"], 1)]
+
+
+def test_an_interruption_never_parts_counts_from_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that comes while a part is counted and not stored yet: else the end row counts more, and the file is unreadable."""
+    made = reporter(path := tmp_path / "run.jsonl", io.StringIO())
+    monkeypatch.setattr(made.memory, "add", lambda *_: signal.raise_signal(signal.SIGTERM))
+    rows = [run_file.encode(ItemRow("exp", "float32", cases=1, counts={"forward": {"agree": 1}}))]
+    with Interruptions() as asked, pytest.raises(KeyboardInterrupt):
+        made._examined({"rows": rows, "findings": [], "features": pack([])})
+    asked.hold()
+    made.pytest_keyboard_interrupt()
+    made.finish(130)
+    assert [(i.op, i.cases) for i in run_file.read(path).items] == [("exp", 1)]
 
 
 def test_the_bar_of_the_causes_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

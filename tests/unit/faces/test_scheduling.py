@@ -12,7 +12,7 @@ import pytest
 from parity.core.results import Measure, Record
 from parity.engine.rounds import LEAST_SECONDS
 from parity.faces import order_of_causes, scheduling
-from parity.faces.scheduling import EARLY_SHARE, EagerWorker, HandsOut, Schedule
+from parity.faces.scheduling import EARLY_SHARE, LITTLE_SHARE, EagerWorker, HandsOut, Schedule
 from parity.findings.causes import Promise
 from parity.store import run_file
 
@@ -28,6 +28,7 @@ PARTS = [
 def all_items_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """No causes are looked for early, but where a test asks for it."""
     monkeypatch.setattr(scheduling, "EARLY_SHARE", 0.0)
+    monkeypatch.setattr(scheduling, "LITTLE_SHARE", 0.0)
 
 
 class Worker:
@@ -170,7 +171,7 @@ MANY = [f"{op}-{dtype}" for op in ("abs", "cos", "eig", "exp", "neg", "sin") for
 def test_some_causes_are_looked_for_while_items_are_left(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """For a run may be cut: they take their share of the time, nothing waits behind them, and no worker that is to begin with
     what takes long looks for one."""
-    monkeypatch.setattr(scheduling, "EARLY_SHARE", EARLY_SHARE)
+    monkeypatch.setattr(scheduling, "LITTLE_SHARE", LITTLE_SHARE)
     tests = [*(f"t[{i}]" for i in MANY), *(f"t[{i} causes]" for i in MANY)]
     session = Session(workers, MANY, causes=5.0, tests=tests)
     while sum("causes" not in i for w in session.workers for i in w.run) < 200:
@@ -179,17 +180,37 @@ def test_some_causes_are_looked_for_while_items_are_left(workers: int, monkeypat
             queued = [tests[k] for k in w.queue]
             assert not any("causes" in i for i in queued[:-1]), "a test waits behind causes"
     looked = [sum("causes" in i for i in w.run) for w in session.workers]
-    assert EARLY_SHARE * 200 - 10 <= 5.0 * sum(looked) <= EARLY_SHARE * 200 + 5.0 * workers
+    assert LITTLE_SHARE * 200 - 10 <= 5.0 * sum(looked) <= LITTLE_SHARE * 200 + 5.0 * workers
     assert workers == 1 or not any(looked[::2])
     run = session.go_on()
     assert sorted(i for i in run if "causes" not in i) == sorted(MANY)
     assert len(run) == len({*run})
 
 
+def test_what_promises_something_gets_a_larger_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While items are left: of each op once, before errors and other dtypes."""
+    monkeypatch.setattr(scheduling, "EARLY_SHARE", EARLY_SHARE)
+    monkeypatch.setattr(scheduling, "LITTLE_SHARE", LITTLE_SHARE)
+    found = {
+        f"{op}{k}-float{n}": drawn(PLAIN, op) if op == "sin" else drawn(PLAIN, op, status="error", reason="x")
+        for k in range(30) for op in ("exp", "sin") for n in (16, 32)
+    }  # fmt: skip
+    many = [*found, *(f"neg{k}-float32" for k in range(200))]
+    session = Session(2, found, causes=3.0, tests=[*(f"t[{i}]" for i in many), *(f"t[{i} causes]" for i in many)])
+    while sum("causes" not in i for w in session.workers for i in w.run) < 200:
+        for w in session.workers:
+            session.step(w)
+    looked = [i for w in session.workers for i in w.run if "causes" in i]
+    of_sin = {i.partition("-")[0] for i in looked if "sin" in i}
+    assert len(of_sin) >= (EARLY_SHARE - LITTLE_SHARE) / 3.0 * 200
+    assert 3.0 * (len(looked) - len(of_sin)) <= LITTLE_SHARE * 200 + 6.0
+
+
 def test_without_findings_the_order_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     tests = [*(f"t[{i}]" for i in MANY), *(f"t[{i} causes]" for i in MANY)]
     before = Session(3, tests=tests).go_on()
     monkeypatch.setattr(scheduling, "EARLY_SHARE", EARLY_SHARE)
+    monkeypatch.setattr(scheduling, "LITTLE_SHARE", LITTLE_SHARE)
     assert Session(3, tests=tests).go_on() == before
 
 

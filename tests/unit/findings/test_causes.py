@@ -334,6 +334,28 @@ def test_a_kernel_that_is_wrong_in_several_ways_is_one_cause() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(("view", "expected"), [(".neg()", 1), ("", 2)])
+def test_copies_of_lazy_views_are_one_cause_in_whatever_strides(view: str, expected: int) -> None:
+    """Copies of what is not lazy are another one."""
+    properties = ("lazy conj or neg operand",), ("non-contiguous operand",)
+    cases = "op0(float32[2].neg())", f"op1(float32[2]{view})"
+    made = gather(replace(found(f"op{k}", Cause("a copy", "values", properties[k])), shrunk=cases[k]) for k in (0, 1))
+    assert len(made) == expected
+    assert sum(len(c.records) for c in made) == 2
+
+
+def test_drift_of_a_function_is_that_of_the_one_operator_that_differs_in_it() -> None:
+    """That of the singular values is that of their gradient's; not what is wrong, nor where two operators differ."""
+    alone, own = Cause("aten::_linalg_svd", "values"), Cause("torch.linalg.svdvals", "values")
+    drift = found("svdvals", own, status="drift")
+    assert [c.cause.subject for c in gather([found("svdvals", alone), drift])] == ["aten::_linalg_svd"]
+    assert len(gather([found("svdvals", alone), replace(drift, op="matrix_norm")])) == 2
+    kernels = [Cause("aten::tri", "values"), Cause("torch.linalg.norm", "values")]
+    assert len(gather([found("norm", c) for c in kernels])) == 2, "it is wrong, not drift"
+    others = [found("norm", Cause(f"aten::{name}", "values")) for name in ("tri", "mm")]
+    assert len(gather([*others, found("norm", kernels[1], status="drift")])) == 3
+
+
 def test_the_errors_of_one_kernel_are_one_cause() -> None:
     """Batch norm's checks, with what instance norm says in the same words; another kernel's are another cause."""
     made = gather(

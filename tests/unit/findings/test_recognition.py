@@ -287,9 +287,11 @@ def test_what_was_not_investigated_is_marked_and_matches_its_own_kind_of_case_al
     assert new(run([strided], ["exp"], accepted(of_exp()), skip=("shrink",), dtypes=("float16",))), "nor any other's"
 
 
-def test_the_time_for_causes_ends_only_where_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And with a profile of which no file of known findings is made: what nobody looked into is no known finding."""
-    monkeypatch.setattr(findings, "CAUSE_SECONDS", 0.0)
+@pytest.mark.parametrize("limit", ["CAUSE_SECONDS", "FINDING_SECONDS"])
+def test_the_time_for_causes_ends_only_where_nothing_is_known(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of an item, and of a single finding, and with a profile of which no file of known findings is made: what nobody
+    looked into is no known finding."""
+    monkeypatch.setattr(findings, limit, 0.0)
     few: dict[str, Any] = {"examples": 1}
     other = Entry("other", "of another kernel", ("exp",), "wrong", Cause("aten::cos", "values"))
     for entries, source, searched in (((), "native", False), ((other,), "native", True), ((), "all", True)):
