@@ -15,6 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -88,9 +89,10 @@ def pytest_configure(config: pytest.Config) -> None:
             _guard_worker(worker)
             _set_channel_aside(config)
         if "parity_left" in worker or "parity_later" in worker:
-            from parity.faces.scheduling import EagerWorker  # it imports xdist
+            from parity.faces.workers import EagerWorker
 
-            config.pluginmanager.register(EagerWorker(config), "parity-eager-worker")
+            prepare = _prepare_ahead if worker.get("parity_waits") else None
+            config.pluginmanager.register(EagerWorker(config, prepare), "parity-eager-worker")
         return
     config.pluginmanager.register(Folded(config), "parity-folded")
     if config.getoption("verbose", 0) > 0:  # pytest 8.3 has no get_verbosity without its terminal reporter
@@ -274,33 +276,46 @@ def _sampled(tests: list[pytest.Item], options: RunOptions, whole: bool) -> floa
     return min(POWER / compared, POWER_SHARE) if options.power is None else min(1.0, options.power / compared)
 
 
-def _plan_here(request: pytest.FixtureRequest) -> Any:
+def _prepare_ahead(session: pytest.Session) -> None:
+    """Make the plan in a worker that waits. What keeps it from that is said where it is given an item."""
+    from parity.core.errors import ParityError
+
+    with suppress(ParityError):
+        session.config.stash[PLAN] = _made_plan(session)
+
+
+def _plan_here(session: pytest.Session) -> Any:
     """Device, tables and profile of this run; made once. No fixture: one of the session would keep a finalizer, and with it
     the request, of each test that uses it."""
-    stash = request.config.stash
+    from parity.core.errors import ParityError
+
+    stash = session.config.stash
     if PLAN not in stash:
-        stash[PLAN] = _made_plan(request)
+        try:
+            stash[PLAN] = _made_plan(session)
+        except ParityError as e:
+            if (folder := _folder(session)) is not None:  # a worker's own output is lost
+                from parity.faces.survival import UNABLE
+
+                (folder / f"{UNABLE}{e.exit_code}").write_text(str(e), encoding="utf-8")
+            pytest.exit(str(e), returncode=e.exit_code)
     return stash[PLAN]
 
 
-def _made_plan(request: pytest.FixtureRequest) -> Any:
-    from parity.core.errors import ParityError
+def _folder(session: pytest.Session) -> Path | None:
+    """That of the run, in a worker."""
+    return Path(d) if (d := getattr(session.config, "workerinput", {}).get("parity_rundir")) else None
+
+
+def _made_plan(session: pytest.Session) -> Any:
     from parity.engine import planning
 
-    options = RunOptions.of_pytest(request.config.option)
-    folder = Path(d) if (d := getattr(request.config, "workerinput", {}).get("parity_rundir")) else None
-    try:
-        planning.check(i for i, _ in _items(request.session.items))
-        deadline = request.config.stash.get(DEADLINE, None)
-        left = None if deadline is None else deadline - time.monotonic()
-        power = _sampled(request.session.items, options, not _done(request.config))
-        return _plan(options, power, left, _explains_later(request.config), folder)
-    except ParityError as e:
-        if folder is not None:  # a worker's own output is lost
-            from parity.faces.survival import UNABLE
-
-            (folder / f"{UNABLE}{e.exit_code}").write_text(str(e), encoding="utf-8")
-        pytest.exit(str(e), returncode=e.exit_code)
+    options = RunOptions.of_pytest(session.config.option)
+    planning.check(i for i, _ in _items(session.items))
+    deadline = session.config.stash.get(DEADLINE, None)
+    left = None if deadline is None else deadline - time.monotonic()
+    power = _sampled(session.items, options, not _done(session.config))
+    return _plan(options, power, left, _explains_later(session.config), _folder(session))
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -318,7 +333,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> None:
 @pytest.fixture
 def parity_checker(request: pytest.FixtureRequest) -> Iterator[Checker]:
     """What the suite's test calls."""
-    plan = _plan_here(request)  # before what loads torch with the collector at work
+    plan = _plan_here(request.session)  # before what loads torch with the collector at work
     from parity.faces.checker import checking
 
     with checking(request, plan) as checker:
