@@ -15,7 +15,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -91,7 +90,7 @@ def pytest_configure(config: pytest.Config) -> None:
         if "parity_left" in worker or "parity_later" in worker:
             from parity.faces.workers import EagerWorker
 
-            prepare = _prepare_ahead if worker.get("parity_waits") else None
+            prepare = functools.partial(_plan_here, ahead=True) if worker.get("parity_waits") else None
             config.pluginmanager.register(EagerWorker(config, prepare), "parity-eager-worker")
         return
     config.pluginmanager.register(Folded(config), "parity-folded")
@@ -276,46 +275,35 @@ def _sampled(tests: list[pytest.Item], options: RunOptions, whole: bool) -> floa
     return min(POWER / compared, POWER_SHARE) if options.power is None else min(1.0, options.power / compared)
 
 
-def _prepare_ahead(session: pytest.Session) -> None:
-    """Make the plan in a worker that waits. What keeps it from that is said where it is given an item."""
-    from parity.core.errors import ParityError
-
-    with suppress(ParityError):
-        session.config.stash[PLAN] = _made_plan(session)
-
-
-def _plan_here(session: pytest.Session) -> Any:
+def _plan_here(session: pytest.Session, ahead: bool = False) -> Any:
     """Device, tables and profile of this run; made once. No fixture: one of the session would keep a finalizer, and with it
-    the request, of each test that uses it."""
-    from parity.core.errors import ParityError
-
+    the request, of each test that uses it. ahead: for no item yet, so that what prevents it is said at the first one."""
     stash = session.config.stash
-    if PLAN not in stash:
-        try:
-            stash[PLAN] = _made_plan(session)
-        except ParityError as e:
-            if (folder := _folder(session)) is not None:  # a worker's own output is lost
-                from parity.faces.survival import UNABLE
-
-                (folder / f"{UNABLE}{e.exit_code}").write_text(str(e), encoding="utf-8")
-            pytest.exit(str(e), returncode=e.exit_code)
+    if stash.get(PLAN, None) is None:
+        stash[PLAN] = _made_plan(session, ahead)
     return stash[PLAN]
 
 
-def _folder(session: pytest.Session) -> Path | None:
-    """That of the run, in a worker."""
-    return Path(d) if (d := getattr(session.config, "workerinput", {}).get("parity_rundir")) else None
-
-
-def _made_plan(session: pytest.Session) -> Any:
+def _made_plan(session: pytest.Session, ahead: bool) -> Any:
+    from parity.core.errors import ParityError
     from parity.engine import planning
 
     options = RunOptions.of_pytest(session.config.option)
-    planning.check(i for i, _ in _items(session.items))
-    deadline = session.config.stash.get(DEADLINE, None)
-    left = None if deadline is None else deadline - time.monotonic()
-    power = _sampled(session.items, options, not _done(session.config))
-    return _plan(options, power, left, _explains_later(session.config), _folder(session))
+    folder = Path(d) if (d := getattr(session.config, "workerinput", {}).get("parity_rundir")) else None
+    try:
+        planning.check(i for i, _ in _items(session.items))
+        deadline = session.config.stash.get(DEADLINE, None)
+        left = None if deadline is None else deadline - time.monotonic()
+        power = _sampled(session.items, options, not _done(session.config))
+        return _plan(options, power, left, _explains_later(session.config), folder)
+    except ParityError as e:
+        if ahead:
+            return None
+        if folder is not None:  # a worker's own output is lost
+            from parity.faces.survival import UNABLE
+
+            (folder / f"{UNABLE}{e.exit_code}").write_text(str(e), encoding="utf-8")
+        pytest.exit(str(e), returncode=e.exit_code)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -1,8 +1,5 @@
-"""The workers of an xdist run: how one takes its tests, and spares, which wait to take the place of one that dies.
-
-A replacement takes 2 s to its first item, and 20 s where torch loads CUDA and the machine is busy. So workers that are started
-ahead have done all that when they are needed.
-"""
+"""The workers of an xdist run: how one takes its tests, and spares, which wait to take the place of one that dies. A worker
+that is only started then takes 2 s to its first item, and 20 s where torch loads CUDA and the machine is busy."""
 
 from __future__ import annotations
 
@@ -68,7 +65,8 @@ class EagerWorker:
         xdist: Any = next(p for p in self._config.pluginmanager.get_plugins() if type(p).__name__ == "WorkerInteractor")
         xdist.channel.setcallback(self._commands.put, endmarker=None)
         if self._prepare is not None and self._commands.empty():
-            self._prepare(session)
+            with suppress(Exception):  # the first test meets it, too, and can report it
+                self._prepare(session)
         tests = session.items
         alike = len(tests) > 1 and len({t.parent for t in tests}) == 1  # any other test keeps what the next one uses
         while (command := self._commands.get()) is not None and command[0] == "runtests":

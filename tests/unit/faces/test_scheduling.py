@@ -605,7 +605,7 @@ def test_a_worker_begins_a_test_without_the_next_one() -> None:
 
 
 def test_a_worker_that_waits_prepares_for_its_first_test() -> None:
-    """Before it is given one, or sent home."""
+    """Before it is given one, or sent home; what fails there, the test can report."""
     sends: list[Any] = []
 
     class WorkerInteractor:
@@ -614,6 +614,7 @@ def test_a_worker_that_waits_prepares_for_its_first_test() -> None:
     def prepare(session: Any) -> None:
         prepared.append(session)
         sends[0](("shutdown", {}))
+        raise RuntimeError("the device lets in no more processes")
 
     prepared: list[Any] = []
     made: Any = SimpleNamespace(pluginmanager=SimpleNamespace(get_plugins=lambda: [WorkerInteractor()]))
