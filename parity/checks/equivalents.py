@@ -77,25 +77,17 @@ def _batch_norm_backward(
 
 
 EQUIVALENTS: Mapping[str, Callable[..., Any]] = {
-    "linear_backward": _linear_backward,
-    "convolution_overrideable": aten.convolution,
-    "convolution_backward_overrideable": _convolution_backward_overrideable,
-    "_mps_convolution": _convolution,
-    "mps_convolution_backward": _convolution_backward,
-    "_mps_convolution_transpose": _transposed,
-    "mps_convolution_transpose_backward": _transposed_backward,
-    "cudnn_convolution": _library_convolution,
-    "cudnn_convolution_transpose": _library_transposed,
-    "miopen_convolution": _biased_convolution,
-    "miopen_depthwise_convolution": _biased_convolution,
-    "_conv_depthwise2d": _depthwise_convolution,
-    "conv_depthwise3d": _depthwise_convolution,
-    "cudnn_batch_norm": aten.native_batch_norm,
-    "miopen_batch_norm": aten.native_batch_norm,
-    "cudnn_batch_norm_backward": _batch_norm_backward,
+    "linear_backward": _linear_backward, "convolution_overrideable": aten.convolution,
+    "convolution_backward_overrideable": _convolution_backward_overrideable, "_mps_convolution": _convolution,
+    "mps_convolution_backward": _convolution_backward, "_mps_convolution_transpose": _transposed,
+    "mps_convolution_transpose_backward": _transposed_backward, "cudnn_convolution": _library_convolution,
+    "cudnn_convolution_transpose": _library_transposed, "miopen_convolution": _biased_convolution,
+    "miopen_depthwise_convolution": _biased_convolution, "_conv_depthwise2d": _depthwise_convolution,
+    "conv_depthwise3d": _depthwise_convolution, "cudnn_batch_norm": aten.native_batch_norm,
+    "miopen_batch_norm": aten.native_batch_norm, "cudnn_batch_norm_backward": _batch_norm_backward,
     "miopen_batch_norm_backward": _batch_norm_backward,
     "_scaled_dot_product_attention_math_for_mps": aten._scaled_dot_product_attention_math,
-}
+}  # fmt: skip
 
 
 def on_the_cpu(operator: Any) -> Callable[..., Any]:

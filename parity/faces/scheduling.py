@@ -11,6 +11,9 @@ are known, only their causes say whether what was drawn is, so that the share ho
 
 With a limit of time there are three: the pinned cases of every item, then causes and rounds of exploration, which share the
 time; each round is in the order of what the round before it brought.
+
+After the first death of a run one worker more than it has places is started, or a few, and waits with torch loaded and the
+device open. It takes the place of the next one that dies, whose replacement waits in turn.
 """
 
 from __future__ import annotations
@@ -18,10 +21,10 @@ from __future__ import annotations
 import functools
 import json
 import math
-import queue
 import time
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
@@ -29,6 +32,7 @@ from xdist.scheduler.load import LoadScheduling  # type: ignore[import-untyped] 
 
 from parity.engine.rounds import CAUSES, END_SECONDS, LEAST_SECONDS, PINNED, is_long, part_of
 from parity.faces.order_of_causes import Causes, op_of, promise_of
+from parity.faces.workers import spares, start_spares
 from parity.findings.causes import Promise
 
 if TYPE_CHECKING:
@@ -40,6 +44,7 @@ EARLY_SHARE = 0.3  # of the time that items took so far goes into causes while i
 LITTLE_SHARE = 0.15  # ... and into all if they promise little ...
 EARLY_ITEMS = 30  # ... and so many are done: a run of few items is soon over
 TIMED_AHEAD = 2  # the same with a limit of time: what a round brought decides on the next one
+SPARE_SECONDS = 30.0  # of a run that are left at least where a spare is started: it takes up to 20 s and pays at another death
 FIRST_CAUSES = 0.001  # seconds: with a limit of time, causes come before exploration has taken any
 
 
@@ -51,6 +56,7 @@ class HandsOut:
     def __init__(self, causes: bool, seconds: float | None = None, yields: Mapping[str, float] | None = None) -> None:
         """causes: whether there are parts that look for causes when all items are done; seconds: the limit of time."""
         self.causes, self.yields, self.undecided = causes, yields or {}, False
+        self.spares = False  # whether workers that come now wait, and load what they need meanwhile
         self.timed, self.seconds = seconds is not None, seconds or math.inf
         self.deadline = math.inf if seconds is None else time.monotonic() + seconds - END_SECONDS
         self.found: dict[str, Promise] = {}  # items whose findings are to be explained, in order
@@ -64,6 +70,7 @@ class HandsOut:
     def pytest_configure_node(self, node: WorkerController) -> None:
         """Let a new worker know how much time is left, or whether the causes come later."""
         node.workerinput |= {"parity_left": self.left} if self.timed else {"parity_later": self.causes}
+        node.workerinput["parity_waits"] = self.spares
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> Schedule:
@@ -92,7 +99,7 @@ class Phase(Protocol):
 
 class Schedule(LoadScheduling):  # type: ignore[misc]  # an untyped base
     """Gives each worker the next test of the first phase that has one for it. A worker begins a test when it has it
-    (`EagerWorker`)."""
+    (`parity.faces.workers.EagerWorker`)."""
 
     def __init__(self, config: pytest.Config, log: Any, out: HandsOut) -> None:
         super().__init__(config, log)
@@ -105,6 +112,8 @@ class Schedule(LoadScheduling):  # type: ignore[misc]  # an untyped base
         self._timed: tuple[Queue, Rounds] | None = None  # the pinned cases and exploration, with a limit of time
         self._spent = 0.0  # seconds of workers for what causes share the time with: items, or exploration ...
         self._done = 0  # ... and how many of these there were
+        self._newcomers = set[Any]()  # workers that have taken the place of one that died, until spares are started
+        self._lost = False  # whether one has died
 
     @property
     def tests_finished(self) -> bool:
@@ -115,6 +124,28 @@ class Schedule(LoadScheduling):  # type: ignore[misc]  # an untyped base
     def has_pending(self) -> bool:
         """Whether anything is left to do."""
         return self._has_more() or any(self.node2pending.values())
+
+    @property
+    def working(self) -> list[Any]:
+        """The workers that are given tests: those that came first. The others wait."""
+        return [*islice(self.node2pending, self.numnodes)]
+
+    def add_node(self, node: WorkerController) -> None:
+        """A worker has started."""
+        super().add_node(node)
+        if self._lost:
+            self._newcomers.add(node)
+
+    def _start_spares(self, like: WorkerController) -> None:
+        """Start workers that wait, once, if they do not come too late. Not before a replacement works, which they would slow
+        down. like: the replacement."""
+        self._newcomers.clear()
+        left = self._out.left
+        if self._early is not None:  # no limit of time
+            left = self._early.left * self._spent / max(1, self._done) / self.numnodes
+        if not self._out.spares and left >= SPARE_SECONDS and (number := spares(self.config, self.numnodes)):
+            self._out.spares = True
+            start_spares(self.config, like, number)
 
     def schedule(self) -> None:
         """Sort the collected tests into phases, and begin."""
@@ -136,7 +167,7 @@ class Schedule(LoadScheduling):  # type: ignore[misc]  # an untyped base
             self.causes = Causes(causes, self._out.found, share)
             self._phases = self._first, self.causes, rounds
         else:
-            self._first = Items(pinned, self.node2pending)
+            self._first = Items(pinned, lambda: self.working)
             self.causes = Causes(causes, self._out.found, functools.partial(self._share_of_items, len(self.nodes)))
             self._phases = self._first, self.causes
             self._early = self._first
@@ -161,10 +192,13 @@ class Schedule(LoadScheduling):  # type: ignore[misc]  # an untyped base
             self._spent += duration
             self._done += 1
         super().mark_test_complete(node, item_index, duration)
+        if node in self._newcomers:
+            self._start_spares(node)
         if not self._first.has_more():  # what it found may be explained by any worker
             self._check_all()
-        if idle := sum(not pending for pending in self.node2pending.values()):
-            self.config.hook.pytest_parity_idle(workers=len(self.nodes), idle=idle)
+        working = self.working
+        if idle := sum(not self.node2pending[w] for w in working):
+            self.config.hook.pytest_parity_idle(workers=len(working), idle=idle)
 
     def mark_test_pending(self, item: str) -> None:
         """A test is to be run again. A part that looks for causes waits for its turn, and for its share of the time; with a
@@ -183,12 +217,14 @@ class Schedule(LoadScheduling):  # type: ignore[misc]  # an untyped base
     def remove_node(self, node: WorkerController) -> str | None:
         """A worker is gone; the test at which it was, if it was at one. Its time counts."""
         self.causes.ended(node)
+        self._lost = True
+        self._out.spares &= node in self.working  # one that ends while it starts would end so again
         crashed: str | None = super().remove_node(node)
         return crashed
 
     def check_schedule(self, node: WorkerController, duration: float = 0) -> None:
         """Give a worker what is due."""
-        if node.shutting_down or self.collection is None:
+        if node.shutting_down or self.collection is None or node not in self.working:
             return
         pending, before = self.node2pending[node], len(self.node2pending[node])
         if self._looks_early(node):
@@ -250,16 +286,16 @@ class Items:
     """Gives some workers ops that take long, one op to each and then dtypes that others have not come to, and all of them
     neighbouring items of their own, then those of others."""
 
-    def __init__(self, tests: Mapping[int, str], workers: Collection[Any]) -> None:
-        """tests: test -> item; workers: those that there are, which change."""
-        long, items, n = dict[str, list[int]](), list[int](), len(workers)
+    def __init__(self, tests: Mapping[int, str], workers: Callable[[], Sequence[Any]]) -> None:
+        """tests: test -> item; workers: those that work now."""
+        long, items, n = dict[str, list[int]](), list[int](), len(workers())
         for index, item in tests.items():
             (long.setdefault(op_of(item), []) if is_long(item) else items).append(index)
         self._workers = workers
         self._long = deque(long.values())  # the items of each op that takes long
         self._op: dict[Any, deque[int]] = {}  # worker -> those of the op that it is at; of dead ones, too
         # worker -> the other items that it has not been given yet; of dead ones, too
-        self._items = {w: deque(items[k * len(items) // n : (k + 1) * len(items) // n]) for k, w in enumerate(workers)}
+        self._items = {w: deque(items[k * len(items) // n : (k + 1) * len(items) // n]) for k, w in enumerate(workers())}
 
     @property
     def left(self) -> int:
@@ -274,7 +310,7 @@ class Items:
         """How many tests a worker is given: one while they are long, or few, so that none waits behind it for nothing."""
         if self._begins_long(worker) and (self._long or any(self._op.values())):
             return 1
-        return min(MOST_AHEAD, max(1, self.left // max(1, len(self._workers)) // 4))
+        return min(MOST_AHEAD, max(1, self.left // max(1, len(self._workers())) // 4))
 
     def take(self, worker: Any) -> int | None:
         """See `Phase`."""
@@ -288,12 +324,12 @@ class Items:
     def may_wait(self, worker: Any) -> bool:
         """Whether a worker may do something else while items are left: none that begins with what takes long, if there is
         another."""
-        alone = len(self._workers) == 1
-        return self.has_more() and (alone or list(self._workers).index(worker) % LONG_SHARE != 0)
+        alone = len(self._workers()) == 1
+        return self.has_more() and (alone or self._workers().index(worker) % LONG_SHARE != 0)
 
     def _begins_long(self, worker: Any) -> bool:
         """Whether a worker is to take what takes long: some do at once, and the others when nothing else is left."""
-        return list(self._workers).index(worker) % LONG_SHARE == 0 or not any(self._items.values())
+        return self._workers().index(worker) % LONG_SHARE == 0 or not any(self._items.values())
 
 
 class Rounds:
@@ -335,31 +371,3 @@ def _half_of_most(left: Mapping[Any, deque[int]]) -> list[int]:
     """Take half of what the worker with most has left, from its end; nothing where nobody has any."""
     most = max(left.values(), key=len)
     return [most.pop() for _ in range((len(most) + 1) // 2)][::-1]
-
-
-class EagerWorker:
-    """A plugin of a worker that begins each test as soon as it has it. xdist's own loop waits until it knows the next one, so
-    that it tears down no fixture that both use. It lets go of tests that are done: pytest adds to each, and a run of hours has
-    thousands."""
-
-    def __init__(self, config: pytest.Config) -> None:
-        self._config = config
-        self._commands: queue.SimpleQueue[tuple[str, dict[str, Any]] | None] = queue.SimpleQueue()
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        """Run what the controller sends, in the place of xdist's loop."""
-        xdist: Any = next(p for p in self._config.pluginmanager.get_plugins() if type(p).__name__ == "WorkerInteractor")
-        xdist.channel.setcallback(self._commands.put, endmarker=None)
-        tests = session.items
-        alike = len(tests) > 1 and len({t.parent for t in tests}) == 1  # any other test keeps what the next one uses
-        while (command := self._commands.get()) is not None and command[0] == "runtests":
-            for index in command[1]["indices"]:
-                xdist.item_index, began = index, time.perf_counter()
-                following = (tests[0] if index else tests[-1]) if alike else None
-                self._config.hook.pytest_runtest_protocol(item=tests[index], nextitem=following)
-                xdist.sendevent("runtest_protocol_complete", item_index=index, duration=time.perf_counter() - began)
-                tests[index] = tests[index if index == len(tests) - 1 else 0]  # no worker gets a test twice
-                if session.shouldfail or session.shouldstop:
-                    return True
-        return True

@@ -24,6 +24,7 @@ from parity.engine.options import RunOptions
 from parity.engine.rounds import CUT, DYING_SHARE, GRACE_SECONDS, START_SECONDS, part_of
 from parity.faces.interruption import stop_soon
 from parity.faces.remote import is_remote
+from parity.faces.workers import not_needed
 from parity.report.words import plural
 
 if TYPE_CHECKING:
@@ -108,10 +109,13 @@ class Survival:
         """End the workers at once: they ignore Ctrl-C, and xdist would wait ten seconds for them. From here on, another Ctrl-C
         must not interrupt the report and the run file."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        for node in self._nodes.values():
-            if (process := _process(node)) is not None:
-                _kill(process.pid)
+        self._kill(self._nodes.values())
         self._report(self._inquests.rest(0.0))
+
+    def _kill(self, nodes: Iterable[WorkerController]) -> None:
+        """End workers at once."""
+        for process in filter(None, map(_process, nodes)):
+            _kill(process.pid)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: WorkerController, error: object) -> None:
@@ -121,6 +125,7 @@ class Survival:
         from parity.engine import journal
 
         self._nodes.pop(node.gateway.id, None)
+        self._kill([] if error else not_needed(self.config, self._nodes.values()))
         if (self.folder / f"journal-{node.gateway.id}{FULL}").exists():
             sched = self.config.pluginmanager.getplugin("dsession").sched
             if (item := sched.remove_node(node)) is not None:

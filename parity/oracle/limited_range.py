@@ -270,6 +270,8 @@ class Limited(Operators):
             return x
         pair = torch.view_as_real(x.resolve_conj().resolve_neg()) if x.is_complex() else x
         size = pair.abs()
+        if _all_within(size, least, float("inf")):
+            return x
         under = self._chosen((size < least) & (size > 0.0))
         if not bool(under.any()):
             return x
@@ -284,19 +286,26 @@ class Limited(Operators):
             x.copy_(flushed)
 
     def _limited_real(self, x: Tensor) -> Tensor:
-        range_, size = self._range, x.abs()
-        under = (size < range_.least) & (size > 0.0)
-        over = (size >= range_.most) & (size < float("inf"))
-        coarse = (size < range_.normal) & (size > 0.0)
-        if not bool((under | over | coarse).any()):
+        range_, every = self._range, x.abs()
+        low, most = max(range_.least, range_.normal), range_.most
+        if _all_within(every, low, most):
+            return x
+        out = ((every < low) & (every > 0.0)) | ((every >= most) & (every < float("inf")))
+        if not bool(out.any()):
             return x
         self.left_range = True
+        # Mostly a few of many: what follows is computed for them alone.
+        some, size = x[out], every[out]
+        under, coarse = size < range_.least, size < range_.normal
         under = under if range_.grid else self._chosen(under)
         if range_.grid:  # not 0, because the number only lost digits and may be a divisor
             up = self._chosen(coarse) & (range_.up or bool(range_.draw))
             steps = torch.where(up, (size / range_.grid).ceil(), (size / range_.grid).floor().clamp(min=0.25))
-            x, under = torch.where(coarse, torch.copysign(steps * range_.grid, x), x), under & ~up
-        return torch.where(under, 0.0 * x, torch.where(over, torch.copysign(torch.full_like(x, float("inf")), x), x))
+            some, under = torch.where(coarse, torch.copysign(steps * range_.grid, some), some), under & ~up
+        limited = x.clone()
+        infinite = torch.copysign(torch.full_like(some, float("inf")), some)
+        limited[out] = torch.where(under, 0.0 * some, torch.where(size >= most, infinite, some))
+        return limited
 
     def _chosen(self, under: Tensor) -> Tensor:
         """All of these places, or a random selection."""
@@ -309,6 +318,14 @@ class Limited(Operators):
         limited = self._limited(x)
         if limited is not x:
             x.copy_(limited)
+
+
+def _all_within(size: Tensor, least: float, most: float) -> bool:
+    """Whether all of these magnitudes are 0 or lie from `least` to below `most`; says no where any is NaN."""
+    low, high = torch.aminmax(size)
+    if not bool(high < most) or bool(low >= least):
+        return bool(high < most)
+    return not bool(low) and bool(torch.nn.functional.threshold(size, 0.0, most).amin() >= least)
 
 
 def _wide(x: Any) -> bool:

@@ -32,26 +32,16 @@ ONE_CALL_AS_ON_MPS = (
     "repeat", "silu_backward",
 )  # fmt: skip
 HOST_KERNELS: dict[str, Callable[..., Any]] = {
-    "_convert_weight_to_int4pack": host.convert_weight_to_int4pack,
-    "_lstm_mps": host.lstm_mps,
-    "_scaled_dot_product_attention_math_for_mps": host.attention,
-    "_thnn_fused_gru_cell": host.gru_cell,
-    "_thnn_fused_gru_cell_backward": host.gru_cell_backward,
-    "_thnn_fused_lstm_cell": host.lstm_cell,
-    "_thnn_fused_lstm_cell_backward_impl": host.lstm_cell_backward,
-    "_weight_int4pack_mm": host.weight_int4pack_mm,
+    "_convert_weight_to_int4pack": host.convert_weight_to_int4pack, "_lstm_mps": host.lstm_mps,
+    "_scaled_dot_product_attention_math_for_mps": host.attention, "_thnn_fused_gru_cell": host.gru_cell,
+    "_thnn_fused_gru_cell_backward": host.gru_cell_backward, "_thnn_fused_lstm_cell": host.lstm_cell,
+    "_thnn_fused_lstm_cell_backward_impl": host.lstm_cell_backward, "_weight_int4pack_mm": host.weight_int4pack_mm,
     "convolution_backward_overrideable": host.convolution_backward_overrideable,
-    "convolution_overrideable": torch.ops.aten.convolution.default,
-    "linalg_lu.out": host.linalg_lu_out,
-    "linear_backward": host.linear_backward,
-    "lstm_mps_backward": host.lstm_mps_backward,
-    "lu_unpack.out": host.lu_unpack_out,
-    "max_pool2d_backward": host.max_pool2d_backward,
-    "native_group_norm": host.native_group_norm,
-    "native_group_norm_backward": host.native_group_norm_backward,
-    "tril.out": host.tril_out,
-    "triu.out": host.triu_out,
-}
+    "convolution_overrideable": torch.ops.aten.convolution.default, "linalg_lu.out": host.linalg_lu_out,
+    "linear_backward": host.linear_backward, "lstm_mps_backward": host.lstm_mps_backward, "lu_unpack.out": host.lu_unpack_out,
+    "max_pool2d_backward": host.max_pool2d_backward, "native_group_norm": host.native_group_norm,
+    "native_group_norm_backward": host.native_group_norm_backward, "tril.out": host.tril_out, "triu.out": host.triu_out,
+}  # fmt: skip
 
 _library: Any = torch.library.Library  # untyped in torch
 _kept: list[Any] = []  # a Library unregisters when it is collected
