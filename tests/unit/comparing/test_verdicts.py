@@ -17,11 +17,12 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.utils._pytree import register_pytree_node
 
 from parity import Call, Fault, ParityFailure, ParityWarning, assert_parity, compare
-from parity.comparing import screens, truth
+from parity.comparing import moved_runs, screens, truth
 from parity.comparing.truth import FunctionTruth
 from parity.core.errors import NothingCompared, UsageError
 from parity.devices import resolve
 from parity.devices.sim import honest
+from parity.oracle.limited_range import Limited
 from parity.oracle.sensitivity import PERTURBATIONS
 
 
@@ -294,10 +295,16 @@ def test_the_words_that_nobody_said_ask_for_no_more_samples(off: float, monkeypa
 
 def test_one_moved_run_and_one_for_the_range_are_enough_far_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     runs: list[str] = []
-    moved = screens.moved_results
-    monkeypatch.setattr(screens, "moved_results", lambda *a, **k: (runs.append("moved"), moved(*a, **k))[1])
-    limited = truth.Limited
-    monkeypatch.setattr(truth, "Limited", lambda *a, **k: (runs.append("limited"), limited(*a, **k))[1])
+
+    def counted(name: str, call: Any) -> Any:
+        def counting(*args: Any, **kwargs: Any) -> Any:
+            runs.append(name)
+            return call(*args, **kwargs)
+
+        return counting
+
+    monkeypatch.setattr(screens, "moved_results", counted("moved", moved_runs.moved_results))
+    monkeypatch.setattr(truth, "Limited", counted("limited", Limited))
     monkeypatch.setattr("parity.locating.asserting.with_divergence", lambda found, q: found)
     with pytest.raises(ParityFailure):
         assert_parity(large(), torch.randn(16, 512), device=resolve("sim", (BENCH.scaled(("addmm", "linear"), 1.01),)))
