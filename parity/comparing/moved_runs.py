@@ -17,7 +17,7 @@ from parity.core.dtypes import FACTS, HALF
 from parity.core.observer import Operators
 from parity.oracle.kernels import EXACT_KERNELS
 from parity.oracle.roundoffs import perturb
-from parity.oracle.yardstick import MOVED_SUM, STEP
+from parity.oracle.yardstick import FAR, MOVED_SUM, OWN_MOVEMENT, STEP
 
 # Operators whose results are sums of products of two operands, or of the elements of one.
 ATEN_SUMS = (
@@ -110,7 +110,7 @@ def explained(
 ) -> dict[Key, float]:
     """Of pairs of the device's and the CPU's result those that moved runs explain, with how far off each is. most: of the runs;
     run: makes the one with a number, from 1, or None if it cannot; off: of a pair and its moved results, at most 1 if these
-    explain it."""
+    explain it. No more are made where a result as a whole is far outside."""
     runs: list[Mapping[Key, Tensor]] = []
     done: dict[Key, float] = {}
     while len(done) < len(pairs) and len(runs) < most and (made := run(len(runs) + 1)) is not None:
@@ -119,7 +119,17 @@ def explained(
             far = off(*pairs[key], [r[key] for r in runs if key in r])
             if far <= 1.0:
                 done[key] = far
+        if any(far_off(*pairs[key], runs[0].get(key)) for key in pairs if key not in done):
+            break  # it is for the judge, and so may the others be
     return done
+
+
+def far_off(got: Tensor, cpu: Tensor, moved: Tensor | None) -> bool:
+    """Whether a result as a whole is so far off that no other moved run explains it."""
+    if moved is None or moved.shape != cpu.shape:
+        return False
+    error, movement = (float((x - cpu).abs().nan_to_num(0.0, 0.0, 0.0).norm()) for x in (got, moved))
+    return 0.0 < FAR * OWN_MOVEMENT * movement < error
 
 
 def comparable(a: Tensor, b: Tensor) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -208,6 +209,8 @@ class FunctionTruth(Oracle):
             def range_(step: str) -> Range:
                 f = FACTS.get(steps.dtype(step), FACTS["float32"])
                 own = range_of(f, between.least >= f.tiny)
+                if between.least and between.most < math.inf:
+                    return own
                 return own.above if not between.least else own.upward if between.up else own.below
 
             with Limited(inside, between, range_) as mode:
@@ -216,8 +219,8 @@ class FunctionTruth(Oracle):
         return self._limits[inside, between].get(name)
 
     def take_more_samples(self, most: int = ALL, far: bool = False) -> bool:
-        """Take more samples from now on, up to all: to `most` only in a large function whose result is far outside."""
-        most = PERTURBATIONS if self.spared else most if far and self._large else ALL
+        """Take more samples from now on, up to all: few in a large function whose result is far outside."""
+        most = PERTURBATIONS if self.spared or (far and self._large) else ALL
         more = [n for n in SAMPLES if self._samples < n <= most]
         self._samples = more[0] if more else self._samples
         return bool(more)

@@ -18,14 +18,12 @@ BYTES = np.frombuffer((picture.NOT_JUDGED + picture.LETTERS).encode(), dtype=np.
 def drawn(m: Measure, ratio: Array, differs: npt.NDArray[np.bool_], unjudged: npt.NDArray[np.bool_] | None = None) -> Measure:
     """The measure with its picture. ratio: the error in units of the budget, of each element; differs: where it has no size.
     All arrays have the shape of the tensor."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        power = np.floor(np.log2(np.where(ratio > 0.0, ratio, 1.0)))
-    level = np.clip(np.nan_to_num(power), picture.LOWEST, picture.HIGHEST) - picture.LOWEST + 1
-    level = np.where(ratio > 0.0, level, 0)
-    level = np.where(differs | ~np.isfinite(ratio), len(picture.LETTERS) - 1, level).astype(np.int64)
-    if unjudged is not None:
-        level = np.where(unjudged, -1, level)
-    counts = np.bincount(level[level >= 0].reshape(-1), minlength=len(picture.LETTERS))
+    power: npt.NDArray[np.int32] = np.frexp(ratio)[1]
+    level = np.asarray(np.clip(power, picture.LOWEST + 1, picture.HIGHEST + 1) - picture.LOWEST, dtype=np.int8)
+    level = np.where(ratio > 0.0, level, np.int8(0))
+    level = np.where(differs | ~np.isfinite(ratio), np.int8(len(picture.LETTERS) - 1), level)
+    level = level if unjudged is None else np.where(unjudged, np.int8(-1), level)
+    counts = np.bincount(level.reshape(-1) + np.int8(1), minlength=len(picture.LETTERS) + 1)[1:]
     return replace(m, shape=tuple(ratio.shape), errors=_letters(level), bins=tuple(map(int, counts)))
 
 
@@ -35,13 +33,13 @@ def drawn_exact(m: Measure, differs: Tensor) -> Measure:
     return drawn(m, np.zeros(where.shape), where)
 
 
-def _letters(level: npt.NDArray[np.int64]) -> str:
+def _letters(level: npt.NDArray[np.int8]) -> str:
     """One letter for each place of the grid: the largest level of its block."""
     g = picture.grid(level.shape)
     if not level.size:
         return ""
     flat = level.reshape(-1, level.shape[-1] if level.ndim else 1)
-    whole = np.full((g.rows * g.tall, g.columns * g.wide), -1, dtype=np.int64)
+    whole = np.full((g.rows * g.tall, g.columns * g.wide), -1, dtype=np.int8)
     whole[: flat.shape[0], : flat.shape[1]] = flat
     worst = whole.reshape(g.rows, g.tall, g.columns, g.wide).max((1, 3))
     return str(BYTES[worst + 1].tobytes(), "ascii")

@@ -172,8 +172,9 @@ def _range(builder: _ExcuseBuilder, bench: Bench, b: Budget, truth: Tensor, name
     element that an underflow moves may be off by that much.
     """
     inside, between = ranges(bench, f, pass_)
-    over = bench.oracle.limited(name, inside.above, between.above)
-    below = [bench.oracle.limited(name, inside.below, between.below)]
+    leaves = bench.oracle.limited(name, inside, between) is not None  # at either end, in one run
+    over = bench.oracle.limited(name, inside.above, between.above) if leaves else None
+    below = [bench.oracle.limited(name, inside.below, between.below) if leaves else None]
     flushed = not (inside.grid or between.grid)
     if below[0] is not None:  # else no number is so small, and none is rounded up either
         below += [] if flushed else [bench.oracle.limited(name, inside.upward, between.upward)]

@@ -197,8 +197,8 @@ def _takes_more_samples(assessed: Assessment) -> bool:
     # Of many elements a few have small movements in all of some samples, however much they can move.
     few = 0 < FEW * m.mismatched <= max(m.total, FEW)
     more = 1.0 < ratio < CLOSE or few or ratio > yardstick.UNMOVED or m.problem == "alone"
-    most = SAMPLES[-1] if more else PERTURBATIONS
-    return sampled and is_outside(m) and t.bench.oracle.take_more_samples(most, far=not more and ratio > FAR)
+    far = ratio > FAR and (not more or (few and ratio < yardstick.UNMOVED and t.is_mostly(FAR, assessed.scale.budget.total)))
+    return sampled and is_outside(m) and t.bench.oracle.take_more_samples(SAMPLES[-1] if more else PERTURBATIONS, far)
 
 
 def _escalated(assessed: Assessment) -> Assessment:

@@ -25,10 +25,10 @@ def workaround(order: Sequence[Divergence], device: Device) -> str:
     if not order or order[0].call is None or order[0].of:
         return ""
     first = order[0]
-    calls = [p.call for p in order if p.call is not None and (p.operator, p.pass_, p.of) == (first.operator, first.pass_, "")]
-    ways = avoiding(word for c in calls for word in _features(c))
+    alike = [p for p in order if p.call is not None and (p.operator, p.pass_, p.of) == (first.operator, first.pass_, "")]
+    ways = avoiding(word for p in alike if p.call is not None for word in _features(p.call))
     with device.active():
-        found = best([tried(ways, calls, lambda call, way: _differs(call, way, device), SECONDS)])
+        found = best([tried(ways, alike, lambda p, way: _differs(p, way, device), SECONDS)])
     return NAMED[found.way].text(found, _name(first), "call") if found is not None else ""
 
 
@@ -56,9 +56,12 @@ def _features(call: OperatorCall) -> Iterator[str]:
         yield Aspect.INPLACE
 
 
-def _differs(call: OperatorCall, way: Way | None, device: Device) -> bool | None:
-    """Whether the call differs on the device, by the judge of the search; None if that cannot be said."""
-    judge = Search(device)
+def _differs(p: Divergence, way: Way | None, device: Device) -> bool | None:
+    """Whether a call that diverged differs on the device, by the judge of the search, which asks no truth of one that is as far
+    off as `STRUCK` says; None if that cannot be said."""
+    call, judge = p.call, Search(device)
+    assert call is not None
+    judge.divergences, judge.judged = [p], 1
     try:
         ran = run_on(call, device, there=None if way is None else AROUND[way.name](_form(call)))
         judge.operator(call, ran.results) if ran.results else judge.written(call, ran.bases)
@@ -66,7 +69,7 @@ def _differs(call: OperatorCall, way: Way | None, device: Device) -> bool | None
         return None
     except Exception:  # whatever the device raises: it is no agreement
         return True
-    return True if judge.divergences else None if judge.left or not judge.compared else False
+    return True if len(judge.divergences) > 1 else None if judge.left or not judge.compared else False
 
 
 def _form(call: OperatorCall) -> Form:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 import torch
@@ -108,8 +108,8 @@ class Rounding(Operators):
 
     def _hold_results(self, kernel: Kernel, func: Any, args: Any, kwargs: Any, result: Any, exact: bool) -> None:
         """Note which dtype holds the results of a kernel. exact: whether it rounded nothing."""
-        given = [x for x in tree_leaves((args, kwargs)) if _is_dense(x)]
-        for t in filter(_is_dense, tree_leaves(result)):
+        given = [x for x in _leaves((*args, *kwargs.values())) if _is_dense(x)]
+        for t in filter(_is_dense, _leaves((result,))):
             self.hold(t, self._copied(kernel, given, t) if exact or self._own is None else self._own.unit_roundoff)
         if exact and len(given) == 1 and not kernel.writes and _is_dense(result) and "empty" not in kernel.name:
             before = self.unrounded(given[0])
@@ -272,6 +272,17 @@ class Rounding(Operators):
         if known is None or known[0].dtype != t.dtype or t.storage_offset() or t.is_conj() or t.is_neg():
             return t
         return known[1].detach().as_strided(t.shape, t.stride())  # kernels may transpose their results in place
+
+
+def _leaves(found: Any) -> Iterator[Any]:
+    """What arguments or results hold, as `tree_leaves` has it, which takes as long as a small kernel."""
+    for x in found:
+        if type(x) in (tuple, list):
+            yield from _leaves(x)
+        elif isinstance(x, (Tensor, int, float)) or x is None:
+            yield x
+        else:
+            yield from tree_leaves(x)
 
 
 def _storage(t: Tensor) -> int:

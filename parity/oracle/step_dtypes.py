@@ -26,6 +26,7 @@ from parity.oracle.sensitivity import least_of
 
 NARROW = (torch.float16, torch.bfloat16, torch.float32)
 WIDE = {**dict.fromkeys(NARROW, torch.float64), torch.complex64: torch.complex128}
+PLAIN = (int, float, bool, type(None))
 FINFO = torch.finfo
 
 
@@ -127,7 +128,16 @@ def in_double(coarsest: torch.dtype) -> Iterator[None]:
         torch.set_default_dtype(kept)
 
 
+def _may_change(a: Any) -> bool:
+    """Whether an argument is, or may hold, what is not of float64."""
+    if isinstance(a, Tensor):
+        return a.dtype in WIDE
+    return any(map(_may_change, a)) if isinstance(a, (list, tuple)) else not isinstance(a, PLAIN)
+
+
 def _in_float64(func: Any, args: Any, kwargs: Any) -> Any:
+    if not kwargs and not any(map(_may_change, args)):
+        return func(*args)  # nearly always
     given = _floats((args, kwargs))
     mixed = any(x.dtype in WIDE for x in given) and any(x.dtype not in WIDE for x in given)
     written = args[0] if kernel_of(func).writes and args else None  # a written tensor keeps its dtype and casts its input

@@ -4,7 +4,9 @@ Networks of a million parameters and more with random weights, as people use the
 honest one (`sim:honest`). For each the CPU seconds of a plain forward and backward pass on both sides (the device's own
 work is in it), and how many times as many each question takes, in one thread. Nothing is planted, so all have to agree; the
 exit code is 1 where one does not. `--most N` also fails where the default effort of `assert_parity` takes more than N times,
-`--effort` and `--locate` choose what is asked, `--device` another device than the two. Nothing is downloaded.
+`--effort` and `--locate` choose what is asked, `--device` another device than the two, `--compile` a compiler. Nothing is
+downloaded. `--fault` asks of devices instead on each of which one operator is 1 % wrong, which has to be found; without an
+operator these are the first three of `real_models.ATEN_STRUCK` that the model runs.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from real_models import Made, _hugging, _opened, _torchvision
+from real_models import ATEN_STRUCK, ATEN_WRITES_BUFFERS, Made, _hugging, _opened, _torchvision, planted, reached
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -104,6 +106,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--locate", action="store_true", help="ask locate too")
     parser.add_argument("--device", help="another device than the healthy and the honest one")
     parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--compile", metavar="BACKEND", help="also compile the model with it")
+    parser.add_argument("--fault", nargs="?", const="", metavar="OPERATOR", help="ask of devices that compute it 1 %% wrong")
     parser.add_argument("--most", type=float, default=0.0, metavar="N", help="fail where the default effort takes more")
     o = parser.parse_args(argv)
     if odd := [m for m in o.models if m not in MODELS]:
@@ -129,23 +133,28 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         made = Made(module, inputs, kwargs)
         many = sum(p.numel() for p in module.parameters()) / 1e6
+        if o.fault is not None:
+            used = reached(lambda: made, False)  # noqa: B023
+            struck = [o.fault] if o.fault else [n for n in ATEN_STRUCK if n in used and n != ATEN_WRITES_BUFFERS][:3]
+            sides = {n: resolve("sim", (planted(n),)) for n in struck}
         for word, device in sides.items():
             near, there = plain(made, device)
-            given = {"device": device, **kwargs}
+            given = {"device": device, **({"compile": o.compile} if o.compile else {}), **kwargs}
             questions: dict[str, Callable[[], Any]] = {
                 e: lambda e=e: parity.assert_parity(module, *inputs, effort=e, **given)  # type: ignore[misc]  # noqa: B023
                 for e in o.effort or EFFORTS
             }
             if o.locate:
                 questions["locate"] = lambda: parity.locate(module, *inputs, **given)  # noqa: B023
-            line = f"{name:<19}{many:5.1f} M {word:<8} plain {near:5.2f} + {there:5.2f} s"
+            line = f"{name:<19}{many:5.1f} M {word:<12} plain {near:5.2f} + {there:5.2f} s"
             for question, run in questions.items():
                 gc.collect()
                 seconds, said = asked(run)
                 times = seconds / (near + there)
                 line += f"  {question} {seconds:6.1f} s = {times:5.1f}"
-                bad += bool(said) or 0.0 < o.most < times * (question == "default")
-                line += f" LOOK: {said}" if said else ""
+                wrong = bool(said) is (o.fault is None)
+                bad += wrong or 0.0 < o.most < times * (question == "default")
+                line += f" LOOK: {said or 'not found'}" if wrong else ""
             print(line, flush=True)
     return 1 if bad else 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
 import sys
@@ -16,10 +17,12 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.utils._pytree import register_pytree_node
 
 from parity import Call, Fault, ParityFailure, ParityWarning, assert_parity, compare
+from parity.comparing import moved_runs, screens, truth
 from parity.comparing.truth import FunctionTruth
 from parity.core.errors import NothingCompared, UsageError
 from parity.devices import resolve
 from parity.devices.sim import honest
+from parity.oracle.limited_range import Limited
 from parity.oracle.sensitivity import PERTURBATIONS
 
 
@@ -267,6 +270,45 @@ def test_a_result_far_outside_spares_the_others_of_a_large_function_samples(monk
     assert len(left) == 1
     assert "results: not judged, because" in left[0]
     assert '; effort="full" judges it (grad[' in left[0]
+
+
+@pytest.mark.parametrize("off", [1.0, 1.01])
+def test_the_words_that_nobody_said_ask_for_no_more_samples(off: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An embedding's gradient is 0 but for a few rows: where these are far outside, no more samples explain it."""
+    taken = samples(monkeypatch)
+    monkeypatch.setattr("parity.locating.asserting.with_divergence", lambda found, q: found)
+
+    def scaled(call: Call) -> Any:
+        first, *others = call.run()
+        return (first * off, *others)
+
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Embedding(8192, 64), nn.LayerNorm(64), nn.Linear(64, 8))
+    device = resolve("sim", (Fault("scaled", ops=("native_layer_norm_backward",), effect=scaled, level="kernel"),))
+    with contextlib.suppress(ParityFailure) if off != 1.0 else contextlib.nullcontext():
+        found = assert_parity(net, torch.randint(8192, (32,)), device=device)
+        assert off == 1.0
+        assert found.agrees
+    assert (0 < taken.count(1.0) <= PERTURBATIONS) is (off != 1.0)
+    assert taken.count(16.0) <= 1
+
+
+def test_one_moved_run_and_one_for_the_range_are_enough_far_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[str] = []
+
+    def counted(name: str, call: Any) -> Any:
+        def counting(*args: Any, **kwargs: Any) -> Any:
+            runs.append(name)
+            return call(*args, **kwargs)
+
+        return counting
+
+    monkeypatch.setattr(screens, "moved_results", counted("moved", moved_runs.moved_results))
+    monkeypatch.setattr(truth, "Limited", counted("limited", Limited))
+    monkeypatch.setattr("parity.locating.asserting.with_divergence", lambda found, q: found)
+    with pytest.raises(ParityFailure):
+        assert_parity(large(), torch.randn(16, 512), device=resolve("sim", (BENCH.scaled(("addmm", "linear"), 1.01),)))
+    assert runs == ["moved", "limited"]
 
 
 def test_nothing_is_left_out_on_an_honest_device() -> None:
