@@ -81,7 +81,7 @@ class Generation:
     @property
     def first(self) -> GeneratedToken | None:
         """The first step whose logits rounding does not explain; None if there is none."""
-        return next((s for s in self.steps if s.verdict.status not in (Status.AGREE, Status.VOID)), None)
+        return next((s for s in self.steps if not s.agrees and s.verdict.status is not Status.VOID), None)
 
     @property
     def table(self) -> tuple[Line, ...]:

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import parity
+from parity.comparing.function import compared
 from parity.core.errors import NothingCompared, UsageError
 from parity.core.results import Status
 from parity.devices import Call, Device, Fault, resolve
@@ -146,7 +147,6 @@ def test_the_step_the_operator_and_the_cache_are_named() -> None:
 
 def test_a_step_that_nobody_judged_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a large model results next to one far outside may not be judged; their verdicts become a note."""
-    compared = generation.compared
 
     def without_the_second(*args: Any) -> Any:
         got = compared(*args)
