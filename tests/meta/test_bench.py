@@ -71,6 +71,7 @@ def test_bisection_finds_the_least_size_and_says_never() -> None:
     assert bench.caught_by_run([1.0, 2.0, math.inf, 4.0], 1000) == 1.0
 
 
+@pytest.mark.cold  # its two processes are spawned by multiprocessing
 @pytest.mark.slow
 def test_speed_counts_comparisons_of_both_sides_and_says_where_the_time_goes() -> None:
     command = [sys.executable, str(BENCH / "speed.py"), "--ops", "neg,bernoulli", "--rounds", "1"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,7 +20,7 @@ from parity.core import notation
 from parity.core.case import Case
 from parity.core.devices import Backend
 from parity.core.results import UNSEARCHED, Aspect, Cause, Fingerprint, Record, Status, Verdict
-from parity.devices import Call, Fault, load_faults, resolve
+from parity.devices import Call, Fault, resolve
 from parity.engine import suite
 from parity.engine.examine import examine
 from parity.engine.journal import LOCATING, SHRINKING, NoJournal
@@ -33,6 +32,7 @@ from parity.findings.known import Entry, Found
 from parity.generation import shrink
 from parity.report.causes import count_text
 from parity.store.rows import Death, Header, Run
+from tests.shared import tf32
 
 
 @pytest.fixture(autouse=True)
@@ -133,20 +133,18 @@ def test_equal_errors_of_several_operators_are_one_cause() -> None:
 @pytest.mark.slow
 def test_a_flag_that_explains_a_finding_is_its_cause(monkeypatch: pytest.MonkeyPatch) -> None:
     """Products of matrices in TF32, which a flag turns on: forward, backward, and inside other functions; not another bug."""
-    tf32 = load_faults(str(Path(__file__).parents[2] / "bench" / "tf32.py"))
-    switch = tf32[0].when.__globals__["in_force"]
 
     @contextlib.contextmanager
     def off() -> Iterator[None]:
-        switch[0] = False
+        tf32.in_force[0] = False
         yield
-        switch[0] = True
+        tf32.in_force[0] = True
 
     flags = (SimpleNamespace(name="the.flag", without=off), SimpleNamespace(name="another", without=contextlib.nullcontext))
     for flag in flags:
         flag.in_force, flag.dtypes = lambda: True, ()
     monkeypatch.setattr("parity.devices.base.backend_of", lambda _: Backend(name="sim", flags=flags))  # type: ignore[arg-type]
-    made = causes(*tf32, Fault("exp", ("exp",), larger), ops=("mm", "linear", "bmm", "addmm", "exp"))
+    made = causes(*tf32.FAULTS, Fault("exp", ("exp",), larger), ops=("mm", "linear", "bmm", "addmm", "exp"))
     assert {c.cause.subject for c in made} == {"the.flag", "aten::exp"}
     flagged = next(c for c in made if c.cause.subject == "the.flag")
     assert set(flagged.ops) == {"mm", "linear", "bmm", "addmm"}
