@@ -113,7 +113,7 @@ class Schedule(LoadScheduling):  # type: ignore[misc]  # an untyped base
         self._spent = 0.0  # seconds of workers for what causes share the time with: items, or exploration ...
         self._done = 0  # ... and how many of these there were
         self._newcomers = set[Any]()  # workers that have taken the place of one that died, until spares are started
-        self._lost = False  # whether one has died
+        self._lost = self._spared = False  # whether one has died, and whether spares were started
 
     @property
     def tests_finished(self) -> bool:
@@ -143,8 +143,8 @@ class Schedule(LoadScheduling):  # type: ignore[misc]  # an untyped base
         left = self._out.left
         if self._early is not None:  # no limit of time
             left = self._early.left * self._spent / max(1, self._done) / self.numnodes
-        if not self._out.spares and left >= SPARE_SECONDS and (number := spares(self.config, self.numnodes)):
-            self._out.spares = True
+        if not self._spared and left >= SPARE_SECONDS and (number := spares(self.config, self.numnodes)):
+            self._out.spares = self._spared = True
             start_spares(self.config, like, number)
 
     def schedule(self) -> None:
@@ -218,7 +218,8 @@ class Schedule(LoadScheduling):  # type: ignore[misc]  # an untyped base
         """A worker is gone; the test at which it was, if it was at one. Its time counts."""
         self.causes.ended(node)
         self._lost = True
-        self._out.spares &= node in self.working  # one that ends while it starts would end so again
+        if node not in self.node2collection or node in self.nodes[self.numnodes :]:  # a full worker is removed twice
+            self._out.spares = False  # one that ends while it starts would end so again
         crashed: str | None = super().remove_node(node)
         return crashed
 

@@ -80,7 +80,7 @@ class Session:
 
     def add(self, w: Worker) -> None:
         self.schedule.add_node(w)
-        self.schedule.add_node_collection(w, self.tests)
+        self.schedule.add_node_collection(w, [*self.tests])
 
     def step(self, w: Worker) -> bool:
         """Let a worker run one test; False if it cannot begin one."""
@@ -485,6 +485,30 @@ def test_a_spare_that_ends_while_it_waits_is_not_prepared_again(monkeypatch: pyt
     assert session.schedule.remove_node(spare) is None
     assert not session.plugin.spares
     assert len(session.go_on()) == len(ITEMS) + 1
+
+
+def test_workers_that_end_for_their_memory_bring_no_more_spares(monkeypatch: pytest.MonkeyPatch) -> None:
+    """xdist removes such a one a second time. Else each would bring one worker more where memory is short, and what comes in
+    its place would not prepare itself. Nor does a spare that ended while it started."""
+    session = dying(monkeypatch, 1)
+    (worker,) = session.workers
+    for _ in range(3):
+        new = replaced(session, worker)
+        with pytest.raises(KeyError):
+            session.schedule.remove_node(worker)
+        if not session.controller.started:
+            session.step(new)
+            session.add(session.controller.started[0])
+        (worker,) = session.schedule.working
+        session.step(worker)
+        assert session.plugin.spares
+    with pytest.raises(KeyError):
+        session.schedule.remove_node(Worker())
+    assert not session.plugin.spares
+    session.step(replaced(session, worker))
+    (worker,) = session.schedule.working
+    session.step(worker)
+    assert len(session.controller.started) == 1
 
 
 def begun(out: HandsOut, *workers: Worker) -> Schedule:
