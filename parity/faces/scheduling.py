@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from xdist.workermanage import WorkerController  # type: ignore[import-untyped]
 
 LONG_SHARE = 2  # one in so many workers begins with what takes long, half of the work there: a run may be ended early
-MOST_AHEAD = 8  # tests that a worker is given while many are left, so that it need not wait for a controller that is busy
+MOST_AHEAD = 8  # tests that a worker is given while many are left, so that it need not wait for a controller that is busy ...
+AHEAD_OF = 16  # ... one of so many that each has left: the first may take 20 s, and nobody else can take those behind it
 EARLY_SHARE = 0.3  # of the time that items took so far goes into causes while items are left, if they promise something ...
 LITTLE_SHARE = 0.15  # ... and into all if they promise little ...
 EARLY_ITEMS = 30  # ... and so many are done: a run of few items is soon over
@@ -311,7 +312,7 @@ class Items:
         """How many tests a worker is given: one while they are long, or few, so that none waits behind it for nothing."""
         if self._begins_long(worker) and (self._long or any(self._op.values())):
             return 1
-        return min(MOST_AHEAD, max(1, self.left // max(1, len(self._workers())) // 4))
+        return min(MOST_AHEAD, max(1, self.left // max(1, len(self._workers())) // AHEAD_OF))
 
     def take(self, worker: Any) -> int | None:
         """See `Phase`."""
