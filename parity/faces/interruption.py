@@ -52,14 +52,14 @@ class Interruptions:
     def _hear(self, number: int, frame: FrameType | None) -> None:
         if (now := time.monotonic()) > self._deaf_until:
             self._deaf_until = now + DEAF_SECONDS
-            if Interruptions._waits is None:
+            if Interruptions._waits is not False:  # the second one: a screen or a disk may hold up what was to be waited for
                 raise KeyboardInterrupt
             Interruptions._waits = True
 
     @classmethod
     @contextmanager
     def later(cls) -> Iterator[None]:
-        """A context that none of these signals breaks off: one that comes in it is heard at its end."""
+        """A context that the first of these signals does not break off: it is heard at its end. One more a second later is."""
         cls._waits = False
         try:
             yield

@@ -124,6 +124,7 @@ class Reporter:
         if report.failed:
             self.run.broken.append(str(report.longrepr))
 
+    @Interruptions.later()  # what is counted must be stored, too: a file with other sums cannot be read
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Take in one phase of one item."""
         parts = [json.loads(str(value)) for key, value in report.user_properties if key == "parity"]
@@ -170,7 +171,6 @@ class Reporter:
 
     # ------------------------------------------------------------------------------------------------ what they mean
 
-    @Interruptions.later()  # what is counted must be stored, too: a file with other sums cannot be read
     def _examined(self, part: dict[str, Any]) -> None:
         taken = self.run.take(part)
         if taken is None:

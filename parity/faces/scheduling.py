@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from xdist.workermanage import WorkerController  # type: ignore[import-untyped]
 
 LONG_SHARE = 2  # one in so many workers begins with what takes long, half of the work there: a run may be ended early
-MOST_AHEAD = 8  # tests that a worker is given while many are left, so that it need not wait for a controller that is busy
+MOST_AHEAD = 8  # tests that a worker is given while many are left, so that it need not wait for a controller that is busy ...
+AHEAD_OF = 16  # ... one of so many that each has left: the first may take 20 s, and nobody else can take those behind it
 EARLY_SHARE = 0.3  # of the time that items took so far goes into causes while items are left, if they promise something ...
 LITTLE_SHARE = 0.15  # ... and into all if they promise little ...
 EARLY_ITEMS = 30  # ... and so many are done: a run of few items is soon over
@@ -113,7 +114,7 @@ class Schedule(LoadScheduling):  # type: ignore[misc]  # an untyped base
         self._spent = 0.0  # seconds of workers for what causes share the time with: items, or exploration ...
         self._done = 0  # ... and how many of these there were
         self._newcomers = set[Any]()  # workers that have taken the place of one that died, until spares are started
-        self._lost = False  # whether one has died
+        self._lost = self._spared = False  # whether one has died, and whether spares were started
 
     @property
     def tests_finished(self) -> bool:
@@ -143,8 +144,8 @@ class Schedule(LoadScheduling):  # type: ignore[misc]  # an untyped base
         left = self._out.left
         if self._early is not None:  # no limit of time
             left = self._early.left * self._spent / max(1, self._done) / self.numnodes
-        if not self._out.spares and left >= SPARE_SECONDS and (number := spares(self.config, self.numnodes)):
-            self._out.spares = True
+        if not self._spared and left >= SPARE_SECONDS and (number := spares(self.config, self.numnodes)):
+            self._out.spares = self._spared = True
             start_spares(self.config, like, number)
 
     def schedule(self) -> None:
@@ -218,7 +219,8 @@ class Schedule(LoadScheduling):  # type: ignore[misc]  # an untyped base
         """A worker is gone; the test at which it was, if it was at one. Its time counts."""
         self.causes.ended(node)
         self._lost = True
-        self._out.spares &= node in self.working  # one that ends while it starts would end so again
+        if node not in self.node2collection or node in self.nodes[self.numnodes :]:  # a full worker is removed twice
+            self._out.spares = False  # one that ends while it starts would end so again
         crashed: str | None = super().remove_node(node)
         return crashed
 
@@ -310,7 +312,7 @@ class Items:
         """How many tests a worker is given: one while they are long, or few, so that none waits behind it for nothing."""
         if self._begins_long(worker) and (self._long or any(self._op.values())):
             return 1
-        return min(MOST_AHEAD, max(1, self.left // max(1, len(self._workers())) // 4))
+        return min(MOST_AHEAD, max(1, self.left // max(1, len(self._workers())) // AHEAD_OF))
 
     def take(self, worker: Any) -> int | None:
         """See `Phase`."""

@@ -77,3 +77,24 @@ def test_one_that_comes_while_it_must_wait_is_heard_at_the_end() -> None:
         with Interruptions.later():
             done.append("quiet")
     assert done == ["counted and stored", "quiet"]
+
+
+def test_the_second_one_is_not_kept_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a screen that takes no more text, or a disk that hangs. One within the same second is the same request."""
+    done = []
+
+    @Interruptions.later()
+    def hang() -> None:
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
+        done.append("once")
+        monkeypatch.setattr("parity.faces.interruption.time.monotonic", lambda: 1e9)
+        signal.raise_signal(signal.SIGTERM)
+        done.append("never")
+
+    with Interruptions():
+        with pytest.raises(KeyboardInterrupt):
+            hang()
+        with Interruptions.later():
+            done.append("the next one")
+    assert done == ["once", "the next one"]

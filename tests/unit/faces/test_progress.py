@@ -232,13 +232,25 @@ def test_idle_workers_let_findings_be_tried_again(tmp_path: Path, monkeypatch: p
     assert offered == [(["exp"], 2), (["exp"], 1)]
 
 
-def test_an_interruption_never_parts_counts_from_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that comes while a part is counted and not stored yet: else the end row counts more, and the file is unreadable."""
+@pytest.mark.parametrize("after", ["end_of", "take"])
+def test_an_interruption_never_parts_counts_from_rows(after: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that comes while a part is counted and not stored yet: else the end row counts more, and the file is unreadable; or
+    while its item counts as over and not as done: the last one would be missing from a run that counts as whole."""
     made = reporter(path := tmp_path / "run.jsonl", io.StringIO())
-    monkeypatch.setattr(made.memory, "add", lambda *_: signal.raise_signal(signal.SIGTERM))
+    made.run.expected, step = 1, getattr(made.run, after)
+
+    def interrupted(*told: Any) -> Any:
+        done = step(*told)
+        signal.raise_signal(signal.SIGTERM)
+        return done
+
+    monkeypatch.setattr(made.run, after, interrupted)
     rows = [run_file.encode(ItemRow("exp", "float32", cases=1, counts={"forward": {"agree": 1}}))]
+    told = [("parity", json.dumps({"rows": rows, "findings": [], "features": pack([])}))]
     with Interruptions() as asked, pytest.raises(KeyboardInterrupt):
-        made._examined({"rows": rows, "findings": [], "features": pack([])})
+        made.pytest_runtest_logreport(
+            pytest.TestReport("t[exp-float32]", ("", 0, ""), {}, "passed", None, "call", user_properties=told)
+        )
     asked.hold()
     made.pytest_keyboard_interrupt()
     made.finish(130)

@@ -80,7 +80,7 @@ class Session:
 
     def add(self, w: Worker) -> None:
         self.schedule.add_node(w)
-        self.schedule.add_node_collection(w, self.tests)
+        self.schedule.add_node_collection(w, [*self.tests])
 
     def step(self, w: Worker) -> bool:
         """Let a worker run one test; False if it cannot begin one."""
@@ -230,7 +230,7 @@ LONG = [f"{op}-{dtype}" for op in ("attention_turned", "eig") for dtype in ("f",
 def test_some_workers_begin_with_ops_that_take_long_and_nobody_waits_behind_them() -> None:
     """Each of them has one, and is given one item at a time; without another such op, it takes dtypes of one. The others go
     through the rest meanwhile, so that a run that is ended early has come to most ops."""
-    tests = [f"t[{i}]" for i in (*LONG, *ITEMS * 16)]
+    tests = [f"t[{i}]" for i in (*LONG, *ITEMS * 64)]
     session = Session(4, tests=tests)
     queues = [[tests[k][2:-1] for k in w.queue] for w in session.workers]
     assert queues[0] == [LONG[0]]
@@ -244,7 +244,18 @@ def test_some_workers_begin_with_ops_that_take_long_and_nobody_waits_behind_them
     assert last.run[:3] == LONG[3:]
     assert last.run[3:5] == [LONG[2], LONG[1]]
     assert last.run[5] == ITEMS[0]
-    assert sorted(session.go_on()) == sorted((*LONG, *ITEMS * 16))
+    assert sorted(session.go_on()) == sorted((*LONG, *ITEMS * 64))
+
+
+@pytest.mark.parametrize("each", [16, 24])
+def test_what_would_wait_behind_an_item_that_takes_long_goes_to_others(each: int) -> None:
+    """Where each worker has few left: its first item compiles for 20 s, as those behind it may."""
+    session = Session(4, tests=[f"t[{k}-f]" for k in range(4 * each)])
+    others = session.workers[1:]
+    while [w for w in others if session.step(w)]:
+        pass
+    assert sum(len(w.run) for w in others) == 4 * each - 1
+    assert len(session.go_on()) == 4 * each
 
 
 def test_workers_without_anything_else_take_ops_that_take_long() -> None:
@@ -485,6 +496,30 @@ def test_a_spare_that_ends_while_it_waits_is_not_prepared_again(monkeypatch: pyt
     assert session.schedule.remove_node(spare) is None
     assert not session.plugin.spares
     assert len(session.go_on()) == len(ITEMS) + 1
+
+
+def test_workers_that_end_for_their_memory_bring_no_more_spares(monkeypatch: pytest.MonkeyPatch) -> None:
+    """xdist removes such a one a second time. Else each would bring one worker more where memory is short, and what comes in
+    its place would not prepare itself. Nor does a spare that ended while it started."""
+    session = dying(monkeypatch, 1)
+    (worker,) = session.workers
+    for _ in range(3):
+        new = replaced(session, worker)
+        with pytest.raises(KeyError):
+            session.schedule.remove_node(worker)
+        if not session.controller.started:
+            session.step(new)
+            session.add(session.controller.started[0])
+        (worker,) = session.schedule.working
+        session.step(worker)
+        assert session.plugin.spares
+    with pytest.raises(KeyError):
+        session.schedule.remove_node(Worker())
+    assert not session.plugin.spares
+    session.step(replaced(session, worker))
+    (worker,) = session.schedule.working
+    session.step(worker)
+    assert len(session.controller.started) == 1
 
 
 def begun(out: HandsOut, *workers: Worker) -> Schedule:
