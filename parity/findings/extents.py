@@ -99,9 +99,11 @@ def exceeds(new: Extent, old: Extent, dtype: str) -> str:
 
 
 def wrong_in(some: Iterable[Measured]) -> set[str]:
-    """At which values one of these is wrong by more than coarser arithmetic explains. Whole numbers have no such errors."""
+    """At which values one of these is wrong by more than coarser arithmetic explains, or, where the picture shows no more, may
+    be as wrong as elsewhere in its tensor. Whole numbers have no such errors."""
     limits = ((m.extent, COARSER_HALF if m.dtype in HALF else COARSER_SINGLE) for m in some if not _is_whole(m.extent, m.dtype))
-    return {k for e, most in limits for k, x in e if x > most and not k.startswith(CLASS)}
+    sized = (({k: x for k, x in e if not k.startswith(CLASS)}, most) for e, most in limits)
+    return {k for e, most in sized for k, x in e.items() if (max(e.values()) if x == picture.MOST else x) > most}
 
 
 def outgrows(

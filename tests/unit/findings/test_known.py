@@ -413,6 +413,16 @@ def test_results_that_had_nothing_to_do_with_the_truth_lost_no_nan_if_they_kept_
     assert [*seen.values()] == [True, False, False]
 
 
+@pytest.mark.parametrize(("plain", "integers", "fails"), [(1024.0, 1e7, False), (1000.0, 1e7, True), (1024.0, 3e3, True)])
+def test_an_error_of_which_the_picture_shows_no_more_may_be_as_large_as_the_worst(
+    plain: float, integers: float, fails: bool
+) -> None:
+    """It is no loss of precision of just that size."""
+    e = replace(LARGE, extent=(Measured("float32", "layer_norm", "out", (("0 to 1", plain), ("integers", integers))),))
+    x = Found("layer_norm", "float32", "wrong", "forward", "", "out", (("0 to 1", 1e6),), pinned=False)
+    assert e.sighting(x, date(2026, 1, 1), e.excess(x)).fails is fails
+
+
 def test_nan_in_one_tensor_accepts_no_error_in_another() -> None:
     e = replace(LARGE, extent=(Measured("float32", "layer_norm", "out", (("class 0 to 1", math.inf),)),))
     x = Found("layer_norm", "float32", "wrong", "backward", "", "grad[0]", (("0 to 1", 1e6),), pinned=False)
