@@ -22,6 +22,7 @@ from parity.engine.options import RunOptions
 from parity.engine.planning import RunPlan
 from parity.engine.rounds import CLOSELY, Seen, TimeLimit
 from parity.engine.tally import ItemTally
+from parity.findings import cause_search
 
 EXP = Cause("aten::exp", "values")
 
@@ -136,7 +137,7 @@ def test_no_cause_is_looked_for_after_the_time_of_a_run(seconds: float, monkeypa
     held = examine(item, replace(plan, later=True), NoJournal()).held
     assert held is not None
     run = ItemRun(item, replace(plan, limit=TimeLimit(time.monotonic() + 600.0)), NoJournal())
-    whole = findings.cause_of
+    whole = cause_search.cause_of
 
     def begun(*asked: Any) -> Cause:
         monkeypatch.setattr(findings, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + seconds))
