@@ -91,7 +91,7 @@ def by_kind(run: ItemRun, tally: ItemTally, known: Recognition, looks: Looks) ->
     simplest = {key: min(seen, key=lambda s: (len(s[0].picks), s[0].picks)) for key, seen in tally.failing.items()}
     for k, key in enumerate(sorted(simplest, key=lambda key: locate and _worth(run.item, *simplest[key]))):
         seen, (one, result) = tally.failing[key], simplest[key]
-        case, until = one.case, time.monotonic() + (math.inf if whole else FINDING_SECONDS)
+        case, until = one.case, time.monotonic() + min(math.inf if whole else FINDING_SECONDS, run.plan.left)
         look = locate and time.monotonic() < of_item and run.plan.left > 0
         cause = None if later else unlocated(run.item.row, result, (UNSEARCHED,))
         again = look and any_seen and run.plan.seen.has(cause := _cause(run, case, result, until))

@@ -86,10 +86,11 @@ def exceeds(new: Extent, old: Extent, dtype: str) -> str:
         region = name.removeprefix(CLASS)
         most = known.get(region, plain if fails else 0.0)
         most = max(most, known.get(ALL, 0.0) if region in PLAIN else plain) if most > 1.0 else most
-        # The picture of a tensor shows no more than MOST, so above it regions can't be distinguished.
-        most = max(x for k, x in old if not k.startswith(CLASS)) if most >= picture.MOST else most
         if error <= 1.0 or most >= anything:
             continue
+        # The picture of a tensor shows no more than MOST: above it, plain ones can't be distinguished, nor others from any.
+        alike = [x for k, x in old if k in PLAIN or not (region in PLAIN or k.startswith(CLASS))]
+        most = max(alike) if most >= picture.MOST else most
         if name != region and name not in known and (region in known or not fails or (region in PLAIN and not misses)):
             return f"NaN or Inf differs at values {region}"
         if name == region and (most <= 1.0 or error > FACTOR * most):
@@ -98,9 +99,11 @@ def exceeds(new: Extent, old: Extent, dtype: str) -> str:
 
 
 def wrong_in(some: Iterable[Measured]) -> set[str]:
-    """At which values one of these is wrong by more than coarser arithmetic explains. Whole numbers have no such errors."""
+    """At which values one of these is wrong by more than coarser arithmetic explains, or, where the picture shows no more, may
+    be as wrong as elsewhere in its tensor. Whole numbers have no such errors."""
     limits = ((m.extent, COARSER_HALF if m.dtype in HALF else COARSER_SINGLE) for m in some if not _is_whole(m.extent, m.dtype))
-    return {k for e, most in limits for k, x in e if x > most and not k.startswith(CLASS)}
+    sized = (({k: x for k, x in e if not k.startswith(CLASS)}, most) for e, most in limits)
+    return {k for e, most in sized for k, x in e.items() if (max(e.values()) if x == picture.MOST else x) > most}
 
 
 def outgrows(
@@ -117,12 +120,13 @@ def outgrows(
     largest_extreme = math.inf if any(k.startswith(CLASS) for k, _ in alike) else largest
     fails = any(k.startswith(CLASS) for k, _ in every) or (plain > 1.0 and any(x > 1.0 for k, x in new if k in PLAIN))
     most = plain if own or FACTS[dtype].is_inexact else plain * FACTOR  # whole numbers are off by all or nothing
-    if (own and _misses_plain(here)) or most >= _anything(alike, dtype):
-        return ""
+    anything = (own and _misses_plain(here)) or most >= _anything(alike, dtype)
     for name, error in new:
         region = name.removeprefix(CLASS)
         elsewhere = region in EXTREME and (anywhere.get(region, 0.0) > 1.0 or CLASS + region in anywhere)
         agrees = known.get(region, math.inf) <= 1.0 and CLASS + region not in known and not elsewhere
+        if anything and (name == region or not agrees):
+            continue
         if name != region:
             is_other = agrees if region in EXTREME else region in known or (region in PLAIN and not _misses_plain(every))
             failed = fails or (plain > 1.0 and region in EXTREME and known.get(region, 0.0) > 1.0)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,8 +20,9 @@ from parity.engine.journal import NoJournal
 from parity.engine.known_cases import recognition
 from parity.engine.options import RunOptions
 from parity.engine.planning import RunPlan
-from parity.engine.rounds import CLOSELY, Seen
+from parity.engine.rounds import CLOSELY, Seen, TimeLimit
 from parity.engine.tally import ItemTally
+from parity.findings import cause_search
 
 EXP = Cause("aten::exp", "values")
 
@@ -121,3 +124,28 @@ def test_a_finding_of_a_cause_that_is_known_is_not_shrunk(knows: bool, tmp_path:
     assert all(m.findings for m in made.values())
     assert set(shrunk) == ({"int16", "complex64"} if knows else set(made))
     assert {f.cause.symptom.partition(":")[0] for f in made["int32"].findings if f.cause is not None} == {"values"}
+
+
+@pytest.mark.parametrize("seconds", [0.0, 601.0])
+def test_no_cause_is_looked_for_after_the_time_of_a_run(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A profile that draws all has no other limit, and a process that goes on is ended with all that it found. seconds: that
+    go by once the search has begun, of 600."""
+    fault = Fault("exp", ("exp",), lambda c: c.run() * 1.5)
+    profile = replace(suite.profile("quick"), source="all")
+    plan = RunPlan(resolve("sim", (fault,)), resolve("cpu"), tolerance.load("sim"), profile, RunOptions(examples=1, power=0))
+    (item,) = suite.select(("exp",), dtypes=("float32",))
+    held = examine(item, replace(plan, later=True), NoJournal()).held
+    assert held is not None
+    run = ItemRun(item, replace(plan, limit=TimeLimit(time.monotonic() + 600.0)), NoJournal())
+    whole = cause_search.cause_of
+
+    def begun(*asked: Any) -> Cause:
+        monkeypatch.setattr(findings, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + seconds))
+        return whole(*asked)
+
+    monkeypatch.setattr(findings, "cause_of", begun)
+    tally = ItemTally(item)
+    tally.failing.update([*held.failing.items()][:1])
+    (made,) = findings.by_kind(run, tally, recognition(run), findings.Looks(0, True))
+    assert made.cause is not None
+    assert (UNSEARCHED in made.cause.properties) is (seconds > 600.0)

@@ -104,5 +104,14 @@ def test_results_that_had_nothing_to_do_with_the_truth_may_be_anything() -> None
     assert not beyond({"integers": INF}, {"integers": INF}, "int64")
 
 
+def test_errors_at_huge_values_excuse_no_nan_at_plain_ones_nor_any_size() -> None:
+    """Though the picture shows neither exactly. Where plain results had nothing to do with the truth, they do."""
+    known = {"0 to 1": 5e4, "below -1": 1024.0, "huge": 5e25}
+    assert beyond({"class 0 to 1": INF}, known) == "NaN or Inf differs at values 0 to 1"
+    assert beyond({"0 to 1": 1e20}, known) == "1e+20 times the budget at values 0 to 1, was 5e+04"
+    assert not beyond({"0 to 1": 1e5, "below -1": 5e4, "huge": 1e26}, known)
+    assert not beyond({"class 0 to 1": INF, "0 to 1": 1e20}, {**known, "0 to 1": 5e12})
+
+
 def test_extents_are_joined_by_their_largest_errors() -> None:
     assert joined([(("NaN", 0.0), ("huge", 3.0)), (("huge", 9.0),)]) == (("NaN", 0.0), ("huge", 9.0))

@@ -402,6 +402,27 @@ def test_an_error_of_derivatives_alone_is_none_of_the_results(known: tuple[str, 
     assert (seen.state, seen.fails) == (GROWN, fails)
 
 
+@pytest.mark.parametrize("known", [("0 to 1", 4e8), ("class 0 to 1", math.inf), ("0 to 1", 4e4)])
+def test_results_that_had_nothing_to_do_with_the_truth_lost_no_nan_if_they_kept_it(known: tuple[str, float]) -> None:
+    """Which shows by exploration alone: no pinned case holds one. Where nobody saw whether they keep it, they may lose it."""
+    seen = {}
+    for kept in ((("NaN", 0.0),), (("NaN", 0.0), ("class NaN", math.inf)), ()):
+        e = replace(LARGE, extent=(Measured("float32", "layer_norm", "out", (known, *kept)),))
+        x = Found("layer_norm", "float32", "wrong", "forward", "", "out", (known, ("class NaN", math.inf)), pinned=False)
+        seen[kept] = e.sighting(x, date(2026, 1, 1), e.excess(x)).fails
+    assert [*seen.values()] == [True, False, False]
+
+
+@pytest.mark.parametrize(("plain", "integers", "fails"), [(1024.0, 1e7, False), (1000.0, 1e7, True), (1024.0, 3e3, True)])
+def test_an_error_of_which_the_picture_shows_no_more_may_be_as_large_as_the_worst(
+    plain: float, integers: float, fails: bool
+) -> None:
+    """It is no loss of precision of just that size."""
+    e = replace(LARGE, extent=(Measured("float32", "layer_norm", "out", (("0 to 1", plain), ("integers", integers))),))
+    x = Found("layer_norm", "float32", "wrong", "forward", "", "out", (("0 to 1", 1e6),), pinned=False)
+    assert e.sighting(x, date(2026, 1, 1), e.excess(x)).fails is fails
+
+
 def test_nan_in_one_tensor_accepts_no_error_in_another() -> None:
     e = replace(LARGE, extent=(Measured("float32", "layer_norm", "out", (("class 0 to 1", math.inf),)),))
     x = Found("layer_norm", "float32", "wrong", "backward", "", "grad[0]", (("0 to 1", 1e6),), pinned=False)
