@@ -124,10 +124,12 @@ class Rounding(Operators):
         for t in filter(_is_dense, _leaves((result,))):
             self.hold(t, self._copied(kernel, given, t) if exact or self._own is None else self._own.unit_roundoff)
         if exact and len(given) == 1 and not kernel.writes and _is_dense(result) and "empty" not in kernel.name:
-            before = self.unrounded(given[0])
-            if before is not given[0]:  # what copies a result is rounded no more than that was
-                args, kwargs = tree_map(lambda x: before if x is given[0] else x, (args, kwargs))  # it may lie in a list
-                self._moved[result.data_ptr()] = result, func(*args, **kwargs)
+            label, before = self._as_given(given[0]), self.unrounded(given[0])
+            if label is not None or before is not given[0]:  # what copies a result is rounded no more than that was
+                known = before if label is None else label
+                args, kwargs = tree_map(lambda x: known if x is given[0] else x, (args, kwargs))  # it may lie in a list
+                notes, key = (self._moved, result.data_ptr()) if label is None else (self._given, _storage(result))
+                notes[key] = result, func(*args, **kwargs)
 
     def _copied(self, kernel: Kernel, given: list[Tensor], t: Tensor) -> float:
         """`held` of what an exact kernel returns."""

@@ -218,6 +218,7 @@ LABELS: dict[str, Callable[[Tensor], Tensor]] = {
     "is no less than": lambda c: c.ge(2),
     "floor": torch.floor,
     "integer": lambda c: c.int(),
+    "copy": lambda c: c.flip(0).clone().to(torch.float64).float() == 2,
 }
 
 
