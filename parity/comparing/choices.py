@@ -140,11 +140,11 @@ class Choices:
         """The distinct values in the order of others, with their inverse and counts."""
         values, inverse, counts = out
         order = values.argsort()[wanted.argsort().argsort()]
-        if not self._sure and not torch.equal(values[order], wanted):
+        if not self._sure and not bool(_equal(values[order], wanted).all()):
             return out, (values.clone(),), False
         place = torch.empty_like(order)
         place[order] = torch.arange(order.numel())
-        other = not torch.equal(values[order], values)
+        other = not bool(_equal(values[order], values).all())
         results = values[order], place[inverse] if inverse.numel() else inverse, counts[order] if counts.numel() else counts
         return results, results[:1], other
 
@@ -204,10 +204,11 @@ def _turned(name: str, own: Sequence[Tensor], wanted: Sequence[Tensor]) -> Answe
     rows = ATEN_TURNED[name][1:]
     columns, likes = ([ts[k].mT.conj_physical() if k in rows else ts[k] for k in places] for ts in (results, wanted))
     k, eps = min((n for t in columns for n in t.shape[-2:]), default=0), torch.finfo(own[0].dtype).eps
-    dots = [(t.conj_physical() * like).sum(-2)[..., :k] for t, like in zip(columns, likes)]
     loose = torch.zeros((), dtype=torch.bool)
-    if name == "_linalg_svd":  # vectors of 0 do not belong together
-        loose = own[1] <= eps * max(t.shape[-2] for t in columns) * own[1].amax(-1, keepdim=True)
+    if name == "_linalg_svd":  # vectors of 0 do not belong together, and to those of an empty matrix belongs nothing
+        k = own[1].shape[-1]
+        loose = own[1] <= eps * max(t.shape[-2] for t in columns) * own[1][..., :1]  # the largest is the first
+    dots = [(t.conj_physical() * like).sum(-2)[..., :k] for t, like in zip(columns, likes)]
     for at, t, like, dot in zip(places, columns, likes, dots):
         phase = torch.sgn(torch.where(loose, dot, sum(dots)))
         phase = torch.where(torch.isfinite(phase) & (phase != 0), phase, 1)

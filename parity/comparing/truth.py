@@ -264,11 +264,11 @@ class FunctionTruth(Oracle):
                 taken.largest = max(taken.largest, extremes(t)[1])
             with _disable_current_modes():  # what both sides are given is no result of a kernel
                 moved_input = perturbed(_fresh_wide(t), 0.0 if self._as_given else factor * u, next(count))
-            return moved_input.to(t.dtype) if self.refused else given(moved_input, t.dtype)
+            return moved_input.to(t.dtype) if self.refused else given(moved_input, t.dtype, t)
 
-        def given(wide: Tensor, dtype: torch.dtype) -> Tensor:
-            mode.hold(wide, unit_roundoff(dtype))
-            return wide
+        def given(moved: Tensor, dtype: torch.dtype, before: Tensor | None = None) -> Tensor:
+            mode.hold(moved, unit_roundoff(dtype), before)
+            return moved
 
         run = (lambda put, fed: self._run(put, fed)[0]) if self.refused else self._in_double
         step = functools.partial(Steps(self._own.dtypes).rounding, u, times, 1 / BETWEEN_KERNELS)

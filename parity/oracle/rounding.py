@@ -30,6 +30,7 @@ from parity.oracle.roundoffs import (
 from parity.oracle.summation import CHAIN, CHAINS, FLOAT32_ROUNDOFF, LONG, OF_ONE, SIZES, chain_loss, float32_chain_loss, terms
 from parity.oracle.yardstick import FAST_CONVOLUTION, SUM_LOSS
 
+JUMPS = ("eq", "ne", "lt", "le", "gt", "ge", "floor", "ceil", "trunc", "_to_copy")  # with whole numbers, at which labels lie
 SCALED = ("mul", "div", "add", "sub")  # exact with some numbers
 Roundings: TypeAlias = Callable[[str], tuple[float, float, DtypeFacts]]  # as `Rounding` has them
 
@@ -48,7 +49,8 @@ class Rounding(Operators):
     chain of additions loses. largest: the largest finite magnitude that any kernel returned.
 
     A kernel of a half type also moves operands that are cast to it. Once operands are named to `hold`, it moves only those that
-    its dtype does not hold: not what was given in it or what another kernel returned in it, nor exact copies of these.
+    its dtype does not hold: not what was given in it or what another kernel returned in it, nor exact copies of these. What
+    jumps at numbers takes such an operand as it was given: a label of 1.0 that moved would be no label.
     """
 
     def __init__(
@@ -65,15 +67,18 @@ class Rounding(Operators):
         self._finest = self._inside
         self._inside_least, self._steps = inside_least, steps
         self._moved: dict[int, tuple[Tensor, Tensor]] = {}
+        self._given: dict[int, tuple[Tensor, Tensor]] = {}  # storage -> an operand, moved and as it was given
         self._held: dict[int, float] | None = None  # storage -> roundoff of the coarsest dtype that holds its numbers
         self._own: DtypeFacts | None = None  # the dtype of the current step
         self.largest = 0.0
         self.met_mode_dependent = False
 
-    def hold(self, t: Tensor, u: float) -> None:
-        """Note that the numbers of an operand are those of a dtype with this roundoff."""
+    def hold(self, t: Tensor, u: float, before: Tensor | None = None) -> None:
+        """Note that the numbers of an operand are those of a dtype with this roundoff. before: the operand as it was given."""
         self._held = {} if self._held is None else self._held
         self._held[_storage(t)] = u
+        if before is not None:
+            self._given[_storage(t)] = t, before
 
     def held(self, t: Tensor) -> float:
         """The roundoff of the coarsest dtype that holds the numbers of a tensor, as far as is known; 0 if nothing is."""
@@ -81,7 +86,14 @@ class Rounding(Operators):
 
     def observe(self, func: Any, args: Any, kwargs: Any) -> Any:
         kernel = kernel_of(func)
-        if into := written(func, args, kwargs):
+        into = written(func, args, kwargs)
+        for t in filter(_is_dense, into or (args[:1] if kernel.writes else ())):
+            self._given.pop(_storage(t), None)
+        if kernel.name in JUMPS and (before := self._as_given(*args, **kwargs)) is not None:
+            result = func(before, *args[1:], **kwargs)
+            self._hold_results(kernel, func, args, kwargs, result, True)
+            return result
+        if into:
             return self._into(kernel.name, into, functools.partial(func, *args, **kwargs))
         if self._steps is None or self.open or (kernel.aliases and not kernel.writes):
             return self._with_roundings(kernel, func, args, kwargs)
@@ -112,10 +124,12 @@ class Rounding(Operators):
         for t in filter(_is_dense, _leaves((result,))):
             self.hold(t, self._copied(kernel, given, t) if exact or self._own is None else self._own.unit_roundoff)
         if exact and len(given) == 1 and not kernel.writes and _is_dense(result) and "empty" not in kernel.name:
-            before = self.unrounded(given[0])
-            if before is not given[0]:  # what copies a result is rounded no more than that was
-                args, kwargs = tree_map(lambda x: before if x is given[0] else x, (args, kwargs))  # it may lie in a list
-                self._moved[result.data_ptr()] = result, func(*args, **kwargs)
+            label, before = self._as_given(given[0]), self.unrounded(given[0])
+            if label is not None or before is not given[0]:  # what copies a result is rounded no more than that was
+                known = before if label is None else label
+                args, kwargs = tree_map(lambda x: known if x is given[0] else x, (args, kwargs))  # it may lie in a list
+                notes, key = (self._moved, result.data_ptr()) if label is None else (self._given, _storage(result))
+                notes[key] = result, func(*args, **kwargs)
 
     def _copied(self, kernel: Kernel, given: list[Tensor], t: Tensor) -> float:
         """`held` of what an exact kernel returns."""
@@ -265,6 +279,16 @@ class Rounding(Operators):
         self._moved.pop(x.untyped_storage().data_ptr(), None)  # a view may be written; entries lie at their storage's beginning
         if name.rstrip("_") not in EXACT_KERNELS and x.dtype in DOUBLE and x.layout is torch.strided and not x.is_conj():
             x.copy_(rounded(x, self._inside if self.open else self._u, self._key))
+
+    def _as_given(self, t: Any, other: Any = None, dtype: Any = torch.bool, **_: Any) -> Tensor | None:
+        """The first operand of a kernel, or a view of one, before it was moved; None for others, and where nothing jumps."""
+        if not (_is_dense(t) and _storage(t) in self._given) or t.is_neg() or isinstance(other, Tensor):
+            return None
+        moved, before = self._given[_storage(t)]
+        before = before.detach().to(t.dtype)
+        if dtype is None or dtype.is_floating_point or dtype.is_complex or before.stride() != moved.stride():
+            return None
+        return before.as_strided(t.shape, t.stride(), before.storage_offset() + t.storage_offset() - moved.storage_offset())
 
     def unrounded(self, t: Tensor) -> Tensor:
         """A final result as its kernel returned it: the rounding of the result itself is not part of the sensitivity."""

@@ -171,6 +171,12 @@ def test_a_network_in_bfloat16_is_judged_along_the_picks_of_its_pools(sound: Dev
         assert_parity(model, x, device=resolve("sim", (off, *honest.FAULTS)))
 
 
+def test_distinct_values_are_followed_next_to_nan(sound: Device) -> None:
+    x = torch.tensor([3.0, 1.0, float("nan"), 2.0, 1.0, 3.0, -1.0])
+    found = assert_parity(FREE["unique"], x, device=sound)
+    assert "unique2 chose otherwise" in str(found)
+
+
 # ------------------------------------------------------------------------------------------------ factorizations
 
 VECTORS: dict[str, tuple[str, Callable[[Tensor], Any]]] = {
@@ -238,3 +244,17 @@ def test_wrong_vectors_are_found(wrong: str, names: tuple[str, ...]) -> None:
         fault = Fault("vectors", (op,), effect, level="kernel")
         with pytest.raises(ParityFailure, match=r"(wrong|drift) in out"):
             assert_parity(function, matrices(torch.float32), device=resolve("sim", (fault, *honest.FAULTS)))
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.1])
+def test_vectors_of_an_empty_matrix_are_free_and_of_length_one(factor: float) -> None:
+    def effect(call: Call) -> Any:
+        u, s, v = call.run()
+        return u, s, v.roll(1, -1) * factor
+
+    device, x = resolve("sim", (Fault("vectors", ("_linalg_svd",), effect, level="kernel"),)), torch.zeros(2, 0, 5)
+    if factor == 1.0:
+        assert assert_parity(torch.linalg.svd, x, device=device).agrees
+        return
+    with pytest.raises(ParityFailure, match=r"in out\[2\]"):
+        assert_parity(torch.linalg.svd, x, device=device)

@@ -210,3 +210,46 @@ def test_steps_of_float64_stay_as_sharp() -> None:
     torch.manual_seed(0)
     x = torch.randn(32, 32, dtype=torch.float64)
     assert limit(assert_parity(lambda x: (x @ x).softmax(-1), x, device="sim", detail=True)) < 1e-12
+
+
+LABELS: dict[str, Callable[[Tensor], Tensor]] = {
+    "equals": lambda c: c == 2,
+    "differs from": lambda c: c[4:] != 2,
+    "is no less than": lambda c: c.ge(2),
+    "floor": torch.floor,
+    "integer": lambda c: c.int(),
+    "copy": lambda c: c.flip(0).clone().to(torch.float64).float() == 2,
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", LABELS)
+@pytest.mark.parametrize("factor", [1.0, 1.2])
+def test_labels_in_floating_numbers_stay_labels(name: str, dtype: torch.dtype, factor: float) -> None:
+    """A label that moved by a roundoff was none, so that any error of the elements with labels went unreported."""
+    x, labels = torch.randn(32, 6).to(dtype).requires_grad_(), (torch.arange(36) % 4).to(dtype)
+    labels = labels if name == "differs from" else labels[4:]
+
+    def function(x: Tensor, labels: Tensor) -> Tensor:
+        return x.exp() * LABELS[name](labels)[:, None]
+
+    off = Fault("exp", ("exp",), lambda call: call.run() * factor, level="kernel")
+    device = resolve("sim", (off, *honest.FAULTS))
+    if factor == 1.0:
+        assert assert_parity(function, x, labels, device=device).agrees
+        return
+    with pytest.raises(ParityFailure, match="in out"):
+        assert_parity(function, x, labels, device=device)
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.01])
+def test_losses_of_labels_are_judged_sharply(factor: float) -> None:
+    x, y, labels = torch.randn(32, 6).requires_grad_(), torch.randn(32, 6), torch.ones(32).index_fill(0, torch.arange(16), -1)
+    off = Fault("where", ("where",), lambda call: call.run() * factor, level="kernel")
+    device = resolve("sim", (off, *honest.FAULTS))
+    for loss, inputs in ((F.cosine_embedding_loss, (x, y, labels)), (F.hinge_embedding_loss, (x, labels[:, None].clone()))):
+        if factor == 1.0:
+            assert assert_parity(loss, *inputs, device=device).agrees
+            continue
+        with pytest.raises(ParityFailure, match="in out"):
+            assert_parity(loss, *inputs, device=device)
