@@ -25,6 +25,7 @@ ATEN_PLACED = ("sort", "topk", "kthvalue", "median", "nanmedian", "mode")
 ATEN_WHOLE = ("sort", "topk")  # of these, the results have the dimension too
 ATEN_RUNNING = ("cummax", "cummin")
 ATEN_SILENT = "max_pool2d"  # of a device: keeps no positions, and its gradient searches them again
+ATEN_POSITIONS = "max_pool2d_with_indices"  # that keeps them
 ATEN_POOLS = {
     **dict.fromkeys(("max_pool2d_with_indices", "adaptive_max_pool2d", "fractional_max_pool2d"), 2),
     **dict.fromkeys(("max_pool3d_with_indices", "adaptive_max_pool3d", "fractional_max_pool3d"), 3),
@@ -83,7 +84,7 @@ class Choices:
         given = {a.name: a.default_value for a in func._schema.arguments if a.has_default_value()}
         given |= dict(zip(names, args)) | {n: kwargs[n] for n in names if n in kwargs}
         if name == ATEN_SILENT and given["self"].requires_grad:
-            self.made.append(Choice("max_pool2d_with_indices", (_picks(given, out),)))
+            self.made.append(Choice(ATEN_POSITIONS, (_picks(given, out),)))
         if not (own := _chosen(name, out, given)):
             return out
         at = len(self.made)

@@ -258,6 +258,7 @@ def test_generation_names_the_struck_step(capsys: pytest.CaptureFixture[str]) ->
 
 def test_hostile_tells_what_breaks_from_what_is_refused() -> None:
     bench = loaded("hostile")
+    bench.peak()  # of what this process did before
     told = [*bench.answers("tables", 4, random.Random(1)), *bench.answers("notations", 20, random.Random(1))]
     assert ([column for _, column, _ in told], bench.RAN) == ([""] * 24, [])
     for error, column in ((ZeroDivisionError(), "tracebacks"), (UsageError("two\nlines"), "other"), (UsageError("no"), "")):

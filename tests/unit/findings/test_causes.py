@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import tf32
 import torch
 
 from parity import tolerance
@@ -32,7 +33,6 @@ from parity.findings.known import Entry, Found
 from parity.generation import shrink
 from parity.report.causes import count_text
 from parity.store.rows import Death, Header, Run
-from tests.shared import tf32
 
 
 @pytest.fixture(autouse=True)
