@@ -172,7 +172,7 @@ def problems(w: Way, run: Run, code: int, path: Path, healthy: dict[bool, list[s
     if item is None:
         yield "the item is lost"
     if w.status == "error":
-        yield from () if any(r.status == "error" and r.op == w.op for r in run.records) else ("no error was told",)
+        yield from () if any(r.status == "error" and r.op == w.op for r in run.records) else ("no error was reported",)
         return
     allowed = {w.op, "neg"} if touched else {w.op}
     if (
@@ -182,7 +182,7 @@ def problems(w: Way, run: Run, code: int, path: Path, healthy: dict[bool, list[s
     ):
         yield f"the deaths are named {sorted({d.op for d in deaths})}"
     if w.status and {d.how for d in deaths} != {w.status}:
-        yield f"told as {sorted({d.how for d in deaths})}"
+        yield f"reported as {sorted({d.how for d in deaths})}"
     if w.sure and not any(d.shrunk and (folder / "findings" / Path(d.script).name).is_file() for d in deaths):
         yield "not shrunk, or no script"
 
@@ -227,7 +227,7 @@ def main() -> int:
         healthy = {touched: healthy_rows(Path(folder, "run.jsonl"), touched) for touched in (False, True)}
     with ThreadPoolExecutor(o.jobs) as pool:
         bad = sum(pool.map(lambda w: wrongly_told(w, o.n, healthy), chosen))
-    print(f"{len(chosen)} ways to die, {bad} told wrongly")
+    print(f"{len(chosen)} ways to die, {bad} reported wrongly")
     return 1 if bad else 0
 
 

@@ -48,7 +48,7 @@ WAYS = (
         (f"{SINH} --setup setup.py --shard 1/1 --output shard.jsonl", "parity merge shard.jsonl -o run.jsonl"), SETUP, red=(3,),
     ),
     way(
-        "a model that gives no number, beside an op", f"{RUN} mul models.py",
+        "a model that gives no number, next to an op", f"{RUN} mul models.py",
         {"models.py": (MODELS.format(result="str(x)"), MODELS.format(result="x.sinh()"))}, "models.py:net",
     ),
     way(

@@ -67,7 +67,7 @@ WAYS = (
         twin=(FIRST, f"{RUN} --setup honest.py --output after.jsonl", "python spoil.py after.jsonl whole", DIFF),
     ),
     way(
-        "a merge that lacks a shard", (*SHARDS, "parity merge 2.jsonl -o run.jsonl"), {},
+        "a merge without one shard", (*SHARDS, "parity merge 2.jsonl -o run.jsonl"), {},
         "missing; name the run files of all shards", (2,), (*SHARDS, "parity merge 1.jsonl 2.jsonl -o run.jsonl"),
     ),
     way(
