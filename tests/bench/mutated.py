@@ -1,19 +1,21 @@
 """How many small changes of parity's own code do its tests see? A sign, a limit, a lost branch, one at a time, each in a copy.
 
-    python tests/bench/mutated.py --list                                        # the 60 changes that are drawn
-    python tests/bench/mutated.py -o seen.jsonl -j 8                            # each change, by the tests of its own module
-    python tests/bench/mutated.py -o seen.jsonl --stage all --range 0:30 -j 4 -n 4  # what these left, by the README's command
+    python tests/bench/mutated.py --list                          # the 60 changes that are drawn
+    python tests/bench/mutated.py -o seen.jsonl -j 64 --limit 550  # ask about all of them, on 64 cores
     python tests/bench/mutated.py -o seen.jsonl --summary
 
-The same tests run on unchanged code first, and those that fail there are left out. What has an answer in the file is not asked
-again. A run that is stopped at its limit (--limit, seconds), or that ends without tests, has no answer: it counts neither as
-seen nor as unseen, and is asked again by the next call.
+Each change is tried by the tests of its own module, then by those of its folder, then by the README's command, until one fails:
+it is seen where that test fails again by itself, and does not on unchanged code. What the README's command says of unchanged
+code is asked first, and what fails there is left out. What has an answer in the file is not asked again. What is stopped at the
+limit has none: it counts neither as seen nor as unseen, and is asked by the next call.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
+import importlib.metadata
 import json
 import os
 import random
@@ -23,10 +25,11 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,7 +37,9 @@ from typing import Any
 REPO = Path(__file__).parents[2]
 FOLDERS = ("judging", "checks", "store", "engine")
 LEFT_OUT = (".git", ".venv", "__pycache__", ".*_cache", "parity-run-*")
-STAGES = ("mirrored", "all")
+STAGES = {"mirrored": 1, "folder": 3, "all": 6}  # cores of each
+BASE = 12  # cores of the unchanged code
+ENTRY = "[pytest11]\nparity = parity.faces.plugin\n"
 SIGNS = {ast.Add: "-", ast.Sub: "+"}
 LIMITS = {ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">"}
 
@@ -60,6 +65,11 @@ class Change:
         folder = Path("tests/unit", Path(self.path).parts[1])
         own = sorted((REPO / folder).rglob(f"test_{Path(self.path).stem}.py"))
         return [str(p.relative_to(REPO)) for p in own] or [str(folder)]
+
+    @property
+    def tests(self) -> dict[str, list[str]]:
+        """Those of each stage."""
+        return {"mirrored": self.mirrored, "folder": [str(Path("tests/unit", Path(self.path).parts[1]))], "all": []}
 
 
 def changes(path: str, source: bytes) -> Iterator[Change]:
@@ -99,40 +109,90 @@ def drawn(number: int, seed: int) -> list[Change]:
     return [c for three in zip(*kinds.values(), strict=False) for c in three][:number]
 
 
+class Cores:
+    """So many processes at a time, and until when they may run."""
+
+    def __init__(self, number: int, seconds: float) -> None:
+        self._free, self.number, self._end = threading.Condition(), number, time.monotonic() + seconds
+
+    @property
+    def left(self) -> float:
+        """Seconds."""
+        return self._end - time.monotonic()
+
+    @contextlib.contextmanager
+    def taken(self, some: int) -> Iterator[None]:
+        """Waits until they are free."""
+        with self._free:
+            self._free.wait_for(lambda: self.number >= some)
+            self.number -= some
+        try:
+            yield
+        finally:
+            with self._free:
+                self.number += some
+                self._free.notify_all()
+
+
 def failures(tests: list[str], change: Change | None, workers: int, limit: float, left_out: Sequence[str]) -> dict[str, Any]:
     """The tests that fail in a copy of the tree: all of them where nothing is changed, else the first."""
+    begun = time.monotonic()
+    places = [Path(p).resolve() for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
+    inside = [p.relative_to(REPO).parts[0] for p in places if p != REPO and p.is_relative_to(REPO)]  # packages, not copied
     with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryDirectory() as outside:
-        copy = Path(scratch, "copy")
-        shutil.copytree(REPO, copy, ignore=shutil.ignore_patterns(*LEFT_OUT))
+        copy, entry = Path(scratch, "copy"), Path(scratch, "site")
+        shutil.copytree(REPO, copy, ignore=shutil.ignore_patterns(*LEFT_OUT, *(name for name in inside if name != "tests")))
         subprocess.run(["git", "init", "-q"], cwd=copy, check=True)
+        entry.mkdir()
+        if not any(importlib.metadata.distributions(name="torch-parity")):  # the packages alone were installed
+            (facts := entry / "torch_parity-0.dist-info").mkdir()
+            (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: torch-parity\nVersion: 0\n")
+            (facts / "entry_points.txt").write_text(ENTRY)
         if change:
             file = copy / change.path
             file.write_bytes(change.made(file.read_bytes()))
         command = [sys.executable, "-m", "pytest", "-q", "-n", str(workers), *(["-x"] if change else []), *tests]
-        begun = time.monotonic()
-        places = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p and Path(p).resolve() != REPO]
+        path = [str(p) for p in (copy, entry, *(p for p in places if p != REPO))]
         with subprocess.Popen(
             [*command, *(f"--deselect={test}" for test in left_out)],
             cwd=copy,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(copy), *places]), "TMPDIR": outside},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(path), "TMPDIR": outside},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
         ) as process:
             try:
-                text, _ = process.communicate(timeout=limit)
+                text, _ = process.communicate(timeout=max(limit, 0.01))
                 code: int | None = process.returncode
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 text, code = process.communicate()[0], None
-        told = copy / ".pytest_cache/v/cache/lastfailed"
-        failed = sorted(json.loads(told.read_text())) if code in (1, 2) and told.exists() else []
+        last = copy / ".pytest_cache/v/cache/lastfailed"
+        failed = sorted(json.loads(last.read_text())) if code in (1, 2) and last.exists() else []
     answer = "not seen" if code == 0 else "seen" if failed else "no answer"
     return {
         "answer": answer, "by": failed, "code": code,
         "seconds": round(time.monotonic() - begun, 1), "tail": text[-300:] if answer == "no answer" else "",
     }  # fmt: skip
+
+
+def answer(change: Change, stage: str, cores: Cores, broken: Sequence[str]) -> dict[str, Any]:
+    """What a stage says of a change. broken: tests that fail on unchanged code, which are not asked."""
+    left_out, workers = [*broken], STAGES[stage]
+    while True:
+        with cores.taken(workers):
+            row = failures(change.tests[stage], change, workers if workers > 1 else 0, cores.left, left_out)
+        if row["answer"] != "seen":
+            return row
+        tests = row["by"][:3]
+        with cores.taken(1):
+            again, unchanged = (failures(tests, c, 0, cores.left, ()) for c in (change, None))
+        if None in (again["code"], unchanged["code"]):
+            return {**row, "answer": "no answer"}
+        if real := sorted({*again["by"]} - {*unchanged["by"]}):
+            return {**row, "by": real}
+        left_out += tests
 
 
 def summary(rows: Sequence[dict[str, Any]], number: int) -> str:
@@ -148,13 +208,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Draws, asks what has no answer yet, writes each answer at once."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-o", "--output", type=Path, default=Path("mutated.jsonl"))
-    parser.add_argument("--stage", choices=STAGES, default="mirrored")
     parser.add_argument("--range", default=":", help="of the changes, as FROM:TO")
     parser.add_argument("--count", type=int, default=60)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("-j", type=int, default=1, help="copies at the same time")
-    parser.add_argument("-n", type=int, default=2, help="workers of the README's command")
-    parser.add_argument("--limit", type=float, default=500, help="seconds of one run of tests")
+    parser.add_argument("-j", type=int, default=os.cpu_count() or 1, help="processes of pytest at the same time")
+    parser.add_argument("--limit", type=float, default=7200, help="seconds after which nothing runs any more")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--summary", action="store_true")
     o = parser.parse_args(arguments)
@@ -174,33 +232,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
     done = {(r["index"], r["stage"]): r["answer"] for r in known if r["answer"] != "no answer"}
     first, _, end = o.range.partition(":")
     chosen = range(len(all_of_them))[int(first or 0) : int(end or len(all_of_them))]
-    asks = [i for i in chosen if (i, o.stage) not in done]
-    tests = {i: all_of_them[i].mirrored for i in asks}
-    if o.stage == "all":
-        tests = {i: [] for i in asks if done.get((i, "mirrored")) == "not seen"}
-    workers = o.n if o.stage == "all" else 0
-    fail = {tuple(r["tests"]): r["by"] for r in rows if "tests" in r and r["answer"] != "no answer"}
-    with ThreadPoolExecutor(o.j) as pool, o.output.open("a") as file:
+    asks = [i for i in chosen if "seen" not in [done.get((i, s)) for s in STAGES] and (i, "all") not in done]
+    cores, turn = Cores(max(o.j, *STAGES.values()), o.limit), threading.Lock()
+    base = [r for r in rows if "unchanged" in r and r["answer"] != "no answer"]
+    with ThreadPoolExecutor(len(asks) + 1) as pool, o.output.open("a") as file:
 
-        def answers(asked: dict[Any, tuple[list[str], Change | None]]) -> Iterator[tuple[Any, dict[str, Any]]]:
-            runs = {pool.submit(failures, *of, workers, o.limit, fail.get(tuple(of[0]), ())): key for key, of in asked.items()}
-            for run in as_completed(runs):
-                yield runs[run], run.result()
+        def write(row: dict[str, Any], what: str) -> dict[str, Any]:
+            with turn:
+                rows.append(row)
+                print(json.dumps(row), file=file, flush=True)
+                print(what, row["answer"], *row["by"][:3], f"{row['seconds']} s", flush=True)
+            return row
 
-        def write(row: dict[str, Any], what: str) -> None:
-            rows.append(row)
-            print(json.dumps(row), file=file, flush=True)
-            print(what, row["answer"], *row["by"][:3], f"{row['seconds']} s", flush=True)
+        def unchanged() -> dict[str, Any]:
+            with cores.taken(workers := min(BASE, o.j)):
+                row = failures([], None, workers, cores.left, ())
+            return write({"unchanged": True, **row}, "unchanged:")
 
-        unchanged: dict[Any, tuple[list[str], Change | None]] = {
-            tuple(of): (of, None) for of in tests.values() if tuple(of) not in fail
-        }
-        for key, row in answers(unchanged):
-            write({"tests": list(key), **row}, f"unchanged, {' '.join(key) or 'all tests'}:")
-            if row["answer"] != "no answer":
-                fail[key] = row["by"]
-        for i, row in answers({i: (of, all_of_them[i]) for i, of in tests.items() if tuple(of) in fail}):
-            write({"index": i, "stage": o.stage, "change": vars(all_of_them[i]), **row}, str(i))
+        def ask(i: int) -> None:
+            for stage in (s for s in STAGES if (i, s) not in done):
+                broken = (base[-1] if base else whole.result())["by"] if stage == "all" else []
+                row = {"index": i, "stage": stage, "change": vars(all_of_them[i])}
+                row |= answer(all_of_them[i], stage, cores, broken)
+                if write(row, f"{i} {stage}:")["answer"] != "not seen":
+                    break
+
+        whole = pool.submit(unchanged) if asks and not base else None
+        for one in [pool.submit(ask, i) for i in asks]:
+            one.result()
     print(summary(rows, len(all_of_them)))
     return 0
 

@@ -298,10 +298,30 @@ def test_mutated_draws_each_kind_alike_and_more_of_them_begin_alike(capsys: pyte
 
 def test_mutated_counts_what_is_seen_by_either_stage_and_as_unseen_only_what_all_tests_leave() -> None:
     bench = loaded("mutated")
-    answers = [(0, "mirrored", "seen"), (1, "mirrored", "not seen"), (1, "all", "not seen"), (2, "mirrored", "not seen")]
+    answers = [(0, "mirrored", "seen"), (1, "folder", "not seen"), (1, "all", "not seen"), (2, "mirrored", "not seen")]
     rows = [{"index": i, "stage": stage, "answer": answer} for i, stage, answer in [*answers, (3, "all", "seen")]]
     last = bench.summary([{"tests": [], "answer": "seen", "by": ["a"]}, *rows], 5).splitlines()[-1]
     assert last == "seen 2 of 5; not seen [1]; open 2"
+
+
+def test_mutated_believes_a_test_that_fails_again_and_not_on_unchanged_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that fails now and then, or on any code, is left out, and the stage is asked again."""
+    bench = loaded("mutated")
+    change, asked = bench.drawn(1, 1)[0], []
+
+    def failures(tests: list[str], of: Any, workers: int, limit: float, left_out: Any) -> dict[str, Any]:
+        whole = tests == change.mirrored
+        asked.append((whole, of is change, tuple(left_out)))
+        by = [t for t in ("any", "flaky", "real") if t not in left_out][:1] if whole else [t for t in tests if (t, of) in fail]
+        return {"answer": "seen" if by else "not seen", "by": by, "code": 1}
+
+    fail = {("any", change), ("any", None), ("real", change)}
+    monkeypatch.setattr(bench, "failures", failures)
+    assert bench.answer(change, "mirrored", bench.Cores(1, 60), ())["by"] == ["real"]
+    assert [left for whole, _, left in asked if whole] == [(), ("any",), ("any", "flaky")]
+    fail.clear()
+    monkeypatch.setattr(bench, "failures", lambda *_: {"answer": "not seen", "by": [], "code": 0})
+    assert bench.answer(change, "mirrored", bench.Cores(1, 60), ())["answer"] == "not seen"
 
 
 @pytest.mark.slow
@@ -311,12 +331,7 @@ def test_mutated_asks_the_tests_of_the_changed_module_in_a_copy() -> None:
     file = "parity/judging/budget.py"
     source = (bench.REPO / file).read_bytes()
     broken = next(c for c in bench.changes(file, source) if c.kind == "sign")
-    told = bench.failures(broken.mirrored, broken, 0, 300, ())
-    assert told["answer"] == "seen"
-    assert (
-        bench.failures(broken.mirrored, broken, 0, 300, told["by"])["by"] != told["by"]
-    )  # those that fail unchanged are left out
-    assert bench.failures(broken.mirrored, None, 0, 300, ())["answer"] == "not seen"
+    assert bench.answer(broken, "mirrored", bench.Cores(1, 300), ())["answer"] == "seen"
     assert (bench.REPO / file).read_bytes() == source
 
 
