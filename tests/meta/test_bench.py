@@ -85,9 +85,6 @@ def test_speed_counts_comparisons_of_both_sides_and_says_where_the_time_goes() -
     assert "times the checks/s" in told
 
 
-# -------------------------------------------------------------------------------------------------------- precision flags
-
-
 def test_known_plants_the_same_bugs_each_time_and_runs_the_ops_that_reach_them() -> None:
     bench = loaded("known")
     ids, rows = bench.chosen([], 5, "0")
@@ -121,90 +118,6 @@ def test_acquitted_has_ways_of_ten_kinds_and_tells_green_from_red() -> None:
     assert (bad.code, good.code, bench.problem(way, bad, good)) == (1, 0, "")
     assert bench.problem(way, good, good) == "ended with 0, expected 1"
     assert bench.problem(way, bad, bad) == "the healthy twin ended with 1, expected 0"
-
-
-def _lowered_tally(bench: ModuleType, equal: list[list[float]], low: list[float], truth: list[float]) -> Any:
-    tally = bench.Tally()
-    tally.take([[torch.tensor(r)] for r in equal], [torch.tensor(low)], [torch.tensor(truth, dtype=torch.float64)])
-    return tally
-
-
-def test_a_pass_is_affected_where_its_bits_change_and_not_between_equal_runs() -> None:
-    bench = loaded("lowered")
-    plain = [[1.0, 3.0]] * 5
-    assert _lowered_tally(bench, plain, [1.0, 3.001], [1.0, 3.0]).affected
-    assert not _lowered_tally(bench, plain, [1.0, 3.0], [1.0, 3.0]).affected
-    nan = [[float("nan"), 3.0]] * 5  # the same bits
-    assert not _lowered_tally(bench, nan, nan[0], [1.0, 3.0]).affected
-
-
-def test_where_equal_runs_differ_the_error_must_grow_a_hundred_times() -> None:
-    bench = loaded("lowered")
-    unsteady = [[1.0, 3.0], [1.0, 3.0000002], [1.0, 3.0], [1.0, 3.0], [1.0, 3.0]]
-    little = _lowered_tally(bench, unsteady, [1.0, 3.0000005], [1.0, 3.0000001])
-    assert (little.changed, little.unsteady, little.affected) == (1, 1, False)
-    assert _lowered_tally(bench, unsteady, [1.0, 3.001], [1.0, 3.0000001]).affected
-    assert _lowered_tally(bench, unsteady, unsteady[1], [1.0, 3.0]).changed == 0  # one of the equal runs has these bits
-    huge = _lowered_tally(bench, [[1.0, 1e30], [1.0, 2.0]], [1.0, 3.0], [1e-300, 1e-300])
-    assert huge.unsteady
-    assert not huge.affected
-
-
-def test_each_pass_is_affected_by_itself() -> None:
-    """A formula of a derivative multiplies matrices where its function does not; a pass missing in some run says nothing."""
-    bench = loaded("lowered")
-    one, other = [torch.tensor([1.0])], [torch.tensor([1.001])]
-    equal = [{"forward": one, "backward": one, "second": one}] * 5
-    op = bench.Op()
-    op.take(equal, {"forward": one, "backward": one, "second": other}, {"forward": one, "backward": one, "second": one})
-    told = op.told()
-    assert list(told) == ["second"]
-    assert told["second"]["affected"]
-    assert told["second"]["lowered"] == pytest.approx(1e-3, rel=1e-2)
-    op = bench.Op()
-    op.take([*equal[:4], {"forward": one}], {"forward": other, "second": other}, {"forward": one})
-    assert list(op.told()) == ["forward"]
-
-
-def test_recall_is_told_of_gradients_and_of_second_derivatives_separately() -> None:
-    bench = loaded("lowered")
-
-    def row(name: str, variant: str = "", **affected: bool) -> dict[str, Any]:
-        return {"name": name, "variant": variant, **{p: {"affected": a} for p, a in affected.items()}}
-
-    def record(op: str, aspect: str, status: str = "drift") -> dict[str, Any]:
-        return {"op": f"opinfo:{op}", "aspect": aspect, "status": status}
-
-    found = {
-        "a": row("mm", forward=True, backward=True, second=True),
-        "b": row("inv", backward=True, second=True),
-        "c": row("det", second=True),
-        "d": row("linalg.norm", "nuc", second=True),
-        "e": row("sum", forward=False),
-    }
-    low = [record("mm", "forward"), record("det", "double backward"), record("sin", "forward"), record("sum", "forward")]
-    lines = bench.recall(found, [record("sum", "forward"), {"kind": "header"}], [*low, record("inv", "forward", "agree")])
-    assert lines == [
-        "affected in results and gradients: 2, flagged 1; missed: inv",
-        "affected in second derivatives: 4, flagged 2 (1 in a second derivative); missed: inv linalg.norm:nuc",
-        "affected in second derivatives alone: 2, flagged 1 (1 in a second derivative); missed: linalg.norm:nuc",
-        "flagged in the lowered run alone, not affected: sin",
-        "flagged with the flags off: sum",
-    ]
-
-
-def test_on_the_cpu_itself_no_flag_changes_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LOWERED_OPS", "mm,sin")
-    monkeypatch.setenv("LOWERED_DEVICE", "cpu")
-    bench, out = loaded("lowered"), tmp_path / "affected.json"
-    before = torch.get_float32_matmul_precision(), torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-    try:
-        bench.affected("medium", str(out))
-    finally:
-        bench.lower("off")
-        torch.set_float32_matmul_precision(before[0])
-        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before[1:]
-    assert json.loads(out.read_text()) == {}
 
 
 @pytest.mark.slow
