@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import SimpleNamespace
@@ -22,7 +23,7 @@ from parity.core.case import Case
 from parity.core.devices import Backend
 from parity.core.results import UNSEARCHED, Aspect, Cause, Fingerprint, Record, Status, Verdict
 from parity.devices import Call, Fault, resolve
-from parity.engine import suite
+from parity.engine import findings, suite
 from parity.engine.examine import examine
 from parity.engine.journal import LOCATING, SHRINKING, NoJournal
 from parity.engine.options import RunOptions
@@ -37,9 +38,15 @@ from parity.store.rows import Death, Header, Run
 
 @pytest.fixture(autouse=True)
 def _few_tries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cause follows from a small case as well as from the least one, for which most of the tries are."""
-    monkeypatch.setattr(shrink, "WALK_TRIES", 150)
+    """A cause follows from a small case as well as from the least one, for which most of the tries are; what shows a finding
+    again, elsewhere and another way has tests of its own. No limit of time for causes, so that a busy machine says the same."""
+    monkeypatch.setattr(shrink, "WALK_TRIES", 100)
     monkeypatch.setattr(shrink, "PICK_TRIES", 20)
+    monkeypatch.setattr(findings, "AGAIN", 1)
+    for name in ("_with_rare_values", "_ways"):
+        monkeypatch.setattr(findings, name, lambda *_: ())
+    for name in ("CAUSE_SECONDS", "FINDING_SECONDS"):
+        monkeypatch.setattr(findings, name, math.inf)
 
 
 def causes(*faults: Fault, ops: tuple[str, ...], dtypes: tuple[str, ...] = ("float32",), **more: Any) -> tuple[Gathered, ...]:

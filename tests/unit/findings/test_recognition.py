@@ -27,11 +27,20 @@ from parity.findings.extents import Measured
 from parity.findings.known import Entry, Environment, Known
 from parity.findings.recognition import Recognition, known_death, outline, uncovered
 from parity.findings.standing import FIXED, KNOWN, NOT_SEEN, standings
+from parity.generation import shrink
 from parity.store.code import Code
 from parity.store.rows import AGREES, EXPIRED, GROWN, SEEN, Death, Header, Run
 
 PRINT = Fingerprint("0", "2.13.0", "", "3.11", "Linux 6.8", "x86_64", "sim", "simulated", simulated=True)
 TODAY = date.today()
+
+
+@pytest.fixture(autouse=True)
+def _few_tries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small case is recognized as well as the least one; nobody asks here for a way around a finding."""
+    monkeypatch.setattr(shrink, "WALK_TRIES", 100)
+    monkeypatch.setattr(shrink, "PICK_TRIES", 20)
+    monkeypatch.setattr(findings, "_ways", lambda *_: ())
 
 
 def run(faults: Iterable[Fault], ops: Iterable[str], entries: Iterable[Entry] = (), **more: Any) -> list[Examined]:
