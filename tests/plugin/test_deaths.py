@@ -60,21 +60,7 @@ HURT = OPS[:6]
 def run(folder: Path, name: str, *more: str) -> tuple[subprocess.CompletedProcess[str], Run]:
     """A run of the command, and its run file."""
     path = folder / f"{name}.jsonl"
-    asked = (
-        *OPS,
-        "--device",
-        "sim",
-        "--dtype",
-        "float32",
-        "--examples",
-        "6",
-        "--skip",
-        "shrink",
-        "--skip",
-        "again",
-        "--power",
-        "20",
-    )
+    asked = (*OPS, "--device", "sim", "--dtype", "float32", "--examples", "6", "--skip", "shrink,again", "--power", "20")
     command = (sys.executable, "-P", "-m", "parity", "run", *asked, *more, "--output", str(path))
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600, check=False)
     assert "Traceback" not in done.stdout + done.stderr

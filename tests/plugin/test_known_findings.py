@@ -260,6 +260,5 @@ def test_a_derivative_that_is_wrong_by_itself_is_seen_next_to_a_known_forward(pa
     run = ("run", "gelu", "--examples", "12", "--skip", "again")
     assert parity(*run, "--setup", "one.py", "--output", "first.jsonl")[0] == 1
     assert parity("known", "add", "first.jsonl", "--reason", "planted")[0] == 0
-    assert parity(*run, "--setup", "one.py", "--known", "parity-known.toml", "--output", "again.jsonl")[0] == 0
     code, said = parity(*run, "--setup", "two.py", "--known", "parity-known.toml", "--output", "two.jsonl")
     assert code == 1, said

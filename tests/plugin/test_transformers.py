@@ -14,23 +14,24 @@ from parity.devices import Fault
 
 FAULTS = [Fault("gelu", ("gelu",), lambda call: call.run() * 1.01, level="kernel")]
 """
+LOCATED = """
+from parity.faces import cli
+
+command = ["locate", "hf-small:BertModel", "--device", "sim", "--no-backward"]
+print(cli.main(command), end="\\f")
+print(cli.main([*command, "--setup", "faults.py"]))
+"""
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="needs transformers: pip install transformers")
 def test_a_small_bert_agrees_and_a_fault_in_it_is_named(tmp_path: Path) -> None:
-    """In processes of their own, since transformers changes what it finds loaded."""
+    """In a process of its own, since transformers changes what it finds loaded."""
     (tmp_path / "faults.py").write_text(FAULTS)
-    command = [sys.executable, "-P", "-m", "parity", "locate", "hf-small:BertModel", "--device", "sim", "--no-backward"]
-
-    def located(*more: str) -> tuple[int, str]:
-        done = subprocess.run([*command, *more], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
-        return done.returncode, done.stdout + done.stderr
-
-    code, said = located()
-    assert code == 0, said
-    assert "inputs input_ids=int64[2, 16].index(" in said
-    assert "hf-small:BertModel agrees" in said
-    code, said = located("--setup", "faults.py")
-    assert code == 1, said
-    assert "aten::gelu" in said
+    done = subprocess.run([sys.executable, "-P", "-c", LOCATED], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    healthy, faulty = done.stdout.split("\f")
+    assert "inputs input_ids=int64[2, 16].index(" in healthy, done.stdout + done.stderr
+    assert "hf-small:BertModel agrees" in healthy
+    assert healthy.endswith("\n0")
+    assert "aten::gelu" in faulty
+    assert faulty.endswith("\n1\n")

@@ -177,21 +177,8 @@ def test_seven_shards_merged_are_the_whole_run(
     """Record for record, with findings and their causes, with the errors that were put in, and with an empty shard."""
     monkeypatch.chdir(tmp_path)
     Path("faults.py").write_text(FAULTS)
-    asked: tuple[str, ...] = (
-        "run",
-        "exp",
-        "log",
-        "--device",
-        "sim",
-        "--examples",
-        "6",
-        "--power",
-        "60",
-        "-n",
-        "1",
-        "--setup",
-        "faults.py",
-    )
+    asked: tuple[str, ...] = ("run", "exp", "log", "--device", "sim", "--examples", "4", "--power", "20", "-n", "1")
+    asked += ("--setup", "faults.py")
     asked += ("--dtype", "float32,float16", "--skip", "again")
     ends = [cli.main([*asked, "--shard", f"{k}/7", "--output", f"{k}.jsonl"]) for k in range(1, 8)]
     assert cli.main([*asked, "--output", "whole.jsonl"]) == 1

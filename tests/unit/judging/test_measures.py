@@ -166,6 +166,20 @@ def test_a_precision_lost_everywhere_shows_in_the_spread() -> None:
     assert measure("out", one, None, t, b).certain
 
 
+def test_an_element_of_a_sum_that_errs_alone_is_found_unless_the_reference_errs_there_too() -> None:
+    """It is within the bound of its terms, and far outside of what the others are off by."""
+    f = FACTS["float32"]
+    t = torch.linspace(1.0, 2.0, 256, dtype=torch.float64)
+    size, s = t.numpy(), np.full(256, 100.0)
+    b = of_sum(size, s, np.full(256, 1024.0), f, f.unit_roundoff, 0 * size, replace(SCALED, scale=4.0), f.smallest)
+    honest = t.to(torch.float32)
+    off = honest.clone()
+    off[77] += 30 * f.unit_roundoff * 100.0
+    assert measure("out", off, honest, t, b, sums=True).problem == "alone"
+    assert measure("out", off, off, t, b, sums=True).problem != "alone"
+    assert measure("out", honest, honest, t, b, sums=True).problem != "alone"
+
+
 def test_one_sum_made_many_times_over_is_no_precision_lost_everywhere() -> None:
     """Sixty-four equal truths are one error, whatever it is; and one of eight truths is one of eight."""
     f = FACTS["float32"]

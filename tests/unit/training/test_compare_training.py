@@ -651,8 +651,6 @@ def model():
     assert main(asked) == 0
     said = "Sequential: trained by cross entropy of its logits with drawn labels, AdamW(lr=0.001), the same batch in each step"
     assert said in capfd.readouterr().out
-    assert main([*asked, "--setup", str(faults)]) == 1
-    assert "1 (GELU), backward: aten::gelu_backward" in capfd.readouterr().out
     assert main(["train", f"{file}:make", "--device", "sim"]) == 2
 
 
