@@ -68,8 +68,10 @@ class Change:
 
     @property
     def tests(self) -> dict[str, list[str]]:
-        """Those of each stage."""
-        return {"mirrored": self.mirrored, "folder": [str(Path("tests/unit", Path(self.path).parts[1]))], "all": []}
+        """Those of each stage; of a module without tests of its own the folder's come first."""
+        folder = [str(Path("tests/unit", Path(self.path).parts[1]))]
+        own = {} if self.mirrored == folder else {"mirrored": self.mirrored}
+        return {**own, "folder": folder, "all": []}
 
 
 def changes(path: str, source: bytes) -> Iterator[Change]:
@@ -250,7 +252,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return write({"unchanged": True, **row}, "unchanged:")
 
         def ask(i: int) -> None:
-            for stage in (s for s in STAGES if (i, s) not in done):
+            for stage in (s for s in all_of_them[i].tests if (i, s) not in done):
                 broken = (base[-1] if base else whole.result())["by"] if stage == "all" else []
                 row = {"index": i, "stage": stage, "change": vars(all_of_them[i])}
                 row |= answer(all_of_them[i], stage, cores, broken)
