@@ -8,6 +8,7 @@ import pytest
 import torch
 from cases import checked, faulty_aspects
 
+from parity.checks import derivatives
 from parity.checks.check import Settings, failing
 from parity.checks.trial import EVERYTHING, SELDOM, values
 from parity.core.results import Aspect
@@ -100,6 +101,12 @@ def test_what_torch_has_no_second_derivative_of_says_nothing() -> None:
 # --------------------------------------------------------------------------------------------------------- forward-mode
 
 PUSHED = Fault("pushed", ("div",), larger)  # softmax divides only where its tangent is pushed forward
+
+
+def test_a_tangent_with_the_bits_of_the_cpus_needs_no_truth(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(derivatives, "CaseOracle", None)
+    found = checked(resolve("sim"), "exp(float32[3].normal(seed=1))", Settings(more=frozenset({Aspect.TANGENT})))
+    assert found["forward-mode"].verdict.status == "agree"
 
 
 def test_a_wrong_tangent_is_found_where_the_gradient_is_right() -> None:
