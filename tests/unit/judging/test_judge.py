@@ -22,6 +22,7 @@ from parity.execution.inputs import Inputs, build
 from parity.judging import numeric
 from parity.judging.destination import Part
 from parity.judging.judge import judge
+from parity.judging.relations import Bound
 from parity.oracle.oracle import CaseOracle
 from parity.oracle.protocol import Oracle
 
@@ -94,6 +95,15 @@ def test_another_order_of_summation_is_no_finding(dtype: str) -> None:
     text = MATMUL.format(dtype, dtype)
     other = in_other_order(prepared(text)[2])
     assert verdict_on(text, lambda t: other).status is Status.AGREE
+
+
+def test_of_equal_largest_numbers_any_may_be_named_and_no_smaller_one() -> None:
+    """Results of a relation are judged by it, not by the reference's choice."""
+    bench, results, inputs = prepared("argmax(float32[4].of(1.0, 2.0, 2.0, 0.0), 0)")
+    bench = replace(bench, bound=Bound(bench.row, (inputs.operands[0].view, 0), {}))
+    named = [{n: torch.full_like(t, k) for n, t in results.items()} for k in range(4)]
+    statuses = [judge(bench, r, results, "forward")[0].status for r in named]
+    assert [s is Status.AGREE for s in statuses] == [False, True, True, False]
 
 
 def test_operands_cut_to_tf32_are_found() -> None:
