@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from parity.checks.deciding import properties
+from parity.checks.deciding import EXTREME_VALUES, SPECIAL, properties
 from parity.checks.following import following
 from parity.checks.operators import OperatorCall, StridedOperand, error_ratio
 from parity.devices import Call, Device, Fault, resolve
@@ -195,3 +195,9 @@ def test_a_call_in_float32_widens_its_floating_point_operands_alone() -> None:
     )
     wide = OperatorCall(torch.ops.aten.index_select.default, (half, 0, index), {}).in_float32()
     assert [x.base.dtype if isinstance(x, StridedOperand) else x for x in wide.args] == [torch.float32, 0, torch.int64]
+
+
+def test_numbers_are_extreme_beyond_a_root_of_the_range_and_not_at_it() -> None:
+    """Of float16, whose smallest normal number has one: 2**-7."""
+    x = torch.tensor([2.0**-7, 2.0**-7 * 0.99, 0.0, 255.0, 257.0, float("inf")], dtype=torch.float16)
+    assert dict(SPECIAL)[EXTREME_VALUES](x).tolist() == [False, True, False, False, True, False]

@@ -338,3 +338,14 @@ def test_a_finding_is_the_same_where_another_tensor_is_worse() -> None:
     assert result.about(result.key) is result
     for key in (("backward", "grad[2]", "value"), ("backward", "grad[0]", "class"), ("forward", "grad[0]", "value")):
         assert result.about(key) is None
+
+
+def test_a_result_is_about_another_tensor_only_where_that_is_outside_too() -> None:
+    def about(share: float) -> Result | None:
+        both = Measure("out[0]", 9.0, problem="value"), Measure("out[1]", share, problem="value")
+        return Result(Aspect.FORWARD, Verdict(Status.WRONG, "", both[0]), both).about(("forward", "out[1]", "value"))
+
+    assert about(1.0) is None
+    found = about(1.5)
+    assert found is not None
+    assert found.verdict.tensor == "out[1]"

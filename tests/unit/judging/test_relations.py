@@ -261,6 +261,11 @@ def test_the_spectrum_is_that_of_the_triangle_that_is_read(dtype: torch.dtype, u
     assert problems("eigvalsh", (a,), {"out": read * 1.001}, UPLO=uplo) != []
 
 
+def test_the_diagonal_of_a_hermitian_matrix_is_read_as_real() -> None:
+    a = torch.randn(5, 5, dtype=torch.complex64, generator=torch.Generator().manual_seed(1))
+    assert problems("eigh", (a,), named(tuple(torch.linalg.eigh(a)))) == []
+
+
 # ------------------------------------------------------------------------------------- factors of matrices of a low rank
 
 

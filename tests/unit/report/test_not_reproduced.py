@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import pytest
 import stored
 
-from parity.core.results import Cause, Record, Status
+from parity.core.results import Cause, Measure, Record, Status
 from parity.core.status import Conclusion
 from parity.engine import merging
 from parity.faces.commands.report import run_script
@@ -28,7 +28,7 @@ from parity.report import diff as diff_text
 from parity.report.caveats import sentences
 from parity.report.script_text import excused
 from parity.store import run_file
-from parity.store.reproduced import marked
+from parity.store.reproduced import FAR, is_far, marked
 from parity.store.rows import Again, Run
 
 EXP = "exp(float32[2])"
@@ -41,6 +41,14 @@ def stored_again(path: Path, **more: Any) -> Run:
     again = Again(EXP, "forward", "exp", 4, **more)
     run_file.write(path, replace(whole, again=(again,)))
     return run_file.read(path, partial=True)
+
+
+def test_drift_is_far_above_a_limit_and_not_at_it() -> None:
+    """What has no number is, and so is any other status."""
+    drift = Record(EXP, "exp", "float32", "forward", Status.DRIFT, measures=(Measure("out", FAR),))
+    above = replace(drift, measures=(Measure("out", FAR * 1.01),))
+    shown = [is_far(r) for r in (drift, above, replace(drift, measures=()), replace(drift, status=Status.WRONG))]
+    assert shown == [False, True, True, True]
 
 
 @pytest.fixture
