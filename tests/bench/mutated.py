@@ -228,15 +228,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if o.list:
         print("\n".join(f"{i:3} {c.kind:6} {c.path}:{c.line}  {c.new}" for i, c in enumerate(all_of_them)))
         return 0
-    if o.summary:
-        print(summary(rows, len(all_of_them)))
-        return 0
     done = {(r["index"], r["stage"]): r["answer"] for r in known if r["answer"] != "no answer"}
     first, _, end = o.range.partition(":")
     chosen = range(len(all_of_them))[int(first or 0) : int(end or len(all_of_them))]
     asks = [i for i in chosen if "seen" not in [done.get((i, s)) for s in STAGES] and (i, "all") not in done]
+    if o.summary or not asks:
+        print(summary(rows, len(all_of_them)))
+        return 0
     cores, turn = Cores(max(o.j, *STAGES.values()), o.limit), threading.Lock()
-    base = [r for r in rows if "unchanged" in r and r["answer"] != "no answer"]
+    base: list[dict[str, Any]] = [r for r in rows if "unchanged" in r and r["answer"] != "no answer"][-1:]
     with ThreadPoolExecutor(len(asks) + 1) as pool, o.output.open("a") as file:
 
         def write(row: dict[str, Any], what: str) -> dict[str, Any]:
@@ -247,19 +247,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return row
 
         def unchanged() -> dict[str, Any]:
+            if base:
+                return base[0]
             with cores.taken(workers := min(BASE, o.j)):
                 row = failures([], None, workers, cores.left, ())
             return write({"unchanged": True, **row}, "unchanged:")
 
         def ask(i: int) -> None:
             for stage in (s for s in all_of_them[i].tests if (i, s) not in done):
-                broken = (base[-1] if base else whole.result())["by"] if stage == "all" else []
+                broken = whole.result()["by"] if stage == "all" else []
                 row = {"index": i, "stage": stage, "change": vars(all_of_them[i])}
                 row |= answer(all_of_them[i], stage, cores, broken)
                 if write(row, f"{i} {stage}:")["answer"] != "not seen":
                     break
 
-        whole = pool.submit(unchanged) if asks and not base else None
+        whole = pool.submit(unchanged)
         for one in [pool.submit(ask, i) for i in asks]:
             one.result()
     print(summary(rows, len(all_of_them)))

@@ -10,9 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from parity.checks.deciding import EXTREME_VALUES, SPECIAL, properties
+from parity.checks.deciding import SPECIAL, properties
 from parity.checks.following import following
 from parity.checks.operators import OperatorCall, StridedOperand, error_ratio
+from parity.core.results import EXTREME_VALUES
 from parity.devices import Call, Device, Fault, resolve
 
 
