@@ -385,6 +385,12 @@ def test_a_planted_fault_is_found_and_named(name: str) -> None:
 # --------------------------------------------------------------------------------------------------------- the bounds
 
 
+def test_a_count_is_an_excess_where_chance_hardly_ever_gives_as_many() -> None:
+    """Sixty where ten are expected; not twelve, nor fewer than expected."""
+    excess = concentration_bounds.poisson_excess
+    assert [excess(count, 10.0) for count in (60, 12, 10, 3, 0)] == [True, False, False, False, False]
+
+
 def test_the_bounds_are_never_below_the_true_tails() -> None:
     """Against the exact binomial tail, summed: what is accused has a probability of at most ALPHA."""
     for n, p in ((50, 0.5), (400, 0.03), (4096, 0.25)):

@@ -41,6 +41,18 @@ def test_a_screen_is_never_looser_than_the_rule() -> None:
     assert (least.total < whole.total).all()
 
 
+def test_equal_terms_may_all_be_rounded_to_one_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = bench_of(SUM)
+    truth, magnitudes = bench.oracle.truth("out"), bench.oracle.magnitudes("out")
+    assert truth is not None
+    assert magnitudes is not None
+    totals = []
+    for equal in (False, True):
+        monkeypatch.setattr(bench.oracle, "all_constant", lambda equal=equal: equal)
+        totals.append(RULE.budget(bench, truth, "out", F, "forward", TOL, False).total.item())
+    assert totals[1] - totals[0] == pytest.approx(0.5 * 64 * F.unit_roundoff * magnitudes[0].item())
+
+
 def test_without_magnitudes_the_budget_follows_from_the_sensitivity(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = bench_of(SUM)
     truth = bench.oracle.truth("out")
