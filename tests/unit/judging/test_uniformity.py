@@ -107,3 +107,22 @@ def test_a_count_at_its_bound_is_no_alarm(monkeypatch: pytest.MonkeyPatch) -> No
     for level, alarm in ((bound, False), (bound - 1e-9, True)):
         monkeypatch.setattr("parity.judging.concentration_bounds.weight", lambda *_, level=level: level)
         assert improbable(count, trials, chance, chance, 1).tolist() == [alarm]
+
+
+def test_rates_that_differ_from_element_to_element_are_observed_with_the_draws() -> None:
+    law, row = laws.find(catalog.row("poisson")), catalog.row("poisson")
+    assert law is not None
+    draws = {"out": torch.tensor([1.0, 0.0, 4.0])}
+    several, one = (law.observe(Bound(row, (torch.tensor(r),), {}), draws)[0] for r in ([1.0, 1.0, 5.0], [2.0, 2.0, 2.0]))
+    assert several.covariate is not None
+    assert several.covariate.tolist() == [1.0, 1.0, 5.0]
+    assert one.covariate is None
+
+
+def test_rows_of_a_gumbel_softmax_sum_to_1_but_for_roundings() -> None:
+    row = catalog.row("gumbel_softmax")
+    law = laws.find(row)
+    assert law is not None
+    call = Bound(row, (torch.zeros(1, 2),), {})
+    for more, sound in ((0.0, True), (2.0**-23, True), (-(2.0**-23), True), (1e-3, False)):
+        assert (law.outside(call, {"out": torch.tensor([[0.25, 0.75 + more]])}) == []) is sound
