@@ -126,3 +126,6 @@ def test_rows_of_a_gumbel_softmax_sum_to_1_but_for_roundings() -> None:
     call = Bound(row, (torch.zeros(1, 2),), {})
     for more, sound in ((0.0, True), (2.0**-23, True), (-(2.0**-23), True), (1e-3, False)):
         assert (law.outside(call, {"out": torch.tensor([[0.25, 0.75 + more]])}) == []) is sound
+    edge = torch.tensor([[-(2.0**-23), 1.0 + 2.0**-23]])  # two units on either side
+    assert law.outside(call, {"out": edge}) == []
+    assert law.outside(call, {"out": 4 * edge - torch.tensor([[0.0, 3.0]])}) != []
