@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from parity.core.results import Fingerprint
+from parity.core.results import Cause, Fingerprint, Record
 from parity.devices import resolve
 from parity.engine import rounds, run_state, suite
 from parity.engine import settings as settings_module
@@ -186,6 +186,17 @@ def test_a_part_that_comes_twice_counts_once_and_its_features_are_stored(tmp_pat
     run.close(1.0)
     assert run.checks == 2
     assert [sorted(c.counts) for c in run_file.read(run.output).coverage] == [["a", "b"]]
+
+
+def test_a_finding_is_stored_once_for_each_cause_and_held_back_without_one() -> None:
+    bare = Record("exp(float32[2])", "exp", "float32", "forward", "wrong", shrunk="exp(float32[1])")
+    first, second = (replace(bare, cause=Cause(f"aten::{name}", "values")) for name in ("exp", "mul"))
+    timed = Timed(60.0)
+    assert timed.new([bare]) == []
+    assert timed.without_cause() == [bare]
+    assert timed.new([first, first, second]) == [first, second]
+    assert timed.new([first]) == []
+    assert timed.without_cause() == []
 
 
 def test_a_new_kind_of_finding_is_worth_more_rounds() -> None:
