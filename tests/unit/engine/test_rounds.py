@@ -26,7 +26,7 @@ from parity.faces import cli
 from parity.report import power as power_text
 from parity.store import run_file
 from parity.store.features import pack
-from parity.store.rows import Header, ItemRow, Power, folded
+from parity.store.rows import Header, ItemRow, Power, Sighting, folded
 from parity.tolerance import load
 
 QUICK = suite.profile("quick")
@@ -186,6 +186,17 @@ def test_a_part_that_comes_twice_counts_once_and_its_features_are_stored(tmp_pat
     run.close(1.0)
     assert run.checks == 2
     assert [sorted(c.counts) for c in run_file.read(run.output).coverage] == [["a", "b"]]
+
+
+def test_what_a_death_says_of_a_known_finding_is_stored(tmp_path: Path) -> None:
+    fingerprint = Fingerprint("0", "2.13.0", "", "3.11", "Linux", "x86_64", "sim", "", simulated=True)
+    run = run_state.RunState(Header(fingerprint), tmp_path / "run.jsonl")
+    seen = Sighting("sin-1", "sin", "int8", "seen", "forward", "sin(int8[2])", "accepted")
+    row = {"item": "sin-int8", "case": "sin(int8[2])", "how": "crash", "signal": "SIGABRT", "stage": "device"}
+    row |= {"last": False, "blame": "device", "why": "", "known": "sin-1", "fails": False, "sighting": run_file.encode(seen)}
+    assert run.death(row).known == "sin-1"
+    run.close(1.0)
+    assert run_file.read(run.output).known == (seen,)
 
 
 def test_a_finding_is_stored_once_for_each_cause_and_held_back_without_one() -> None:
