@@ -154,3 +154,8 @@ def test_a_cotangent_that_is_not_finite_has_as_many_such_numbers_as_its_seed_say
     counts = [int((~values("nonfinite", torch.float32, 4096, seed, 0).isfinite()).sum()) for seed in range(3)]
     assert counts == [1, 2, 3]
     assert not values("nonfinite", torch.float32, 0, 1, 0).numel()
+
+
+def test_a_cotangent_of_a_dtype_that_is_not_judged_holds_rounded_numbers() -> None:
+    narrow, wide = (values("normal", dtype, 5, 3, 0) for dtype in (torch.complex32, torch.complex64))
+    assert torch.equal(narrow.to(wide.dtype), wide.to(narrow.dtype).to(wide.dtype))
