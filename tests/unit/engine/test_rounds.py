@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -192,7 +193,7 @@ def test_what_a_death_says_of_a_known_finding_is_stored(tmp_path: Path) -> None:
     fingerprint = Fingerprint("0", "2.13.0", "", "3.11", "Linux", "x86_64", "sim", "", simulated=True)
     run = run_state.RunState(Header(fingerprint), tmp_path / "run.jsonl")
     seen = Sighting("sin-1", "sin", "int8", "seen", "forward", "sin(int8[2])", "accepted")
-    row = {"item": "sin-int8", "case": "sin(int8[2])", "how": "crash", "signal": "SIGABRT", "stage": "device"}
+    row: dict[str, Any] = {"item": "sin-int8", "case": "sin(int8[2])", "how": "crash", "signal": "SIGABRT", "stage": "device"}
     row |= {"last": False, "blame": "device", "why": "", "known": "sin-1", "fails": False, "sighting": run_file.encode(seen)}
     assert run.death(row).known == "sin-1"
     run.close(1.0)
