@@ -30,6 +30,7 @@ from parity.engine.run_state import RunState
 from parity.faces.commands import known as known_command
 from parity.faces.commands.groups import chosen, split
 from parity.faces.files import in_words, located
+from parity.faces.forking import Nursery
 from parity.faces.interruption import Interruptions
 from parity.findings import known_file
 from parity.findings.known import Known
@@ -56,11 +57,11 @@ class Ended:
 def run_with(o: RunOptions) -> Ended:
     """Run the suite and the person's own functions as the options say."""
     began = time.monotonic()
-    with parent.guarded_folder():
-        return _run_with(o, began)
+    with parent.guarded_folder(), Nursery() as nursery:
+        return _run_with(o, began, nursery)
 
 
-def _run_with(o: RunOptions, began: float) -> Ended:
+def _run_with(o: RunOptions, began: float, nursery: Nursery) -> Ended:
     kept = resuming.kept(Path(o.resume)) if o.resume else None
     o = resuming.options(kept.header, o) if kept is not None else o
     o, only_own = _with_models(o)
@@ -79,6 +80,8 @@ def _run_with(o: RunOptions, began: float) -> Ended:
         return Ended(_list(items) if items else NothingCompared.exit_code, listed=items)
     known = _known(o)
     _sendable(o)
+    if items and not (o.tx or o.setup):
+        nursery.begin()
     from parity.faces.remote import computers_of  # pytest is loaded where a run begins
 
     computers = computers_of(o)
@@ -100,6 +103,7 @@ def _run_with(o: RunOptions, began: float) -> Ended:
     path = Path(o.output) if o.output else fresh(f"parity-run-{datetime.now(UTC):%Y%m%d-%H%M%S}")
     path = path if kept is None else kept.path.with_name(f"{kept.path.name}.tmp")
     reporter = Reporter(_state(o, header, path, known, began), verbose=o.verbose)
+    reporter.plugins = (reporter, nursery)
     if kept is not None:
         reporter.resume(kept)
         print(f"{plural(len(kept.ids), 'item')} of {selected} are whole in {kept.path}; the rest is run")
@@ -341,12 +345,12 @@ def _main(args: Sequence[str], reporter: Any) -> int:
     import pytest
 
     try:
-        return pytest.main([*args], plugins=[reporter])
+        return pytest.main([*args], plugins=[*reporter.plugins])
     except FileNotFoundError:
         if Path(tempfile.gettempdir()).is_dir():
             raise
     parent.keep_folder(Path(tempfile.gettempdir()))
-    return pytest.main([*args], plugins=[reporter])
+    return pytest.main([*args], plugins=[*reporter.plugins])
 
 
 def _arguments(o: RunOptions, workers: int) -> list[str]:

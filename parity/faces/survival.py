@@ -102,7 +102,7 @@ class Survival:
         node.workerinput["parity_rundir"] = str(self.folder)
         if not is_remote(node):
             node.workerinput["parity_share"] = memory.share(int(self.config.option.numprocesses or 1))
-        node.workerinput["parity_parent"] = os.getpid()
+        node.workerinput["parity_parent"] = getattr(_process(node), "parent", os.getpid())
         self._nodes[node.gateway.id] = node
 
     @pytest.hookimpl
