@@ -22,6 +22,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from parity.core import processes
 from parity.faces.interruption import SIGNALS
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 LOADED = (
     "pytest", "xdist.plugin", "xdist.remote", "parity.faces.plugin", "parity.faces.workers", "parity.faces.checker",
     "parity.engine.planning", "parity.engine.suite",
+    "torch._decomp.decompositions_for_jvp",  # what the first derivative in forward mode imports, sympy among it
 )  # fmt: skip
 LARGEST = 1 << 20  # bytes of an environment
 LOADING = 120.0  # seconds that it may take until the first worker
@@ -42,8 +44,10 @@ def serve(number: int) -> None:
     control = socket.socket(fileno=number)
     for s in SIGNALS:  # the controller ends all
         signal.signal(s, signal.SIG_IGN)
+    processes.prepare_torch()
     for name in LOADED:
-        importlib.import_module(name)
+        with suppress(ImportError):  # whoever needs it says so
+            importlib.import_module(name)
     from parity.engine import suite
 
     suite.select((), (), (), "all")
