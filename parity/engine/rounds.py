@@ -41,9 +41,12 @@ CUT = "the time was over before it began"  # why a part was skipped
 # they come first, so that nobody waits for one of them at the end, and before all those with a single item of half a minute or
 # more: a hang (linalg), or a kernel that is slow by itself (vision, kernels).
 LONG = ("attention", "linalg", "vision", "kernels", "special", "recurrent", "convolutions")
+# Ops for whose first call in a process CUDA compiles a kernel, in each dtype: 20 to 60 s each. The very first.
+COMPILED = ("special.erfcx", "gcd", "lcm", "polygamma", "digamma", "prod_dim")
 CLOSELY = 3  # findings of one cause, of all items, that are looked at closely; one if it is plain, or an error in words
 PLAIN = "AR"  # the classes of these
 ROUND, AGAIN = " round ", " causes"  # in the ids of parts
+HELD = "held-"  # prefix of the files of a run's folder in which items leave findings for those parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +86,9 @@ def whole(items: Sequence[Item], causes: bool) -> tuple[Item | Part, ...]:
 
 
 def is_long(item: str) -> bool:
-    """Whether an item, by its id, is of a family whose items take long."""
-    row = ROWS.get(item.rpartition("-")[0])
-    return row is not None and row.family in LONG
+    """Whether an item, by its id, takes long, or others of its family do."""
+    op = item.rpartition("-")[0]
+    return op in COMPILED or (op in ROWS and ROWS[op].family in LONG)
 
 
 def parts(
@@ -157,6 +160,10 @@ class Seen:
                 id, _, letter = line.partition(" ")
                 self._found[id] = self._found.get(id, "") + letter
         return bool(self._found)
+
+    def items(self) -> int:
+        """How many items have left findings whose causes another part looks for."""
+        return 0 if self._path is None else sum(1 for _ in self._path.parent.glob(f"{HELD}*"))
 
     def has(self, c: Cause) -> bool:
         """Whether another finding of the cause would show nothing new."""

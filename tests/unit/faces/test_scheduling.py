@@ -247,6 +247,13 @@ def test_some_workers_begin_with_ops_that_take_long_and_nobody_waits_behind_them
     assert sorted(session.go_on()) == sorted((*LONG, *ITEMS * 64))
 
 
+def test_ops_that_compile_for_a_minute_are_the_very_first() -> None:
+    """They come last among the tests, and would be what a run waits for at its end."""
+    tests = [f"t[{i}]" for i in (*LONG, *ITEMS * 64, "gcd-int8", "gcd-int16", "logical_and-int8")]
+    queues = [[tests[k][2:-1] for k in w.queue] for w in Session(4, tests=tests).workers]
+    assert (queues[0], queues[2]) == (["gcd-int8"], [LONG[0]])
+
+
 @pytest.mark.parametrize("each", [16, 24])
 def test_what_would_wait_behind_an_item_that_takes_long_goes_to_others(each: int) -> None:
     """Where each worker has few left: its first item compiles for 20 s, as those behind it may."""
