@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from parity.core import copies
+from parity.engine.child import Child
 from parity.faces import cli, forking
 from parity.store import run_file
 
@@ -31,21 +39,20 @@ ASKED = ("--device", "sim", "--dtype", "float32", "--examples", "2", "-n", "1", 
 
 
 @pytest.fixture
-def copies(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The numbers of the copies that were made; 0 where one was asked for in vain."""
-    made = list[int]()
-    new = forking.Nursery._new
+def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The numbers of the copies that this process asks for; 0 where there was none."""
+    numbers = list[int]()
+    start = copies.start
 
-    def noted(self: forking.Nursery) -> forking.Worker | None:
-        worker = new(self)
-        made.append(worker.pid if worker else 0)
-        return worker
+    def noted(*asked: Any) -> copies.Copy | None:
+        numbers.append(copy.pid if (copy := start(*asked)) else 0)
+        return copy
 
-    monkeypatch.setattr(forking.Nursery, "_new", noted)
-    return made
+    monkeypatch.setattr(copies, "start", noted)
+    return numbers
 
 
-def test_a_copy_works_and_another_takes_its_place_when_it_dies(tmp_path: Path, copies: list[int]) -> None:
+def test_a_copy_works_and_another_takes_its_place_when_it_dies(tmp_path: Path, made: list[int]) -> None:
     """The controller learns how it died; a healthy op is examined by a copy too."""
     (tmp_path / "faults.py").write_text(DIES)
     path = tmp_path / "run.jsonl"
@@ -54,37 +61,71 @@ def test_a_copy_works_and_another_takes_its_place_when_it_dies(tmp_path: Path, c
     run = run_file.read(path)
     assert {(d.op, d.signal) for d in run.deaths} == {("exp", "SIGSEGV")}
     assert {i.op for i in run.items} == {"exp", "neg"}
-    assert len(copies) >= 2
-    assert all(copies)
+    assert len(made) >= 2
+    assert all(made)
 
 
 def test_without_that_process_workers_are_started_as_ever(
-    tmp_path: Path, copies: list[int], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, made: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is gone before the first one is asked for."""
-    begin = forking.Nursery.begin
+    source = copies.source
 
-    def ended(self: forking.Nursery) -> None:
-        begin(self)
-        assert self._process is not None
-        self._process.kill()
-        self._process.wait()
+    def ended(address: str, names: Sequence[str]) -> Any:
+        process = source(address, names)
+        assert process is not None
+        process.kill()
+        process.wait()
+        return process
 
-    monkeypatch.setattr(forking.Nursery, "begin", ended)
+    monkeypatch.setattr(copies, "source", ended)
     assert cli.main(["run", "neg", *ASKED, "-o", str(tmp_path / "run.jsonl")]) == 0
     assert [i.op for i in run_file.read(tmp_path / "run.jsonl").items] == ["neg"]
-    assert not any(copies)
+    assert not any(made)
 
 
-def test_the_end_of_a_copy_is_waited_for(tmp_path: Path) -> None:
-    """As of a process: its exit code, or that it takes longer."""
-    with forking.Nursery() as nursery:
-        nursery.begin()
-        worker = nursery._new()
-        assert worker is not None
+@pytest.fixture
+def nursery(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A process that is copied, which has loaded little."""
+    monkeypatch.setattr(forking, "LOADED", ())
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with forking.Nursery() as one:
+        one.begin()
+        yield
+
+
+@pytest.mark.usefixtures("nursery")
+def test_the_end_of_a_copy_is_that_of_a_process() -> None:
+    """Its exit code, or that it takes longer; and it ends with who asked for it."""
+    (theirs, ours), ended = os.pipe(), []
+    for end in (b"'raise SystemExit(7)'\n", b""):
+        copy = copies.start((), os.environ, (theirs, 1, 2))
+        assert copy is not None
         with pytest.raises(subprocess.TimeoutExpired):
-            worker.wait(0.05)
-        worker.kill()
-        assert worker.wait(20) == -9
-        worker.stdin.close()
-        worker.stdout.close()
+            copy.wait(0.05)
+        os.write(ours, end)
+        if not end:
+            copy.kill()
+        ended.append(copy.wait(20))
+    assert ended == [7, -signal.SIGKILL]
+    copy = copies.start((), os.environ, (theirs, 1, 2))
+    assert copy is not None
+    copy._connection.close()
+    until = time.monotonic() + 20
+    while Path(f"/proc/{copy.pid}").exists() and time.monotonic() < until:
+        time.sleep(0.02)
+    assert not Path(f"/proc/{copy.pid}").exists()
+    os.close(theirs)
+    os.close(ours)
+
+
+@pytest.mark.usefixtures("nursery")
+@pytest.mark.parametrize("job", ["parity.engine.jobs.confirm", "parity.core.version.job"])
+def test_jobs_that_need_no_new_process_are_done_in_a_copy(job: str, made: list[int]) -> None:
+    """A job of parity's own is; here both are refused, as they are in any process: one is given too little."""
+    with Child(job, {}) as process:
+        end = process.ending()
+    assert end.died == "exit code 1"
+    assert "Error" in end.said
+    assert len(made) == (job == "parity.engine.jobs.confirm")
+    assert all(made)
