@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pytest
 
 LOADED = (
-    "pytest", "xdist.plugin", "xdist.remote", "parity.faces.plugin", "parity.faces.workers", "parity.faces.checker",
+    "pytest", "xdist.plugin", "xdist.remote", "parity.faces.plugin", "parity.faces.scheduling", "parity.faces.checker",
     "parity.engine.planning", "parity.engine.suite", "parity.engine.jobs", "parity.faces.replaying",
     "torch._decomp.decompositions_for_jvp",  # what the first derivative in forward mode imports, sympy among it
 )  # fmt: skip
