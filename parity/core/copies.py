@@ -17,9 +17,10 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from parity.core import child, processes
@@ -88,21 +89,32 @@ def start(
     return None
 
 
-def source(address: str, names: Sequence[str]) -> subprocess.Popen[bytes] | None:
-    """Start the process that is copied; None where there is none. It ends when its standard input does. names: of the modules
-    that it loads."""
-    if sys.platform != "linux":
-        return None
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-            listener.bind(address)
-            listener.listen(256)
-            code = f"import sys; sys.path[:] = {sys.path!r}; from parity.core import copies; "
-            command = [sys.executable, "-c", code + f"copies.serve({listener.fileno()}, {[*names]!r})"]
-            variables = os.environ | {"OPENBLAS_NUM_THREADS": "1"}  # numpy's starts threads when it is loaded
-            return subprocess.Popen(command, env=variables, stdin=subprocess.PIPE, pass_fds=[listener.fileno()])
-    except OSError:  # a long path, or no process can be started: whoever needs one says so
-        return None
+@contextmanager
+def offered(names: Sequence[str]) -> Iterator[None]:
+    """While active, there is a process that is copied, where there can be one. names: of the modules that it loads."""
+    address, process = os.path.join(tempfile.gettempdir(), "copies"), None
+    with processes.restored(ADDRESS):
+        if sys.platform == "linux":
+            with suppress(OSError):  # a long path, or no process can be started: whoever needs one says so
+                process = _started(address, names)
+                os.environ[ADDRESS] = address
+        try:
+            yield
+        finally:
+            if process is not None:
+                process.kill()
+                process.communicate()
+
+
+def _started(address: str, names: Sequence[str]) -> subprocess.Popen[bytes]:
+    """That process, which ends when its standard input does."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(address)
+        listener.listen(256)
+        code = f"import sys; sys.path[:] = {sys.path!r}; from parity.core import copies; "
+        command = [sys.executable, "-c", code + f"copies.serve({listener.fileno()}, {[*names]!r})"]
+        variables = os.environ | {"OPENBLAS_NUM_THREADS": "1"}  # numpy's starts threads when it is loaded
+        return subprocess.Popen(command, env=variables, stdin=subprocess.PIPE, pass_fds=[listener.fileno()])
 
 
 def serve(number: int, names: Sequence[str]) -> None:

@@ -70,7 +70,6 @@ class Reporter:
     def __init__(self, run: RunState, stream: TextIO | None = None, verbose: bool = False) -> None:
         """run: where it is collected."""
         self.run, self.verbose = run, verbose
-        self.plugins: tuple[object, ...] = (self,)  # of the controller, that are no part of pytest
         self._screen = Screen(stream)
         self.memory = Growth()
         self._causes: set[Cause] = set()

@@ -10,14 +10,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from parity import tolerance
-from parity.core import machine, outputs, parent, processes, resources, untrusted
+from parity.core import copies, machine, outputs, parent, processes, resources, untrusted
 from parity.core.errors import DeviceError, NothingCompared, OutputError, UsageError
 from parity.core.health import SUSPECT, UNUSABLE
 from parity.core.outputs import writable
@@ -30,7 +30,6 @@ from parity.engine.run_state import RunState
 from parity.faces.commands import known as known_command
 from parity.faces.commands.groups import chosen, split
 from parity.faces.files import in_words, located
-from parity.faces.forking import Nursery
 from parity.faces.interruption import Interruptions
 from parity.findings import known_file
 from parity.findings.known import Known
@@ -41,6 +40,11 @@ from parity.store.rows import Header
 
 INTERRUPTED = 130
 EVERY = "*"  # the pattern of all ops, which is that of none
+LOADED = (  # what workers need: while the device is examined, a process loads it that they are copies of
+    "pytest", "xdist.plugin", "xdist.remote", "parity.faces.plugin", "parity.faces.scheduling", "parity.faces.checker",
+    "parity.faces.replaying", "parity.engine.jobs", "parity.engine.planning", "parity.engine.suite",
+    "torch._decomp.decompositions_for_jvp",  # what the first derivative in forward mode imports, sympy among it
+)  # fmt: skip
 SHARE_AGAIN = 0.1  # share of --time that is kept for trying findings again
 
 
@@ -57,11 +61,11 @@ class Ended:
 def run_with(o: RunOptions) -> Ended:
     """Run the suite and the person's own functions as the options say."""
     began = time.monotonic()
-    with parent.guarded_folder(), Nursery() as nursery:
-        return _run_with(o, began, nursery)
+    with parent.guarded_folder(), ExitStack() as opened:
+        return _run_with(o, began, opened)
 
 
-def _run_with(o: RunOptions, began: float, nursery: Nursery) -> Ended:
+def _run_with(o: RunOptions, began: float, opened: ExitStack) -> Ended:
     kept = resuming.kept(Path(o.resume)) if o.resume else None
     o = resuming.options(kept.header, o) if kept is not None else o
     o, only_own = _with_models(o)
@@ -81,7 +85,7 @@ def _run_with(o: RunOptions, began: float, nursery: Nursery) -> Ended:
     known = _known(o)
     _sendable(o)
     if items and not (o.tx or o.setup):
-        nursery.begin()
+        opened.enter_context(copies.offered(LOADED))
     from parity.faces.remote import computers_of  # pytest is loaded where a run begins
 
     computers = computers_of(o)
@@ -103,7 +107,6 @@ def _run_with(o: RunOptions, began: float, nursery: Nursery) -> Ended:
     path = Path(o.output) if o.output else fresh(f"parity-run-{datetime.now(UTC):%Y%m%d-%H%M%S}")
     path = path if kept is None else kept.path.with_name(f"{kept.path.name}.tmp")
     reporter = Reporter(_state(o, header, path, known, began), verbose=o.verbose)
-    reporter.plugins = (reporter, nursery)
     if kept is not None:
         reporter.resume(kept)
         print(f"{plural(len(kept.ids), 'item')} of {selected} are whole in {kept.path}; the rest is run")
@@ -345,12 +348,12 @@ def _main(args: Sequence[str], reporter: Any) -> int:
     import pytest
 
     try:
-        return pytest.main([*args], plugins=[*reporter.plugins])
+        return pytest.main([*args], plugins=[reporter])
     except FileNotFoundError:
         if Path(tempfile.gettempdir()).is_dir():
             raise
     parent.keep_folder(Path(tempfile.gettempdir()))
-    return pytest.main([*args], plugins=[*reporter.plugins])
+    return pytest.main([*args], plugins=[reporter])
 
 
 def _arguments(o: RunOptions, workers: int) -> list[str]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from parity.core import parent, processes
+from parity.core import copies, parent, processes
 from parity.core.results import Json
 from parity.engine import child, inquest, memory
 from parity.engine.journal import FULL
@@ -362,17 +362,48 @@ def _process(node: Any) -> Any:
 
 
 class Starting:
-    """A plugin that starts a worker again that was gone before xdist knew it, as one that somebody kills in its first
-    second."""
+    """A plugin that starts the workers of this machine as copies where there can be any (`parity.core.copies`), and starts one
+    again that was gone before xdist knew it, as one that somebody kills in its first second."""
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_setupnodes(self) -> None:
-        """Take the place of the function that starts a worker, before it starts the first one."""
+        """Take the place of the functions that start a worker, before they start the first one."""
         manager: Any = self.config.pluginmanager.getplugin("dsession").nodemanager
-        manager.setup_node = persistent(manager.setup_node, manager.group)
+        group, start = manager.group, manager.group.makegateway
+
+        def makegateway(spec: Any) -> Any:
+            plain = spec.popen and not (spec.python or spec.via or spec.chdir or spec.nice or spec.env)
+            return (plain and _copied(group, spec)) or start(spec)
+
+        group.makegateway = makegateway
+        manager.setup_node = persistent(manager.setup_node, group)
+
+
+def _copied(group: Any, spec: Any) -> Any:
+    """A gateway to a copy, as execnet makes one to a new process; None where there is none."""
+    from execnet import gateway_base, gateway_bootstrap, gateway_io  # xdist's: there in a run with workers
+
+    (stdin, ours), (answers, stdout) = os.pipe(), os.pipe()
+    files = os.fdopen(ours, "wb"), os.fdopen(answers, "rb")
+    worker = copies.start((), os.environ, (stdin, stdout, 2), *files)
+    for number in (stdin, stdout):
+        os.close(number)
+    if worker is None:
+        for file in files:
+            file.close()
+        return None
+    group.allocate_id(spec)
+    spec.execmodel = spec.execmodel or group.remote_execmodel.backend
+    io: Any = object.__new__(gateway_io.Popen2IOMaster)
+    io.popen = worker
+    gateway_base.Popen2IO.__init__(io, *files, group.execmodel)
+    gateway: Any = gateway_bootstrap.bootstrap(io, spec)
+    gateway.spec = spec
+    group._register(gateway)
+    return gateway
 
 
 def persistent(start: Callable[..., Any], group: Any) -> Callable[..., Any]:

@@ -16,7 +16,7 @@ import pytest
 
 from parity.core import copies
 from parity.engine.child import Child
-from parity.faces import cli, forking
+from parity.faces import cli
 from parity.store import run_file
 
 pytestmark = [
@@ -69,32 +69,29 @@ def test_without_that_process_workers_are_started_as_ever(
     tmp_path: Path, made: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is gone before the first one is asked for."""
-    source = copies.source
+    started = copies._started
 
     def ended(address: str, names: Sequence[str]) -> Any:
-        process = source(address, names)
-        assert process is not None
+        process = started(address, names)
         process.kill()
         process.wait()
         return process
 
-    monkeypatch.setattr(copies, "source", ended)
+    monkeypatch.setattr(copies, "_started", ended)
     assert cli.main(["run", "neg", *ASKED, "-o", str(tmp_path / "run.jsonl")]) == 0
     assert [i.op for i in run_file.read(tmp_path / "run.jsonl").items] == ["neg"]
     assert not any(made)
 
 
 @pytest.fixture
-def nursery(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A process that is copied, which has loaded little."""
-    monkeypatch.setattr(forking, "LOADED", ())
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with forking.Nursery() as one:
-        one.begin()
+    with copies.offered(()):
         yield
 
 
-@pytest.mark.usefixtures("nursery")
+@pytest.mark.usefixtures("little")
 def test_the_end_of_a_copy_is_that_of_a_process() -> None:
     """Its exit code, or that it takes longer; and it ends with who asked for it."""
     (theirs, ours), ended = os.pipe(), []
@@ -119,7 +116,7 @@ def test_the_end_of_a_copy_is_that_of_a_process() -> None:
     os.close(ours)
 
 
-@pytest.mark.usefixtures("nursery")
+@pytest.mark.usefixtures("little")
 @pytest.mark.parametrize("job", ["parity.engine.jobs.confirm", "parity.core.version.job"])
 def test_jobs_that_need_no_new_process_are_done_in_a_copy(job: str, made: list[int]) -> None:
     """A job of parity's own is; here both are refused, as they are in any process: one is given too little."""
