@@ -25,6 +25,11 @@ from typing import Any
 
 from parity.core import child, processes
 
+LOADED = (  # what workers and jobs need, and the suite with it
+    "pytest", "xdist.plugin", "xdist.remote", "parity.faces.plugin", "parity.faces.scheduling", "parity.faces.checker",
+    "parity.faces.replaying", "parity.engine.jobs", "parity.engine.planning", "parity.engine.suite",
+    "torch._decomp.decompositions_for_jvp",  # what the first derivative in forward mode imports, sympy among it
+)  # fmt: skip
 ADDRESS = "PARITY_COPIES"  # in the environment of a run's processes: where copies are asked for
 LARGEST = 1 << 20  # bytes of what is asked for: mostly an environment
 LOADING = 120.0  # seconds until a copy is there
@@ -90,11 +95,12 @@ def start(
 
 
 @contextmanager
-def offered(names: Sequence[str]) -> Iterator[None]:
-    """While active, there is a process that is copied, where there can be one. names: of the modules that it loads."""
+def offered(wanted: bool, names: Sequence[str] = LOADED) -> Iterator[None]:
+    """While active, there is a process that is copied, where it is wanted and there can be one. names: of the modules that it
+    loads."""
     address, process = os.path.join(tempfile.gettempdir(), "copies"), None
     with processes.restored(ADDRESS):
-        if sys.platform == "linux":
+        if wanted and sys.platform == "linux":
             with suppress(OSError):  # a long path, or no process can be started: whoever needs one says so
                 process = _started(address, names)
                 os.environ[ADDRESS] = address
@@ -150,7 +156,7 @@ class _Source:
                 os._exit(0)
             if self._heard in ready:
                 os.read(self._heard, 4096)
-                self._tell_ended()
+                self._report_ended()
             for pid in (connections[k] for k in ready if k in connections):
                 if pid in self._copies:  # nobody waits for it any more
                     self._copies[pid].close()
@@ -160,7 +166,7 @@ class _Source:
             if self._listener.fileno() in ready and self._copied():
                 return
 
-    def _tell_ended(self) -> None:
+    def _report_ended(self) -> None:
         """Say which copies have ended, and how."""
         with suppress(ChildProcessError):
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:

@@ -40,11 +40,6 @@ from parity.store.rows import Header
 
 INTERRUPTED = 130
 EVERY = "*"  # the pattern of all ops, which is that of none
-LOADED = (  # what workers need: while the device is examined, a process loads it that they are copies of
-    "pytest", "xdist.plugin", "xdist.remote", "parity.faces.plugin", "parity.faces.scheduling", "parity.faces.checker",
-    "parity.faces.replaying", "parity.engine.jobs", "parity.engine.planning", "parity.engine.suite",
-    "torch._decomp.decompositions_for_jvp",  # what the first derivative in forward mode imports, sympy among it
-)  # fmt: skip
 SHARE_AGAIN = 0.1  # share of --time that is kept for trying findings again
 
 
@@ -74,8 +69,7 @@ def _run_with(o: RunOptions, began: float, opened: ExitStack) -> Ended:
     words = [*o.op, *own_words, *(f"family={f}" for f in o.family), *(f"dtype={d}" for d in o.dtype), f"source={source}"]
     o = replace(o, family=split(o.family), dtype=split(o.dtype))
     probe = _added(o)
-    items = () if only_own else chosen(o, source)
-    selected = len(items)
+    selected = len(items := () if only_own else chosen(o, source))
     items = tuple(i for i in items if kept is None or i.id not in kept.ids)
     # On other machines nothing can be tried again from here.
     o = replace(o, fail_on=split(o.fail_on), skip=(*o.skip, AGAIN) if o.tx and not o.no_again else o.skip)
@@ -84,8 +78,7 @@ def _run_with(o: RunOptions, began: float, opened: ExitStack) -> Ended:
         return Ended(_list(items) if items else NothingCompared.exit_code, listed=items)
     known = _known(o)
     _sendable(o)
-    if items and not (o.tx or o.setup):
-        opened.enter_context(copies.offered(LOADED))
+    opened.enter_context(copies.offered(bool(items) and not (o.tx or o.setup)))
     from parity.faces.remote import computers_of  # pytest is loaded where a run begins
 
     computers = computers_of(o)

@@ -87,7 +87,7 @@ def test_without_that_process_workers_are_started_as_ever(
 def little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A process that is copied, which has loaded little."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with copies.offered(()):
+    with copies.offered(True, ()):
         yield
 
 
