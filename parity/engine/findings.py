@@ -43,8 +43,6 @@ PLAIN_SECONDS = 2.0  # and after that, for what the shrinker leaves
 OTHERS = 4  # further cases of a finding that are kept, for trying it again
 CAUSE_SECONDS = 30.0  # of an item, in profiles that draw less than all; its findings after that are reported by op
 FINDING_SECONDS = 20.0  # after which no other experiment begins with a finding: one check of a large case may take a minute
-CROWD = 30  # items with findings: where a run has more, each has a share of these, ...
-LEAST_OF_ITEM, LEAST_OF_FINDING = 0.2, 0.5  # ... but at least so much: the worst finding of an item comes first
 WAY_SECONDS = 1.0  # of a finding that is looked at closely, for trying ways around it
 AGAIN = 6  # how often a finding must be reproduced, one time after the other, to count as none of chance
 AGAIN_SECONDS = 3.0  # after which one that takes long was reproduced often enough
@@ -89,18 +87,16 @@ def by_kind(run: ItemRun, tally: ItemTally, known: Recognition, looks: Looks) ->
     any_seen = run.plan.seen.read()
     # Where others are known, the cause alone says whether this one is; what nobody looked into is known by no other case.
     whole = bool(known.entries) or run.plan.profile.source == "all"
-    share = 1.0 if whole else min(1.0, max(LEAST_OF_ITEM, CROWD / max(1, run.plan.seen.items())))
-    of_finding = max(LEAST_OF_FINDING, share)
-    of_item = time.monotonic() + (math.inf if whole else share * CAUSE_SECONDS)
+    of_item = time.monotonic() + (math.inf if whole else CAUSE_SECONDS)
     simplest = {key: min(seen, key=lambda s: (len(s[0].picks), s[0].picks)) for key, seen in tally.failing.items()}
     for k, key in enumerate(sorted(simplest, key=lambda key: locate and _worth(run.item, *simplest[key]))):
         seen, (one, result) = tally.failing[key], simplest[key]
-        case, until = one.case, time.monotonic() + min(math.inf if whole else of_finding * FINDING_SECONDS, run.plan.left)
+        case, until = one.case, time.monotonic() + min(math.inf if whole else FINDING_SECONDS, run.plan.left)
         look = locate and time.monotonic() < of_item and run.plan.left > 0
         cause = None if later else unlocated(run.item.row, result, (UNSEARCHED,))
         again = look and any_seen and run.plan.seen.has(cause := _cause(run, case, result, until))
         if kinds:
-            case, result = shrink(run, one, result, k < kinds and not again, of_finding)
+            case, result = shrink(run, one, result, k < kinds and not again)
         if look and not again:
             cause = _cause(run, case, result, until)
         shown = [(case, result.verdict.measure), *((s.case, r.verdict.measure) for s, r in seen)]
@@ -218,10 +214,10 @@ def _problem(r: Result) -> str:
     return r.verdict.measure.problem if r.verdict.measure is not None else ""
 
 
-def shrink(run: ItemRun, one: Drawn, result: Result, sizes: bool = True, share: float = 1.0) -> tuple[Case, Result]:
+def shrink(run: ItemRun, one: Drawn, result: Result, sizes: bool = True) -> tuple[Case, Result]:
     """The least case that shows this kind of finding, and its result; the original case if it does not show the finding
-    again. sizes: whether to look for smaller sizes, too, which takes longest; share: of the time."""
-    deadline, key = time.monotonic() + min(share * SHRINK_SECONDS, run.plan.left), result.key
+    again. sizes: whether to look for smaller sizes, too, which takes longest."""
+    deadline, key = time.monotonic() + min(SHRINK_SECONDS, run.plan.left), result.key
     hits: dict[Case, Result | None] = {}  # each case is tried once, so that an unstable device cannot confuse the shrinker
 
     def fails(case: Case) -> bool:
@@ -249,7 +245,7 @@ def shrink(run: ItemRun, one: Drawn, result: Result, sizes: bool = True, share: 
     smallest = least(run.item.row, run.item.dtype, run.plan.profile.sizes, one, fails) if sizes else one.case
     if smallest is None or not (smallest in hits or fails(smallest)) or hits[smallest] is None:
         return one.case, result
-    deadline += share * PLAIN_SECONDS  # which is over if a single check took long
+    deadline += PLAIN_SECONDS  # which is over if a single check took long
     smallest = plainest(smallest, result.aspect, buildable)
     return smallest, hits[smallest] or result
 

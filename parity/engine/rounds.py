@@ -46,7 +46,6 @@ COMPILED = ("special.erfcx", "gcd", "lcm", "polygamma", "digamma", "prod_dim")
 CLOSELY = 3  # findings of one cause, of all items, that are looked at closely; one if it is plain, or an error in words
 PLAIN = "AR"  # the classes of these
 ROUND, AGAIN = " round ", " causes"  # in the ids of parts
-HELD = "held-"  # prefix of the files of a run's folder in which items leave findings for those parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,10 +159,6 @@ class Seen:
                 id, _, letter = line.partition(" ")
                 self._found[id] = self._found.get(id, "") + letter
         return bool(self._found)
-
-    def items(self) -> int:
-        """How many items have left findings whose causes another part looks for."""
-        return 0 if self._path is None else sum(1 for _ in self._path.parent.glob(f"{HELD}*"))
 
     def has(self, c: Cause) -> bool:
         """Whether another finding of the cause would show nothing new."""

@@ -22,7 +22,7 @@ from parity.engine.examine import Examined, examine, explain
 from parity.engine.findings import Finding
 from parity.engine.journal import LOCATING, REPLAYING, SHRINKING, CaseJournal, Journal, NoJournal, deaths
 from parity.engine.planning import RunPlan
-from parity.engine.rounds import CAUSES, CUT, HELD, Part
+from parity.engine.rounds import CAUSES, CUT, Part
 from parity.engine.suite import Item
 from parity.engine.tally import Held
 from parity.faces.survival import ALONE_AFTER
@@ -169,7 +169,7 @@ class Checker:
     def _path_of_held(self, item: Item) -> Path:
         """Where a worker keeps what an item found, for the one that explains it."""
         name = hashlib.blake2b(item.id.encode(), digest_size=8).hexdigest()
-        return Path(self._request.config.option.parity_rundir) / f"{HELD}{name}"
+        return Path(self._request.config.option.parity_rundir) / f"held-{name}"
 
     def _keeps(self, item: Item, held: Held) -> bool:
         """Whether what an item found is kept for the part that explains it. A full disk costs the causes, not the findings."""

@@ -20,7 +20,7 @@ from parity.engine.journal import NoJournal
 from parity.engine.known_cases import recognition
 from parity.engine.options import RunOptions
 from parity.engine.planning import RunPlan
-from parity.engine.rounds import CLOSELY, HELD, Seen, TimeLimit
+from parity.engine.rounds import CLOSELY, Seen, TimeLimit
 from parity.engine.tally import ItemTally
 from parity.findings import cause_search
 
@@ -149,27 +149,3 @@ def test_no_cause_is_looked_for_after_the_time_of_a_run(seconds: float, monkeypa
     (made,) = findings.by_kind(run, tally, recognition(run), findings.Looks(0, True))
     assert made.cause is not None
     assert (UNSEARCHED in made.cause.properties) is (seconds > 600.0)
-
-
-@pytest.mark.parametrize(("others", "share"), [(0, 1.0), (30, 1.0), (45, 2 / 3), (400, findings.LEAST_OF_FINDING)])
-def test_where_many_items_found_something_each_has_less_time(
-    others: int, share: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """For its shrinking, but all of it where they are few."""
-    for k in range(others):
-        (tmp_path / f"{HELD}{k}").touch()
-    shares = list[float]()
-    whole = findings.shrink
-
-    def noted(run: Any, *more: Any) -> Any:
-        shares.append(more[3])
-        return whole(run, *more)
-
-    monkeypatch.setattr(findings, "shrink", noted)
-    fault = Fault("exp", ("exp",), lambda c: c.run() * 1.5)
-    plan = RunPlan(resolve("sim", (fault,)), resolve("cpu"), tolerance.load("sim"), suite.profile("quick"),
-                   RunOptions(examples=1, power=0), seen=Seen(tmp_path))  # fmt: skip
-    (item,) = suite.select(("exp",), dtypes=("float32",))
-    made = examine(item, plan, NoJournal()).findings
-    assert set(shares) == {share}
-    assert all(f.cause is not None and UNSEARCHED not in f.cause.properties for f in made[:1])
