@@ -90,6 +90,7 @@ def start(
             return Copy(connection, pid, parent, stdin, stdout)
     except OSError:
         pass
+    os.environ.pop(ADDRESS, None)  # it is gone, or could not be copied: nobody waits for it again
     connection.close()
     return None
 
@@ -100,6 +101,7 @@ def offered(wanted: bool, names: Sequence[str] = LOADED) -> Iterator[None]:
     loads."""
     address, process = os.path.join(tempfile.gettempdir(), "copies"), None
     with processes.restored(ADDRESS):
+        os.environ.pop(ADDRESS, None)  # of a run that this one is a part of
         if wanted and sys.platform == "linux":
             with suppress(OSError):  # a long path, or no process can be started: whoever needs one says so
                 process = _started(address, names)
