@@ -41,6 +41,8 @@ CUT = "the time was over before it began"  # why a part was skipped
 # they come first, so that nobody waits for one of them at the end, and before all those with a single item of half a minute or
 # more: a hang (linalg), or a kernel that is slow by itself (vision, kernels).
 LONG = ("attention", "linalg", "vision", "kernels", "special", "recurrent", "convolutions")
+# Ops for whose first call in a process CUDA compiles a kernel, in each dtype: 20 to 60 s each. The very first.
+COMPILED = ("special.erfcx", "gcd", "lcm", "polygamma", "digamma", "prod_dim")
 CLOSELY = 3  # findings of one cause, of all items, that are looked at closely; one if it is plain, or an error in words
 PLAIN = "AR"  # the classes of these
 ROUND, AGAIN = " round ", " causes"  # in the ids of parts
@@ -83,9 +85,9 @@ def whole(items: Sequence[Item], causes: bool) -> tuple[Item | Part, ...]:
 
 
 def is_long(item: str) -> bool:
-    """Whether an item, by its id, is of a family whose items take long."""
-    row = ROWS.get(item.rpartition("-")[0])
-    return row is not None and row.family in LONG
+    """Whether an item, by its id, takes long, or others of its family do."""
+    op = item.rpartition("-")[0]
+    return op in COMPILED or (op in ROWS and ROWS[op].family in LONG)
 
 
 def parts(

@@ -88,10 +88,9 @@ def pytest_configure(config: pytest.Config) -> None:
             _guard_worker(worker)
             _set_channel_aside(config)
         if "parity_left" in worker or "parity_later" in worker:
-            from parity.faces.workers import EagerWorker
+            from parity.faces.scheduling import EagerWorker
 
-            prepare = functools.partial(_plan_here, ahead=True) if worker.get("parity_waits") else None
-            config.pluginmanager.register(EagerWorker(config, prepare), "parity-eager-worker")
+            config.pluginmanager.register(EagerWorker(config), "parity-eager-worker")
         return
     config.pluginmanager.register(Folded(config), "parity-folded")
     if config.getoption("verbose", 0) > 0:  # pytest 8.3 has no get_verbosity without its terminal reporter
@@ -114,7 +113,8 @@ def _prepare_controller(config: pytest.Config) -> None:
         config.pluginmanager.register(Compared(config), "parity-compared")
     several = bool(getattr(config.option, "tx", None)) and config.option.dist != "no"
     if several or getattr(config.option, "numprocesses", None):
-        from parity.faces.survival import Starting, Survival
+        from parity.faces.starting import Starting
+        from parity.faces.survival import Survival
 
         if getattr(config.option, "maxworkerrestart", None) is None:
             config.option.maxworkerrestart = "100000"  # xdist's own limit ends the run at the fifth death of a worker
@@ -275,16 +275,16 @@ def _sampled(tests: list[pytest.Item], options: RunOptions, whole: bool) -> floa
     return min(POWER / compared, POWER_SHARE) if options.power is None else min(1.0, options.power / compared)
 
 
-def _plan_here(session: pytest.Session, ahead: bool = False) -> Any:
+def _plan_here(session: pytest.Session) -> Any:
     """Device, tables and profile of this run; made once. No fixture: one of the session would keep a finalizer, and with it
-    the request, of each test that uses it. ahead: for no item yet, so that what prevents it is said at the first one."""
+    the request, of each test that uses it."""
     stash = session.config.stash
     if stash.get(PLAN, None) is None:
-        stash[PLAN] = _made_plan(session, ahead)
+        stash[PLAN] = _made_plan(session)
     return stash[PLAN]
 
 
-def _made_plan(session: pytest.Session, ahead: bool) -> Any:
+def _made_plan(session: pytest.Session) -> Any:
     from parity.core.errors import ParityError
     from parity.engine import planning
 
@@ -297,8 +297,6 @@ def _made_plan(session: pytest.Session, ahead: bool) -> Any:
         power = _sampled(session.items, options, not _done(session.config))
         return _plan(options, power, left, _explains_later(session.config), folder)
     except ParityError as e:
-        if ahead:
-            return None
         if folder is not None:  # a worker's own output is lost
             from parity.faces.survival import UNABLE
 

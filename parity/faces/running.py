@@ -10,14 +10,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from parity import tolerance
-from parity.core import machine, outputs, parent, processes, resources, untrusted
+from parity.core import copies, machine, outputs, parent, processes, resources, untrusted
 from parity.core.errors import DeviceError, NothingCompared, OutputError, UsageError
 from parity.core.health import SUSPECT, UNUSABLE
 from parity.core.outputs import writable
@@ -56,11 +56,11 @@ class Ended:
 def run_with(o: RunOptions) -> Ended:
     """Run the suite and the person's own functions as the options say."""
     began = time.monotonic()
-    with parent.guarded_folder():
-        return _run_with(o, began)
+    with parent.guarded_folder(), ExitStack() as opened:
+        return _run_with(o, began, opened)
 
 
-def _run_with(o: RunOptions, began: float) -> Ended:
+def _run_with(o: RunOptions, began: float, opened: ExitStack) -> Ended:
     kept = resuming.kept(Path(o.resume)) if o.resume else None
     o = resuming.options(kept.header, o) if kept is not None else o
     o, only_own = _with_models(o)
@@ -69,8 +69,7 @@ def _run_with(o: RunOptions, began: float) -> Ended:
     words = [*o.op, *own_words, *(f"family={f}" for f in o.family), *(f"dtype={d}" for d in o.dtype), f"source={source}"]
     o = replace(o, family=split(o.family), dtype=split(o.dtype))
     probe = _added(o)
-    items = () if only_own else chosen(o, source)
-    selected = len(items)
+    selected = len(items := () if only_own else chosen(o, source))
     items = tuple(i for i in items if kept is None or i.id not in kept.ids)
     # On other machines nothing can be tried again from here.
     o = replace(o, fail_on=split(o.fail_on), skip=(*o.skip, AGAIN) if o.tx and not o.no_again else o.skip)
@@ -79,6 +78,7 @@ def _run_with(o: RunOptions, began: float) -> Ended:
         return Ended(_list(items) if items else NothingCompared.exit_code, listed=items)
     known = _known(o)
     _sendable(o)
+    opened.enter_context(copies.offered(bool(items) and not (o.tx or o.setup)))
     from parity.faces.remote import computers_of  # pytest is loaded where a run begins
 
     computers = computers_of(o)

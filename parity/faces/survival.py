@@ -24,7 +24,6 @@ from parity.engine.options import RunOptions
 from parity.engine.rounds import CUT, DYING_SHARE, GRACE_SECONDS, START_SECONDS, part_of
 from parity.faces.interruption import stop_soon
 from parity.faces.remote import is_remote
-from parity.faces.workers import not_needed
 from parity.report.words import plural
 
 if TYPE_CHECKING:
@@ -40,7 +39,6 @@ STILLBORN = 10  # workers that end one after another before any case, after whic
 BY_ITSELF = 3  # the same in the place of one worker, where nothing outside ends them: each start takes seconds
 INQUESTS = 24  # most inquests of a run; each takes as long as starting six processes
 INQUEST_SECONDS = 300.0  # for those that are left when all else is done
-STARTS = 3  # times that a worker of this machine is started, before the run ends with its error
 WATCH_SECONDS = 0.2
 UNABLE = "unable-"  # prefix of the file with a reason why a run cannot begin; the exit code follows
 
@@ -56,7 +54,6 @@ class Survival:
         """timed: of a run with a limit of time, after which no worker may hold it up."""
         self.config, self._timed = config, timed
         self._cut: set[int] = set()  # workers that were ended because the time was over
-        self._sent_home: set[str] = set()  # workers that were ended because nothing was left for them
         self._open = contextlib.ExitStack()
         folder = config.option.parity_rundir or self._open.enter_context(parent.guarded_folder())
         self.folder = Path(folder)
@@ -102,7 +99,7 @@ class Survival:
         node.workerinput["parity_rundir"] = str(self.folder)
         if not is_remote(node):
             node.workerinput["parity_share"] = memory.share(int(self.config.option.numprocesses or 1))
-        node.workerinput["parity_parent"] = os.getpid()
+        node.workerinput["parity_parent"] = getattr(_process(node), "parent", os.getpid())
         self._nodes[node.gateway.id] = node
 
     @pytest.hookimpl
@@ -126,15 +123,13 @@ class Survival:
         from parity.engine import journal
 
         self._nodes.pop(node.gateway.id, None)
-        self._kill(others := [] if error else not_needed(self.config, self._nodes.values()))
-        self._sent_home.update(other.gateway.id for other in others)
         if (self.folder / f"journal-{node.gateway.id}{FULL}").exists():
             sched = self.config.pluginmanager.getplugin("dsession").sched
             if (item := sched.remove_node(node)) is not None:
                 with suppress(NotImplementedError):  # loadscope and similar schedulers put it back themselves
                     sched.mark_test_pending(item)
             return
-        if not error or node.gateway.id in self._sent_home or is_remote(node):
+        if not error or is_remote(node):
             return
         if journal.read(self.folder / f"journal-{node.gateway.id}") is not None:
             return
@@ -363,35 +358,3 @@ def _exit_code(node: Any) -> int | None:
 def _process(node: Any) -> Any:
     """The process of a worker, by private attributes, which may be missing in another version."""
     return getattr(getattr(getattr(node, "gateway", None), "_io", None), "popen", None)
-
-
-class Starting:
-    """A plugin that starts a worker again that was gone before xdist knew it, as one that somebody kills in its first
-    second."""
-
-    def __init__(self, config: pytest.Config) -> None:
-        self.config = config
-
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_xdist_setupnodes(self) -> None:
-        """Take the place of the function that starts a worker, before it starts the first one."""
-        manager: Any = self.config.pluginmanager.getplugin("dsession").nodemanager
-        manager.setup_node = persistent(manager.setup_node, manager.group)
-
-
-def persistent(start: Callable[..., Any], group: Any) -> Callable[..., Any]:
-    """The function that starts a worker, made to try again. start: takes execnet's spec first; group: the gateways that there
-    are. A worker elsewhere is started once: what ended it may be the way there."""
-
-    def started(spec: Any, *more: Any) -> Any:
-        for left in reversed(range(STARTS if spec.popen else 1)):
-            try:
-                return start(spec, *more)
-            except (EOFError, OSError):
-                if not left:
-                    raise
-                for gateway in [g for g in group if g.id == spec.id]:
-                    gateway.exit()  # it is half there, and holds the id
-        return None
-
-    return started
