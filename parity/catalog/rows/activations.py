@@ -113,10 +113,24 @@ def _named(names: tuple[str, ...], dims: bool = False) -> Signature:
 ROWS = (
     _row("relu", unary(), rule=EXACT, dtypes=REAL, forms=Forms(inplace="torch.nn.functional.*_", strides=True), counts=OWN),
     _row("relu6", unary(NEAR), rule=EXACT, dtypes=REAL, forms=Forms(strides=True), counts=OWN),
-    _row("hardtanh", _hardtanh, rule=EXACT, call="torch._C._nn.*", forms=Forms(inplace="torch.nn.functional.*_", out=True),
-        dtypes=(*FLOATS, "int8", "int16", "int32", "int64"), counts=Counts(("nn.functional.hardtanh",))),
-    _row("threshold", _threshold, rule=EXACT, call="torch.*", forms=Forms(inplace="torch.nn.functional.*_", out=True),
-        dtypes=REAL, counts=Counts(("nn.functional.threshold",))),
+    _row(
+        "hardtanh",
+        _hardtanh,
+        rule=EXACT,
+        call="torch._C._nn.*",
+        forms=Forms(inplace="torch.nn.functional.*_", out=True),
+        dtypes=(*FLOATS, "int8", "int16", "int32", "int64"),
+        counts=Counts(("nn.functional.hardtanh",)),
+    ),
+    _row(
+        "threshold",
+        _threshold,
+        rule=EXACT,
+        call="torch.*",
+        forms=Forms(inplace="torch.nn.functional.*_", out=True),
+        dtypes=REAL,
+        counts=Counts(("nn.functional.threshold",)),
+    ),
     _row("sigmoid", unary(NEAR), rule=ELEMENTWISE, call="torch.*", dtypes=EVERY, grad=FLOATING, forms=POINTWISE, counts=OWN),
     _activation("leaky_relu", _SLOPE, inplace=NN, out=NN, rule=ELEMENTWISE),
     _activation("elu", _ELU, inplace=F, out=NN),
@@ -139,4 +153,4 @@ ROWS = (
     # torch's Python references, which compilers and devices without a kernel run in its place; torch has no gradients of them
     _row("reference_activation", _named(REFERENCES), call=GLUE, dtypes=("float32",), grad=(), judged=ROUNDED),
     _row("reference_along_dim", _named(ALONG_DIM, dims=True), call=GLUE, dtypes=("float32",), grad=()),
-)  # fmt: skip
+)

@@ -228,25 +228,51 @@ def _narrow(v: Arg, dtype: str) -> Arg:
 _BOTH_MASKS = Wrong("is_causal", True, needs="attn_mask")
 
 ROWS = (
-    _row("scaled_dot_product_attention", _sdpa, call="torch.nn.functional.*", draws=Draws(cases=3),
+    _row(
+        "scaled_dot_product_attention",
+        _sdpa,
+        call="torch.nn.functional.*",
+        draws=Draws(cases=3),
         refuses=Refuses(wrong=(Wrong("dropout_p", 1.5), _BOTH_MASKS, _BOTH_MASKS), fits="filled", alike=True),
-        counts=Counts(("*",), mps="own")),
+        counts=Counts(("*",), mps="own"),
+    ),
     # In the backward the CPU's kernel and its formula pass a NaN on to different gradients.
-    _row("attention_unknown", _unknown, call="torch.nn.functional.scaled_dot_product_attention", grad=(),
-        counts=Counts(under="nn.functional.scaled_dot_product_attention")),
+    _row(
+        "attention_unknown",
+        _unknown,
+        call="torch.nn.functional.scaled_dot_product_attention",
+        grad=(),
+        counts=Counts(under="nn.functional.scaled_dot_product_attention"),
+    ),
     _row("attention_packed", _packed, call=LAYERS + "*", counts=Counts(under="nn.functional.scaled_dot_product_attention")),
     _row("attention_turned", _turned, call=LAYERS + "*", counts=Counts(under="nn.functional.scaled_dot_product_attention")),
     # rounds_between: projections, attention and output projection are separate kernels
-    _row("multi_head_attention", _multi_head, call=GLUE, judged=ROUNDED,
-        counts=Counts(("nn.functional.multi_head_attention_forward",))),
+    _row(
+        "multi_head_attention",
+        _multi_head,
+        call=GLUE,
+        judged=ROUNDED,
+        counts=Counts(("nn.functional.multi_head_attention_forward",)),
+    ),
     # rounds_between: as multi_head_attention
     _row("multi_head_cross", _multi_head_cross, call=LAYERS + "*", judged=ROUNDED),
     # rounds_between: few keys remain, whose weights some kernels round before the product with the values
-    _row("attention_banned", _banned, call=GLUE, judged=ROUNDED,
-        counts=Counts(under="nn.functional.scaled_dot_product_attention")),
+    _row(
+        "attention_banned",
+        _banned,
+        call=GLUE,
+        judged=ROUNDED,
+        counts=Counts(under="nn.functional.scaled_dot_product_attention"),
+    ),
     _row(
         "transformer_layer", _module, call=GLUE, draws=Draws(cases=0.5), dtypes=("float32",), grad=("float32",), judged=ROUNDED
     ),
-    _row("attention_autocast", _autocast, call=f"{LAYERS}autocast_attention", dtypes=FLOATS[1:], grad=FLOATS[1:],
-        counts=Counts(under="nn.functional.scaled_dot_product_attention")),
-)  # fmt: skip
+    _row(
+        "attention_autocast",
+        _autocast,
+        call=f"{LAYERS}autocast_attention",
+        dtypes=FLOATS[1:],
+        grad=FLOATS[1:],
+        counts=Counts(under="nn.functional.scaled_dot_product_attention"),
+    ),
+)

@@ -284,17 +284,41 @@ ROWS = (
     _row("bmm", _bmm, forms=OUT, refuses=Refuses(fits="always", alike=True), counts=OWN),
     _row("matmul", _matmul, forms=OUT, refuses=Refuses(fits="always", alike=True), counts=Counts(("*", "__rmatmul__"))),
     # rounds_between: the product may be rounded to the dtype before the sum
-    _row("addmm", _addmm, forms=Forms(inplace=METHOD, out=True), refuses=Refuses(alike=True),
-        judged=Judged(rounds_between=True, bias=0), counts=Counts(("*", "addmm:decomposed"))),
-    _row("addmv", _addmv, forms=Forms(inplace=METHOD, out=True), refuses=Refuses(fits="always", alike=True),
-        judged=Judged(rounds_between=True, bias=0), counts=OWN),
+    _row(
+        "addmm",
+        _addmm,
+        forms=Forms(inplace=METHOD, out=True),
+        refuses=Refuses(alike=True),
+        judged=Judged(rounds_between=True, bias=0),
+        counts=Counts(("*", "addmm:decomposed")),
+    ),
+    _row(
+        "addmv",
+        _addmv,
+        forms=Forms(inplace=METHOD, out=True),
+        refuses=Refuses(fits="always", alike=True),
+        judged=Judged(rounds_between=True, bias=0),
+        counts=OWN,
+    ),
     _row("addr", _addr, forms=Forms(inplace=METHOD, out=True), judged=Judged(bias=0), counts=OWN),
     # rounds_between: the product may be rounded to the dtype before the sum
-    _row("addbmm", _batched(False), forms=Forms(inplace=METHOD, out=True), refuses=Refuses(alike=True), judged=ROUNDED,
-        counts=OWN),
+    _row(
+        "addbmm",
+        _batched(False),
+        forms=Forms(inplace=METHOD, out=True),
+        refuses=Refuses(alike=True),
+        judged=ROUNDED,
+        counts=OWN,
+    ),
     # rounds_between: the product may be rounded to the dtype before the sum
-    _row("baddbmm", _batched(True), forms=Forms(inplace=METHOD, out=True), refuses=Refuses(alike=True),
-        judged=Judged(rounds_between=True, bias=0), counts=OWN),
+    _row(
+        "baddbmm",
+        _batched(True),
+        forms=Forms(inplace=METHOD, out=True),
+        refuses=Refuses(alike=True),
+        judged=Judged(rounds_between=True, bias=0),
+        counts=OWN,
+    ),
     _row("dot", _vectors, forms=OUT, refuses=Refuses(fits="always", alike=True), counts=OWN),
     _row("vdot", _vectors, forms=OUT, refuses=Refuses(fits="always"), counts=OWN),
     _row("mv", _mv, forms=OUT, refuses=Refuses(fits="always", alike=True), counts=OWN),
@@ -305,12 +329,25 @@ ROWS = (
     # the CPU refuses many operands that are not dense ("view size is not compatible")
     _row("kron", _kron, forms=OUT, draws=Draws(packed=3), counts=OWN),
     # rounds_between: the product of a vector is rounded to the dtype before the bias is added
-    _row("linear", _linear, call="torch.nn.functional.*", refuses=Refuses(fits="always", alike=True),
-        judged=Judged(rounds_between=True, bias=2), counts=Counts(("*",), mps="own")),
+    _row(
+        "linear",
+        _linear,
+        call="torch.nn.functional.*",
+        refuses=Refuses(fits="always", alike=True),
+        judged=Judged(rounds_between=True, bias=2),
+        counts=Counts(("*",), mps="own"),
+    ),
     # rounds_between: the products of operand, weight and operand are separate kernels,
     # stages: added up in the dtype
-    _row("bilinear", _bilinear, call="torch.nn.functional.*", grad=FLOATS, refuses=Refuses(fits="always", takes=("complex",)),
-        judged=Judged(rounds_between=True, stages=("forward", "backward")), counts=OWN),
+    _row(
+        "bilinear",
+        _bilinear,
+        call="torch.nn.functional.*",
+        grad=FLOATS,
+        refuses=Refuses(fits="always", takes=("complex",)),
+        judged=Judged(rounds_between=True, stages=("forward", "backward")),
+        counts=OWN,
+    ),
     *(
         # rounds_between: as addmm; linear adds its bias likewise
         _row(
@@ -326,14 +363,31 @@ ROWS = (
             *(("bmm", _bmm, None), ("addbmm", _batched(False), None)),
         )
     ),
-    _row("addmm_activation", _activated, rule=COMPOSITE, forms=OUT, call="torch._addmm_activation", dtypes=FLOATS, grad=(),
-        refuses=UNCHECKED, judged=ROUNDED),
+    _row(
+        "addmm_activation",
+        _activated,
+        rule=COMPOSITE,
+        forms=OUT,
+        call="torch._addmm_activation",
+        dtypes=FLOATS,
+        grad=(),
+        refuses=UNCHECKED,
+        judged=ROUNDED,
+    ),
     _row("chain_matmul", _chain, judged=ROUNDED, rule=COMPOSITE, call=GLUE, grad=()),
     # rounds_between: a chain of matmuls, each rounded to the dtype
     _row("multi_dot", _chain, forms=OUT, rule=COMPOSITE, call="torch.linalg.*", judged=ROUNDED, counts=OWN),
     # oracle: the CPU's own result is wrong for an expanded second operand (torch 2.13)
-    _row("int_mm", _int_mm, draws=Draws(unexpanded=True), call="torch._int_mm", dtypes=("int8",), grad=(), refuses=UNCHECKED,
-        judged=Judged(oracle="parity.catalog.glue.calls.int_mm")),
+    _row(
+        "int_mm",
+        _int_mm,
+        draws=Draws(unexpanded=True),
+        call="torch._int_mm",
+        dtypes=("int8",),
+        grad=(),
+        refuses=UNCHECKED,
+        judged=Judged(oracle="parity.catalog.glue.calls.int_mm"),
+    ),
     # centering, a matmul and a division, each rounded to the dtype
     _row("cov", _covered, judged=ROUNDED, rule=COMPOSITE, dtypes=FLOATING, counts=OWN),
-)  # fmt: skip
+)

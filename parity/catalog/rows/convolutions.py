@@ -216,16 +216,34 @@ ROWS = (
     _plain("conv1d", _conv(1), refuses=Refuses(wrong=_WRONG, alike=True), counts=Counts(("*",), mps="convolution")),
     _plain("conv2d", _conv(2), refuses=Refuses(wrong=_WRONG, alike=True), counts=Counts(("*",), mps="convolution")),
     _plain("conv3d", _conv(3), refuses=Refuses(wrong=_WRONG, alike=True), counts=Counts(("*",), mps="convolution")),
-    _plain("conv_transpose1d", _transposed(1), refuses=Refuses(wrong=_TRANSPOSED, alike=True),
-        counts=Counts(("*",), mps="transposed")),
-    _plain("conv_transpose2d", _transposed(2), refuses=Refuses(wrong=_TRANSPOSED, alike=True),
-        counts=Counts(("*",), mps="transposed")),
+    _plain(
+        "conv_transpose1d",
+        _transposed(1),
+        refuses=Refuses(wrong=_TRANSPOSED, alike=True),
+        counts=Counts(("*",), mps="transposed"),
+    ),
+    _plain(
+        "conv_transpose2d",
+        _transposed(2),
+        refuses=Refuses(wrong=_TRANSPOSED, alike=True),
+        counts=Counts(("*",), mps="transposed"),
+    ),
     # For some of these the CPU and cuDNN use im2col and one product per batch element.
-    _plain("conv_transpose3d", _transposed(3), refuses=Refuses(wrong=_TRANSPOSED, alike=True),
-        judged=Judged(rounds_between=True, stages=BOTH, gauss=True, bias=2), counts=Counts(("*",), mps="transposed")),
+    _plain(
+        "conv_transpose3d",
+        _transposed(3),
+        refuses=Refuses(wrong=_TRANSPOSED, alike=True),
+        judged=Judged(rounds_between=True, stages=BOTH, gauss=True, bias=2),
+        counts=Counts(("*",), mps="transposed"),
+    ),
     _row("conv2d_channels_last", _batched(_conv(2)), call=LAYERS + "conv2d_last", dtypes=LAST, grad=LAST),
-    _row("conv_transpose2d_channels_last", _batched(_transposed(2)), call=LAYERS + "conv_transpose2d_last", dtypes=LAST,
-        grad=LAST),
+    _row(
+        "conv_transpose2d_channels_last",
+        _batched(_transposed(2)),
+        call=LAYERS + "conv_transpose2d_last",
+        dtypes=LAST,
+        grad=LAST,
+    ),
     *(_half(f"conv{n}d_autocast", _rounded(_conv(n)), call=f"{LAYERS}autocast_conv{n}d") for n in (1, 2, 3)),
     *(
         _half(
@@ -236,4 +254,4 @@ ROWS = (
         )
         for n, stages in ((1, ()), (2, ()), (3, BOTH))
     ),
-)  # fmt: skip
+)

@@ -122,10 +122,22 @@ ROWS = (
     _row("triu_indices", _triangle, call=GLUE, dtypes=("int64", "int32"), counts=Counts(("triu_indices",))),
     _row("arange", _arange, rule=ELEMENTWISE, call=GLUE, forms=OUT, dtypes=REAL, counts=Counts(("arange",))),
     # rounds_between: the step is rounded to the dtype
-    _row("linspace", _linspace, forms=OUT, rule=ELEMENTWISE, call=GLUE, judged=ROUNDED, dtypes=FLOATS,
-        counts=Counts(("linspace",))),
-    _row("linspace_whole", _whole_steps, call="parity.catalog.glue.calls.linspace",
-        dtypes=("int64", "int32", "int16", "int8", "uint8")),
+    _row(
+        "linspace",
+        _linspace,
+        forms=OUT,
+        rule=ELEMENTWISE,
+        call=GLUE,
+        judged=ROUNDED,
+        dtypes=FLOATS,
+        counts=Counts(("linspace",)),
+    ),
+    _row(
+        "linspace_whole",
+        _whole_steps,
+        call="parity.catalog.glue.calls.linspace",
+        dtypes=("int64", "int32", "int16", "int8", "uint8"),
+    ),
     # rounds_between: the exponent is rounded to the dtype
     _row(
         "logspace", _logspace, forms=OUT, rule=COMPOSITE, call=GLUE, judged=ROUNDED, dtypes=FLOATS, counts=Counts(("logspace",))
@@ -134,8 +146,15 @@ ROWS = (
     _row("full", _full, call=GLUE, forms=OUT, dtypes=EVERY, refuses=Refuses(sized=True), counts=Counts(("full",))),
     _row("tril_indices", _triangle, call=GLUE, dtypes=("int64", "int32"), counts=Counts(("tril_indices",))),
     _row("fft.fftfreq", _frequencies, rule=ELEMENTWISE, call="parity.catalog.glue.calls.fftfreq", dtypes=("float32",)),
-    _row("hann_window", _window, rule=COMPOSITE, call=GLUE, dtypes=("float32",), refuses=Refuses(takes=("complex",)),
-        counts=Counts(("signal.windows.hann",))),
+    _row(
+        "hann_window",
+        _window,
+        rule=COMPOSITE,
+        call=GLUE,
+        dtypes=("float32",),
+        refuses=Refuses(takes=("complex",)),
+        counts=Counts(("signal.windows.hann",)),
+    ),
     # without those whose ends cancel to a rounding of zero (blackman)
     _row("window", _named_window, rule=COMPOSITE, call=GLUE, dtypes=("float32",), judged=ROUNDED),
-)  # fmt: skip
+)

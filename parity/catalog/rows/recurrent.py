@@ -12,9 +12,15 @@ from parity.core.dtypes import FLOATS
 
 # rounds_between: every step rounds the hidden state to the dtype.
 _row = partial(
-    Row, family="recurrent", rule=COMPOSITE, dtypes=FLOATS, grad=FLOATS, draws=Draws(lesser=coupled.lesser),
-    refuses=UNCHECKED, judged=ROUNDED,
-)  # fmt: skip
+    Row,
+    family="recurrent",
+    rule=COMPOSITE,
+    dtypes=FLOATS,
+    grad=FLOATS,
+    draws=Draws(lesser=coupled.lesser),
+    refuses=UNCHECKED,
+    judged=ROUNDED,
+)
 
 
 def _weights(
@@ -97,7 +103,11 @@ ROWS = (
     _row("lstm_states", _layers(4, 2), call="parity.catalog.glue.layers.*", counts=Counts(under="lstm")),
     _row("lstm_packed", _packed(4, 2), call="parity.catalog.glue.layers.*", counts=Counts(under="lstm")),
     _row("gru_packed", _packed(3, 1), call="parity.catalog.glue.layers.*", counts=Counts(under="gru")),
-    _row("gru", _layers(3, 1), call=GLUE), _row("rnn_tanh", _layers(1, 1), call=GLUE),
-    _row("rnn_relu", _layers(1, 1), call=GLUE), _row("lstm_cell", _cell(4, 2)), _row("gru_cell", _cell(3, 1)),
-    _row("rnn_tanh_cell", _cell(1, 1)), _row("rnn_relu_cell", _cell(1, 1)),
-)  # fmt: skip
+    _row("gru", _layers(3, 1), call=GLUE),
+    _row("rnn_tanh", _layers(1, 1), call=GLUE),
+    _row("rnn_relu", _layers(1, 1), call=GLUE),
+    _row("lstm_cell", _cell(4, 2)),
+    _row("gru_cell", _cell(3, 1)),
+    _row("rnn_tanh_cell", _cell(1, 1)),
+    _row("rnn_relu_cell", _cell(1, 1)),
+)

@@ -12,9 +12,14 @@ from parity.core.dtypes import FLOATS
 
 # In half types sums of places that come twice are stored (accumulates), and products take the stored sums (rounds_between).
 _row = partial(
-    Row, family="sparse", rule=CONTRACTION, call=GLUE.replace("calls", "sparse"), dtypes=FLOATS, grad=FLOATS,
+    Row,
+    family="sparse",
+    rule=CONTRACTION,
+    call=GLUE.replace("calls", "sparse"),
+    dtypes=FLOATS,
+    grad=FLOATS,
     judged=Judged(rounds_between=True, accumulates=("forward", "backward")),
-)  # fmt: skip
+)
 SINGLE = ("float32",)  # the CPU refuses the others
 COUNTS = (4, 1, 2, 0, 9, 33, 130)  # of places
 
@@ -77,8 +82,13 @@ def _dense(draw: Draw) -> Arguments:
 
 
 ROWS = (
-    _row("coo_to_dense", _matrix), _row("coo_coalesce", _matrix), _row("coo_mm", _product),
-    _row("coo_add", _two, dtypes=SINGLE, grad=SINGLE), _row("coo_sum", _summed), _row("coo_mul", _scaled),
+    _row("coo_to_dense", _matrix),
+    _row("coo_coalesce", _matrix),
+    _row("coo_mm", _product),
+    _row("coo_add", _two, dtypes=SINGLE, grad=SINGLE),
+    _row("coo_sum", _summed),
+    _row("coo_mul", _scaled),
     _row("csr_to_dense", _compressed, rule=EXACT, judged=Judged()),
-    _row("csr_mm", _compressed_product, dtypes=SINGLE, grad=SINGLE), _row("to_sparse", _dense, rule=EXACT, judged=Judged()),
-)  # fmt: skip
+    _row("csr_mm", _compressed_product, dtypes=SINGLE, grad=SINGLE),
+    _row("to_sparse", _dense, rule=EXACT, judged=Judged()),
+)
