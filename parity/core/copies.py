@@ -26,7 +26,7 @@ from typing import Any
 from parity.core import child, processes
 
 LOADED = (  # what workers and jobs need, and the suite with it
-    "pytest", "xdist.plugin", "xdist.remote", "parity.faces.plugin", "parity.faces.scheduling", "parity.faces.checker",
+    "pytest", "xdist.plugin", "xdist.remote", "parity.faces.plugin", "parity.faces.workers", "parity.faces.checker",
     "parity.faces.replaying", "parity.engine.jobs", "parity.engine.planning", "parity.engine.suite",
     "torch._decomp.decompositions_for_jvp",  # what the first derivative in forward mode imports, sympy among it
 )  # fmt: skip

@@ -88,9 +88,10 @@ def pytest_configure(config: pytest.Config) -> None:
             _guard_worker(worker)
             _set_channel_aside(config)
         if "parity_left" in worker or "parity_later" in worker:
-            from parity.faces.scheduling import EagerWorker
+            from parity.faces.workers import EagerWorker
 
-            config.pluginmanager.register(EagerWorker(config), "parity-eager-worker")
+            prepare = functools.partial(_plan_here, ahead=True) if worker.get("parity_waits") else None
+            config.pluginmanager.register(EagerWorker(config, prepare), "parity-eager-worker")
         return
     config.pluginmanager.register(Folded(config), "parity-folded")
     if config.getoption("verbose", 0) > 0:  # pytest 8.3 has no get_verbosity without its terminal reporter
@@ -275,16 +276,16 @@ def _sampled(tests: list[pytest.Item], options: RunOptions, whole: bool) -> floa
     return min(POWER / compared, POWER_SHARE) if options.power is None else min(1.0, options.power / compared)
 
 
-def _plan_here(session: pytest.Session) -> Any:
+def _plan_here(session: pytest.Session, ahead: bool = False) -> Any:
     """Device, tables and profile of this run; made once. No fixture: one of the session would keep a finalizer, and with it
-    the request, of each test that uses it."""
+    the request, of each test that uses it. ahead: for no item yet, so that what prevents it is said at the first one."""
     stash = session.config.stash
     if stash.get(PLAN, None) is None:
-        stash[PLAN] = _made_plan(session)
+        stash[PLAN] = _made_plan(session, ahead)
     return stash[PLAN]
 
 
-def _made_plan(session: pytest.Session) -> Any:
+def _made_plan(session: pytest.Session, ahead: bool) -> Any:
     from parity.core.errors import ParityError
     from parity.engine import planning
 
@@ -297,6 +298,8 @@ def _made_plan(session: pytest.Session) -> Any:
         power = _sampled(session.items, options, not _done(session.config))
         return _plan(options, power, left, _explains_later(session.config), folder)
     except ParityError as e:
+        if ahead:
+            return None
         if folder is not None:  # a worker's own output is lost
             from parity.faces.survival import UNABLE
 

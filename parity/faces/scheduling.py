@@ -11,6 +11,9 @@ are known, only their causes say whether what was drawn is, so that the share ho
 
 With a limit of time there are three: the pinned cases of every item, then causes and rounds of exploration, which share the
 time; each round is in the order of what the round before it brought.
+
+After the first death of a run one worker more than it has places is started, or a few, and waits with torch loaded and the
+device open. It takes the place of the next one that dies, whose replacement waits in turn.
 """
 
 from __future__ import annotations
@@ -18,10 +21,10 @@ from __future__ import annotations
 import functools
 import json
 import math
-import queue
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
@@ -29,6 +32,7 @@ from xdist.scheduler.load import LoadScheduling  # type: ignore[import-untyped] 
 
 from parity.engine.rounds import CAUSES, COMPILED, END_SECONDS, LEAST_SECONDS, PINNED, is_long, part_of
 from parity.faces.order_of_causes import Causes, op_of, promise_of
+from parity.faces.workers import spares, start_spares
 from parity.findings.causes import Promise
 
 if TYPE_CHECKING:
@@ -41,6 +45,7 @@ EARLY_SHARE = 0.3  # of the time that items took so far goes into causes while i
 LITTLE_SHARE = 0.15  # ... and into all if they promise little ...
 EARLY_ITEMS = 30  # ... and so many are done: a run of few items is soon over
 TIMED_AHEAD = 2  # the same with a limit of time: what a round brought decides on the next one
+SPARE_SECONDS = 30.0  # of a run that are left at least where a spare is started: it takes up to 20 s and pays at another death
 FIRST_CAUSES = 0.001  # seconds: with a limit of time, causes come before exploration has taken any
 
 
@@ -52,6 +57,7 @@ class HandsOut:
     def __init__(self, causes: bool, seconds: float | None = None, yields: Mapping[str, float] | None = None) -> None:
         """causes: whether there are parts that look for causes when all items are done; seconds: the limit of time."""
         self.causes, self.yields, self.undecided = causes, yields or {}, False
+        self.spares = False  # whether workers that come now wait, and load what they need meanwhile
         self.timed, self.seconds = seconds is not None, seconds or math.inf
         self.deadline = math.inf if seconds is None else time.monotonic() + seconds - END_SECONDS
         self.found: dict[str, Promise] = {}  # items whose findings are to be explained, in order
@@ -65,6 +71,7 @@ class HandsOut:
     def pytest_configure_node(self, node: WorkerController) -> None:
         """Let a new worker know how much time is left, or whether the causes come later."""
         node.workerinput |= {"parity_left": self.left} if self.timed else {"parity_later": self.causes}
+        node.workerinput["parity_waits"] = self.spares
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> Schedule:
@@ -81,34 +88,6 @@ class HandsOut:
                 self.found[item] = promise_of(line for part in parts for line in part.get("rows", ()))
 
 
-class EagerWorker:
-    """A plugin of a worker that begins each test as soon as it has it. xdist's own loop waits until it knows the next one, so
-    that it tears down no fixture that both use. It lets go of tests that are done: pytest adds to each, and a run of hours has
-    thousands."""
-
-    def __init__(self, config: pytest.Config) -> None:
-        self._config = config
-        self._commands: queue.SimpleQueue[tuple[str, dict[str, Any]] | None] = queue.SimpleQueue()
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        """Run what the controller sends, in the place of xdist's loop."""
-        xdist: Any = next(p for p in self._config.pluginmanager.get_plugins() if type(p).__name__ == "WorkerInteractor")
-        xdist.channel.setcallback(self._commands.put, endmarker=None)
-        tests = session.items
-        alike = len(tests) > 1 and len({t.parent for t in tests}) == 1  # any other test keeps what the next one uses
-        while (command := self._commands.get()) is not None and command[0] == "runtests":
-            for index in command[1]["indices"]:
-                xdist.item_index, began = index, time.perf_counter()
-                following = (tests[0] if index else tests[-1]) if alike else None
-                self._config.hook.pytest_runtest_protocol(item=tests[index], nextitem=following)
-                xdist.sendevent("runtest_protocol_complete", item_index=index, duration=time.perf_counter() - began)
-                tests[index] = tests[index if index == len(tests) - 1 else 0]  # no worker gets a test twice
-                if session.shouldfail or session.shouldstop:
-                    return True
-        return True
-
-
 class Phase(Protocol):
     """Some of the tests, in an order that may depend on what became of others."""
 
@@ -121,7 +100,7 @@ class Phase(Protocol):
 
 class Schedule(LoadScheduling):  # type: ignore[misc]  # an untyped base
     """Gives each worker the next test of the first phase that has one for it. A worker begins a test when it has it
-    (`EagerWorker`)."""
+    (`parity.faces.workers.EagerWorker`)."""
 
     def __init__(self, config: pytest.Config, log: Any, out: HandsOut) -> None:
         super().__init__(config, log)
@@ -134,6 +113,8 @@ class Schedule(LoadScheduling):  # type: ignore[misc]  # an untyped base
         self._timed: tuple[Queue, Rounds] | None = None  # the pinned cases and exploration, with a limit of time
         self._spent = 0.0  # seconds of workers for what causes share the time with: items, or exploration ...
         self._done = 0  # ... and how many of these there were
+        self._newcomers = set[Any]()  # workers that have taken the place of one that died, until spares are started
+        self._lost = self._spared = False  # whether one has died, and whether spares were started
 
     @property
     def tests_finished(self) -> bool:
@@ -144,6 +125,28 @@ class Schedule(LoadScheduling):  # type: ignore[misc]  # an untyped base
     def has_pending(self) -> bool:
         """Whether anything is left to do."""
         return self._has_more() or any(self.node2pending.values())
+
+    @property
+    def working(self) -> list[Any]:
+        """The workers that are given tests: those that came first. The others wait."""
+        return [*islice(self.node2pending, self.numnodes)]
+
+    def add_node(self, node: WorkerController) -> None:
+        """A worker has started."""
+        super().add_node(node)
+        if self._lost:
+            self._newcomers.add(node)
+
+    def _start_spares(self, like: WorkerController) -> None:
+        """Start workers that wait, once, if they do not come too late. Not before a replacement works, which they would slow
+        down. like: the replacement."""
+        self._newcomers.clear()
+        left = self._out.left
+        if self._early is not None:  # no limit of time
+            left = self._early.left * self._spent / max(1, self._done) / self.numnodes
+        if not self._spared and left >= SPARE_SECONDS and (number := spares(self.config, self.numnodes)):
+            self._out.spares = self._spared = True
+            start_spares(self.config, like, number)
 
     def schedule(self) -> None:
         """Sort the collected tests into phases, and begin."""
@@ -165,7 +168,7 @@ class Schedule(LoadScheduling):  # type: ignore[misc]  # an untyped base
             self.causes = Causes(causes, self._out.found, share)
             self._phases = self._first, self.causes, rounds
         else:
-            self._first = Items(pinned, lambda: self.nodes)
+            self._first = Items(pinned, lambda: self.working)
             self.causes = Causes(causes, self._out.found, functools.partial(self._share_of_items, len(self.nodes)))
             self._phases = self._first, self.causes
             self._early = self._first
@@ -190,10 +193,13 @@ class Schedule(LoadScheduling):  # type: ignore[misc]  # an untyped base
             self._spent += duration
             self._done += 1
         super().mark_test_complete(node, item_index, duration)
+        if node in self._newcomers:
+            self._start_spares(node)
         if not self._first.has_more():  # what it found may be explained by any worker
             self._check_all()
-        if idle := sum(not self.node2pending[w] for w in self.nodes):
-            self.config.hook.pytest_parity_idle(workers=len(self.nodes), idle=idle)
+        working = self.working
+        if idle := sum(not self.node2pending[w] for w in working):
+            self.config.hook.pytest_parity_idle(workers=len(working), idle=idle)
 
     def mark_test_pending(self, item: str) -> None:
         """A test is to be run again. A part that looks for causes waits for its turn, and for its share of the time; with a
@@ -212,12 +218,15 @@ class Schedule(LoadScheduling):  # type: ignore[misc]  # an untyped base
     def remove_node(self, node: WorkerController) -> str | None:
         """A worker is gone; the test at which it was, if it was at one. Its time counts."""
         self.causes.ended(node)
+        self._lost = True
+        if node not in self.node2collection or node in self.nodes[self.numnodes :]:  # a full worker is removed twice
+            self._out.spares = False  # one that ends while it starts would end so again
         crashed: str | None = super().remove_node(node)
         return crashed
 
     def check_schedule(self, node: WorkerController, duration: float = 0) -> None:
         """Give a worker what is due."""
-        if node.shutting_down or self.collection is None:
+        if node.shutting_down or self.collection is None or node not in self.working:
             return
         pending, before = self.node2pending[node], len(self.node2pending[node])
         if self._looks_early(node):

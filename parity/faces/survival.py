@@ -24,6 +24,7 @@ from parity.engine.options import RunOptions
 from parity.engine.rounds import CUT, DYING_SHARE, GRACE_SECONDS, START_SECONDS, part_of
 from parity.faces.interruption import stop_soon
 from parity.faces.remote import is_remote
+from parity.faces.workers import not_needed
 from parity.report.words import plural
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ class Survival:
         """timed: of a run with a limit of time, after which no worker may hold it up."""
         self.config, self._timed = config, timed
         self._cut: set[int] = set()  # workers that were ended because the time was over
+        self._sent_home: set[str] = set()  # workers that were ended because nothing was left for them
         self._open = contextlib.ExitStack()
         folder = config.option.parity_rundir or self._open.enter_context(parent.guarded_folder())
         self.folder = Path(folder)
@@ -123,13 +125,15 @@ class Survival:
         from parity.engine import journal
 
         self._nodes.pop(node.gateway.id, None)
+        self._kill(others := [] if error else not_needed(self.config, self._nodes.values()))
+        self._sent_home.update(other.gateway.id for other in others)
         if (self.folder / f"journal-{node.gateway.id}{FULL}").exists():
             sched = self.config.pluginmanager.getplugin("dsession").sched
             if (item := sched.remove_node(node)) is not None:
                 with suppress(NotImplementedError):  # loadscope and similar schedulers put it back themselves
                     sched.mark_test_pending(item)
             return
-        if not error or is_remote(node):
+        if not error or node.gateway.id in self._sent_home or is_remote(node):
             return
         if journal.read(self.folder / f"journal-{node.gateway.id}") is not None:
             return

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from parity.core.results import Measure, Record
+from parity.engine import memory
 from parity.engine.rounds import LEAST_SECONDS
 from parity.faces import order_of_causes, scheduling
-from parity.faces.scheduling import EARLY_SHARE, LITTLE_SHARE, EagerWorker, HandsOut, Schedule
+from parity.faces.scheduling import EARLY_SHARE, LITTLE_SHARE, HandsOut, Schedule
+from parity.faces.workers import EagerWorker
 from parity.findings.causes import Promise
 from parity.store import run_file
 
@@ -69,6 +71,7 @@ class Session:
         self.plugin, self.new = HandsOut(True), new or ()
         self.plugin.undecided = new is not None
         self.told: list[tuple[int, int]] = []
+        self.controller = Controller()
         hook = SimpleNamespace(pytest_parity_idle=lambda workers, idle: self.told.append((workers, idle)))
         self.schedule = Schedule(config(workers, hook), None, self.plugin)
         for w in self.workers:
@@ -398,6 +401,134 @@ def test_a_worker_that_ends_while_it_waits_ended_in_no_test() -> None:
     assert sorted([*two.run, *session.go_on()]) == sorted([*ITEMS, f"{ITEMS[0]} causes"])
 
 
+class Controller:
+    """As much of xdist's as starting one more worker needs."""
+
+    def __init__(self, fails: bool = False) -> None:
+        self.started: list[Any] = []
+        self.queue, self.fails = SimpleNamespace(put=None), fails
+        self.group = self.nodemanager = self
+        self._active_nodes: Any = self
+
+    def allocate_id(self, spec: Any) -> None:
+        assert spec.id is None
+
+    def setup_node(self, spec: Any, putevent: Any) -> Worker:
+        if self.fails:
+            raise OSError("no process can be started")
+        return Worker()
+
+    def add(self, node: Any) -> None:
+        self.started.append(node)
+
+
+def dying(monkeypatch: pytest.MonkeyPatch, workers: int, room: int = 99, seconds: float = 1.0, n: int | None = 1) -> Session:
+    """A session that may start spares. room: processes that there is memory for; seconds: that must be left; n: of -n."""
+    monkeypatch.setattr(memory, "room", lambda workers: room)
+    monkeypatch.setattr(scheduling, "SPARE_SECONDS", seconds)
+    session = Session(workers, (ITEMS[0],))
+    session.controller = Controller()
+    session.schedule.config.getoption = {"numprocesses": n}.get
+    session.schedule.config.pluginmanager = SimpleNamespace(getplugin=lambda name: session.controller)
+    return session
+
+
+def replaced(session: Session, one: Worker) -> Worker:
+    """The worker that xdist starts for one that died in its test, which is to run again."""
+    crashed = session.schedule.remove_node(one)
+    assert crashed is not None
+    session.schedule.mark_test_pending(crashed)
+    new = Worker()
+    session.workers = [*(w for w in session.workers if w is not one), new]
+    session.add(new)
+    session.schedule.schedule()
+    return new
+
+
+def test_after_a_death_a_spare_waits_and_takes_the_place_of_the_next_one_that_dies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is started when the replacement has done a test, once; what comes for the next one that dies waits in turn."""
+    session = dying(monkeypatch, 1)
+    (one,) = session.workers
+    session.step(one)
+    new = replaced(session, one)
+    assert not session.controller.started
+    session.step(new)
+    (spare,) = session.controller.started
+    session.add(spare)
+    session.schedule.schedule()
+    assert not spare.queue, "there is a place for one"
+    session.step(new)
+    session.workers = [new, spare]
+    next_spare = replaced(session, new)
+    assert (bool(spare.queue), next_spare.queue) == (True, [])
+    session.step(spare)
+    assert len(session.controller.started) == 1
+    assert sorted([*one.run, *new.run, *session.go_on()]) == sorted([*ITEMS, f"{ITEMS[0]} causes"])
+    assert not next_spare.run
+    assert {workers for workers, _ in session.told} <= {1}, "who waits is not idle"
+
+
+@pytest.mark.parametrize(
+    ("workers", "room", "seconds", "n", "spares"),
+    [(1, 99, 1.0, 1, 1), (1, 0, 1.0, 1, 0), (1, 99, 30.0, 1, 0), (1, 99, 1.0, None, 0), (3, 99, 0.0, 3, 1), (8, 99, 0.0, 8, 2)],
+    ids=["one", "no memory", "the run is soon over", "on other machines", "three", "eight"],
+)
+def test_how_many_spares(
+    workers: int, room: int, seconds: float, n: int | None, spares: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = dying(monkeypatch, workers, room, seconds, n)
+    for w in session.workers:
+        w.queue = w.queue[:2]
+    session.step(replaced(session, session.workers[0]))
+    assert len(session.controller.started) == spares
+    assert session.plugin.spares == (spares > 0)
+
+
+def test_no_spare_where_nobody_died_and_none_where_it_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = dying(monkeypatch, 2)
+    session.go_on()
+    assert not session.controller.started
+    session = dying(monkeypatch, 1)
+    session.controller = Controller(fails=True)
+    session.step(replaced(session, session.workers[0]))
+    assert len(session.go_on()) == len(ITEMS) + 1
+
+
+def test_a_spare_that_ends_while_it_waits_is_not_prepared_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device that lets in no more processes would end it each time."""
+    session = dying(monkeypatch, 1)
+    session.step(replaced(session, session.workers[0]))
+    (spare,) = session.controller.started
+    session.add(spare)
+    assert session.schedule.remove_node(spare) is None
+    assert not session.plugin.spares
+    assert len(session.go_on()) == len(ITEMS) + 1
+
+
+def test_workers_that_end_for_their_memory_bring_no_more_spares(monkeypatch: pytest.MonkeyPatch) -> None:
+    """xdist removes such a one a second time. Else each would bring one worker more where memory is short, and what comes in
+    its place would not prepare itself. Nor does a spare that ended while it started."""
+    session = dying(monkeypatch, 1)
+    (worker,) = session.workers
+    for _ in range(3):
+        new = replaced(session, worker)
+        with pytest.raises(KeyError):
+            session.schedule.remove_node(worker)
+        if not session.controller.started:
+            session.step(new)
+            session.add(session.controller.started[0])
+        (worker,) = session.schedule.working
+        session.step(worker)
+        assert session.plugin.spares
+    with pytest.raises(KeyError):
+        session.schedule.remove_node(Worker())
+    assert not session.plugin.spares
+    session.step(replaced(session, worker))
+    (worker,) = session.schedule.working
+    session.step(worker)
+    assert len(session.controller.started) == 1
+
+
 def begun(out: HandsOut, *workers: Worker) -> Schedule:
     hook = SimpleNamespace(pytest_parity_idle=lambda workers, idle: None)
     made = Schedule(config(len(workers), hook), None, out)
@@ -532,5 +663,24 @@ def test_a_worker_begins_a_test_without_the_next_one() -> None:
     ran.clear()
     tests[1].parent = object()
     session.items = tests
-    assert EagerWorker(made).pytest_runtestloop(session)
+    assert EagerWorker(made, prepare=lambda session: pytest.fail("it has a test")).pytest_runtestloop(session)
     assert ran == [("a", None), ("c", None), ("b", None)]
+
+
+def test_a_worker_that_waits_prepares_for_its_first_test() -> None:
+    """Before it is given one, or sent home; what fails there, the test can report."""
+    sends: list[Any] = []
+
+    class WorkerInteractor:
+        channel = SimpleNamespace(setcallback=lambda put, endmarker: sends.append(put))
+
+    def prepare(session: Any) -> None:
+        prepared.append(session)
+        sends[0](("shutdown", {}))
+        raise RuntimeError("the device lets in no more processes")
+
+    prepared: list[Any] = []
+    made: Any = SimpleNamespace(pluginmanager=SimpleNamespace(get_plugins=lambda: [WorkerInteractor()]))
+    session: Any = SimpleNamespace(items=[])
+    assert EagerWorker(made, prepare).pytest_runtestloop(session)
+    assert prepared == [session]

@@ -96,6 +96,31 @@ def test_workers_that_end_at_their_start_end_the_run_with_the_reason(
     assert ("(-n 1)" in unable.read_text()) == (workers > 1)
 
 
+@pytest.mark.parametrize(("finished", "error", "ended"), [(True, None, ["gw1", "gw2"]), (False, None, []), (True, "died", [])])
+def test_at_the_end_nobody_waits_for_a_worker_that_has_no_place(
+    finished: bool, error: str | None, ended: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A spare, and one that only starts; those that work end by themselves, and so does everything while tests are left."""
+    nodes = [_Node(f"gw{k}") for k in range(4)]
+    killed: list[int] = []
+    monkeypatch.setattr(survival_, "_process", lambda node: SimpleNamespace(pid=nodes.index(node)))
+    monkeypatch.setattr(survival_, "_exit_code", lambda node: -9)
+    monkeypatch.setattr(survival_, "_kill", killed.append)
+    sched = SimpleNamespace(working=[nodes[0], nodes[3]], tests_finished=finished)
+    running = SimpleNamespace(sched=sched, _max_worker_restart=100)
+    option = SimpleNamespace(parity_rundir=str(tmp_path), numprocesses=2)
+    config: Any = SimpleNamespace(option=option, pluginmanager=SimpleNamespace(getplugin=lambda name: running))
+    survival = Survival(config)
+    for node in nodes:
+        survival.pytest_configure_node(node)
+    survival.pytest_testnodedown(nodes[0], error)
+    assert [nodes[k].gateway.id for k in killed] == ended
+    assert running._max_worker_restart == (0 if ended else 100)
+    for node in nodes[1:3] * (10 if ended else 0):  # no device keeps these from a case
+        survival.pytest_testnodedown(node, "Not properly terminated")
+    assert not [*tmp_path.glob("unable-*")]
+
+
 class _Node:
     """A worker as schedulers see it, which cannot be sent anything when it has ended."""
 
