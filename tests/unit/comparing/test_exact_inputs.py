@@ -253,3 +253,22 @@ def test_losses_of_labels_are_judged_sharply(factor: float) -> None:
             continue
         with pytest.raises(ParityFailure, match="in out"):
             assert_parity(loss, *inputs, device=device)
+
+
+@pytest.mark.parametrize("faults", [honest.FAULTS, (Fault("off", ("sigmoid_backward",), lambda call: call.run() * 1.5),)])
+def test_numbers_next_to_an_infinite_sum_may_move(faults: tuple[Fault, ...]) -> None:
+    """An Inf less what its sum may lose would be NaN, and with it all that follows: no movement of anything was known."""
+    torch.manual_seed(0)
+    x, w, v = torch.rand(4, 32) + 0.1, torch.randn(32, 24), torch.randn(24, 32)
+    w[3, 5] = -torch.inf
+    leaves = [t.half().requires_grad_(t is v) for t in (x, w, v)]
+
+    def function(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
+        h = torch.sigmoid(x @ w) @ v
+        return torch.sigmoid(h @ w) @ v
+
+    if faults is honest.FAULTS:
+        assert assert_parity(function, *leaves, device=resolve("sim", faults)).agrees
+        return
+    with pytest.raises(ParityFailure, match=r"in grad\["):
+        assert_parity(function, *leaves, device=resolve("sim", faults))
