@@ -227,7 +227,7 @@ def _turned(name: str, own: Sequence[Tensor], wanted: Sequence[Tensor]) -> Answe
         loose = own[1] <= eps * max(t.shape[-2] for t in columns) * own[1][..., :1]  # the largest is the first
     dots = [(t.conj_physical() * like).sum(-2)[..., :k] for t, like in zip(columns, likes)]
     if name in ATEN_VALUES:
-        before, columns = columns, _in_their_space(columns, likes, own[ATEN_VALUES[name]], loose, coarse)
+        before, columns = columns, list(_in_their_space(columns, likes, own[ATEN_VALUES[name]], loose, coarse))
         other = any(t is not b for t, b in zip(columns, before))
         dots = [(t.conj_physical() * like).sum(-2)[..., :k] for t, like in zip(columns, likes)]
     for at, t, like, dot in zip(places, columns, likes, dots):

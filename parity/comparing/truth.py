@@ -184,6 +184,10 @@ class FunctionTruth(Oracle):
         """As `Oracle` has it. most: for a large function, or one of sums of products, which move in proportion."""
         return self._by(times, most if self._large or self._own.dtypes.keys() <= ADDS else 0).moved.get(name)
 
+    def amplified_changes(self, name: str, times: float) -> Changes | None:
+        """As `Oracle` has it: of functions that round to half types, so coarsely that they leave variance where none was."""
+        return self._by(times).of(name, self._truths[name].numel()) if self._truths and self.rounds_to_half else None
+
     def turned(self, name: str, u: float, between: float) -> Tensor | None:
         """As `Oracle` has it. An update of a mean takes Inf from Inf: the CPU's own kernels give NaN for a mean of -Inf."""
         truth = self.truth(name)
@@ -273,7 +277,8 @@ class FunctionTruth(Oracle):
         run = (lambda put, fed: self._run(put, fed)[0]) if self.refused else self._in_double
         step = functools.partial(Steps(self._own.dtypes).rounding, u, times, 1 / BETWEEN_KERNELS)
         least = least_of(FACTS["float32"])
-        mode = Rounding(factor * u, k, u, inside_least=least, steps=None if self.refused else step)
+        steps = None if self.refused else step
+        mode = Rounding(factor * u, k, u, inside_least=least, steps=steps, to_numbers=times != 1.0 and k % 4 < 2)
         fed = [given(perturbed(widen(c, None), factor * u, 101 * k + 50), c.dtype) for c in self._fed]
         with mode:
             got = ex.attempt(functools.partial(run, put, fed), "run")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-from parity.core.dtypes import DtypeFacts
+from parity.core.dtypes import HALF, DtypeFacts
 from parity.core.observer import Operators
 from parity.oracle import fast_convolution as fast
 from parity.oracle.decompositions import stored
@@ -46,7 +46,9 @@ class Rounding(Operators):
     the same kernel outside. (Else the tanh in gelu's gradient and that in its second derivative cancel for some elements.)
     Numbers passed between kernels move by at least `least` (`rounded_at_least`), steps of a formula by `inside_least`. steps:
     (u, least, dtype) of the next call of a kernel, by its name, if these differ. Long sums also lose, at any depth, what one
-    chain of additions loses. largest: the largest finite magnitude that any kernel returned.
+    chain of additions loses. to_numbers: what a step of a half type returns is one of its numbers, before it is moved and after
+    it: those that lie near together become equal, as they do there. largest: the largest finite magnitude that any kernel
+    returned.
 
     A kernel of a half type also moves operands that are cast to it. Once operands are named to `hold`, it moves only those that
     its dtype does not hold: not what was given in it or what another kernel returned in it, nor exact copies of these. What
@@ -61,11 +63,12 @@ class Rounding(Operators):
         least: float = 0.0,
         inside_least: float = 0.0,
         steps: Roundings | None = None,
+        to_numbers: bool = False,
     ) -> None:
         super().__init__()
         self._u, self._key, self._inside, self._least = u, key, u if inside is None else inside, least
         self._finest = self._inside
-        self._inside_least, self._steps = inside_least, steps
+        self._inside_least, self._steps, self._to_numbers = inside_least, steps, to_numbers
         self._moved: dict[int, tuple[Tensor, Tensor]] = {}
         self._given: dict[int, tuple[Tensor, Tensor]] = {}  # storage -> an operand, moved and as it was given
         self._held: dict[int, float] | None = None  # storage -> roundoff of the coarsest dtype that holds its numbers
@@ -256,13 +259,24 @@ class Rounding(Operators):
         if x.device.type == "meta":  # some formulas compute on meta tensors to get the shape of a result
             return x
         u, least = (self._inside, self._inside_least) if self.open else (self._u, self._least)
-        moved, high = rounded_and_largest(x, u, self._key, least)
+        near = self._to_number(x)
+        moved, high = rounded_and_largest(near, u, self._key, least)
+        if near is not x:  # as far as the spacing of numbers is, which is the same from one power of two to the next
+            size = torch.frexp(near).mantissa.abs()
+            moved = self._to_number(near + (moved - near) / torch.where(size > 0.0, size, 1.0))
         self.largest = max(self.largest, high)
         if self._held is not None and moved.stride() != x.stride():
             moved = torch.empty_like(x).copy_(moved)
         if moved is not x and moved.stride() == x.stride() and x.storage_offset() == 0:
             self._moved[moved.data_ptr()] = moved, x  # `moved` is kept alive, so that nothing else gets its address
         return moved
+
+    def _to_number(self, x: Tensor) -> Tensor:
+        """The nearest numbers of a half type, if the current step is in one and all are in its range."""
+        if not self._to_numbers or self.open or self._own is None or self._own.name not in HALF or x.is_complex():
+            return x
+        near = x.detach().to(getattr(torch, self._own.name)).to(x.dtype)
+        return near if bool(near.isfinite().all()) else x
 
     def _rounded_but_whole(self, x: Any) -> Any:
         """`_rounded`, but integers that a formula adds stay exact: they are indices, and one slightly lower would be the one
