@@ -37,7 +37,6 @@ ALL = SAMPLES[-1]
 ATEN_UPDATED = ("var_mean", "std_mean")  # operators that update a mean by one number after the other
 WAYS = 20  # in which inputs are moved before a function counts as one that takes no others than it was given
 FEW_KERNELS, FEW_ELEMENTS = 64, 1 << 18  # of a function, all of whose samples are taken for any result that is outside
-HINT = '; effort="quick" takes less'
 
 
 class FunctionTruth(Oracle):
@@ -127,7 +126,7 @@ class FunctionTruth(Oracle):
         """The truth of one result; the reference's result, widened, if the subject does not run in float64."""
         if self._truths is None:
             _ = self._own  # before anything is rounded
-            with self._meter.run("a run in float64", self._samples, HINT):
+            with self._meter.run("a run in float64", self._samples):
                 got = ex.attempt(lambda: self._in_double(_fresh_wide, self._fed), "run")
             if isinstance(got, Raised):
                 self.refused = f"{got.type}: {got.message}"
@@ -242,7 +241,7 @@ class FunctionTruth(Oracle):
         """The samples with so many roundoffs, at most so many of them; those that were taken before are kept."""
         taken, wanted = self._effects.setdefault(times, _Samples()), min(self._samples, most or ALL)
         while taken.count < wanted:
-            with self._meter.run("a run in float64", wanted - taken.count - 1, HINT):
+            with self._meter.run("a run in float64", wanted - taken.count - 1):
                 ran = self._take_one(taken, taken.count, times)
                 if not (ran or taken.count or self._as_given) and not self._finds_inputs(taken, times):
                     self._as_given = True  # a model may check that it is given what it knows already
