@@ -27,7 +27,7 @@ from parity.oracle.float64 import widen
 from parity.oracle.limited_range import ADDS, Limited, Range, range_of
 from parity.oracle.oracle import SAMPLES
 from parity.oracle.protocol import Oracle
-from parity.oracle.rounding import Rounding
+from parity.oracle.rounding import Rounding, whole_numbers
 from parity.oracle.roundoffs import extremes, perturbed, unit_roundoff
 from parity.oracle.sensitivity import PERTURBATIONS, Changes, Movements, least_of
 from parity.oracle.step_dtypes import Recorded, Steps, finfo_recorded, finfo_replayed, in_double, with_autocast
@@ -62,6 +62,7 @@ class FunctionTruth(Oracle):
         self._limits: dict[tuple[Range, Range], dict[str, Tensor]] = {}
         self._meter = meter or Meter(s.name)
         self.refused = ""
+        self._whole: list[Tensor | None] = []  # operands of what jumps at numbers, those that are whole numbers on all sides
         self._as_given = False  # whether inputs are not moved
 
     def _run(self, put: Put, fed: Sequence[Tensor]) -> tuple[dict[str, Tensor], Tensor | None]:
@@ -91,16 +92,16 @@ class FunctionTruth(Oracle):
         """What a run in the function's own dtypes shows that a run in float64 has to know."""
         streams_: list[Tensor | None] = [None]
 
-        direct, rows = Direct(), dict[str, Row]()
+        direct, rows, whole = Direct(), dict[str, Row](), list[Tensor | None]()
 
         def run() -> None:
             results, stream = self._run(direct.given, [direct.given(c) for c in self._fed])
             streams_.append(stream)
             rows.update(direct.rows(results))
 
-        with Recorded() as ran, Operators(direct.observe), finfo_recorded() as limits:
+        with Recorded() as ran, Operators(direct.observe), whole_numbers(whole), finfo_recorded() as limits:
             ex.attempt(run, "run")
-        return _Own(with_autocast(ran.dtypes, self._cast), tuple(limits), streams_[-1], {} if self._cast else rows)
+        return _Own(with_autocast(ran.dtypes, self._cast), tuple(limits), streams_[-1], {} if self._cast else rows, whole)
 
     @property
     def chains(self) -> bool:
@@ -126,8 +127,11 @@ class FunctionTruth(Oracle):
         """The truth of one result; the reference's result, widened, if the subject does not run in float64."""
         if self._truths is None:
             _ = self._own  # before anything is rounded
-            with self._meter.run("a run in float64", self._samples):
+            wide = list[Tensor | None]()
+            with self._meter.run("a run in float64", self._samples), whole_numbers(wide):
                 got = ex.attempt(lambda: self._in_double(_fresh_wide, self._fed), "run")
+            pairs = list(zip(wide, self._own.whole)) if len(wide) == len(self._own.whole) else []
+            self._whole = [w if w is not None and o is not None and torch.equal(w, o) else None for w, o in pairs]
             if isinstance(got, Raised):
                 self.refused = f"{got.type}: {got.message}"
                 got = {n: widen(t, None) for n, t in self._reference.items()}
@@ -279,6 +283,7 @@ class FunctionTruth(Oracle):
         steps = None if self.refused else step
         mode = Rounding(factor * u, k, u, inside_least=least, steps=steps, to_numbers=times != 1.0 and k % 4 < 2)
         fed = [given(perturbed(widen(c, None), factor * u, 101 * k + 50), c.dtype) for c in self._fed]
+        mode.jumps_from(() if self.refused else self._whole)
         with mode:
             got = ex.attempt(functools.partial(run, put, fed), "run")
         taken.largest = max(taken.largest, mode.largest)
@@ -297,12 +302,14 @@ class FunctionTruth(Oracle):
 @dataclass(frozen=True, slots=True)
 class _Own:
     """A run in a function's own dtypes. dtypes: those in which the operators ran; limits: those it asked `torch.finfo` for;
-    stream: where it left the CPU's random numbers, None if it draws none; rows: see `FunctionTruth.row`."""
+    stream: where it left the CPU's random numbers, None if it draws none; rows: see `FunctionTruth.row`; whole: the operands
+    of what jumps at numbers, as `whole_numbers` notes them."""
 
     dtypes: Mapping[str, list[str]]
     limits: tuple[torch.dtype, ...]
     stream: Tensor | None
     rows: Mapping[str, Row]
+    whole: Sequence[Tensor | None]
 
 
 @dataclass(slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -52,7 +52,8 @@ class Rounding(Operators):
 
     A kernel of a half type also moves operands that are cast to it. Once operands are named to `hold`, it moves only those that
     its dtype does not hold: not what was given in it or what another kernel returned in it, nor exact copies of these. What
-    jumps at numbers takes such an operand as it was given: a label of 1.0 that moved would be no label.
+    jumps at numbers takes such an operand as it was given, and whole numbers that kernels made as they were without roundings
+    (`jumps_from`): a label of 1.0 that moved would be no label.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class Rounding(Operators):
         self._inside_least, self._steps, self._to_numbers = inside_least, steps, to_numbers
         self._moved: dict[int, tuple[Tensor, Tensor]] = {}
         self._given: dict[int, tuple[Tensor, Tensor]] = {}  # storage -> an operand, moved and as it was given
+        self._whole: Iterator[Tensor | None] = iter(())  # the operands of the next kernels that jump
         self._held: dict[int, float] | None = None  # storage -> roundoff of the coarsest dtype that holds its numbers
         self._own: DtypeFacts | None = None  # the dtype of the current step
         self.largest = 0.0
@@ -83,6 +85,10 @@ class Rounding(Operators):
         if before is not None:
             self._given[_storage(t)] = t, before
 
+    def jumps_from(self, operands: Sequence[Tensor | None]) -> None:
+        """Give the kernels that jump at numbers these operands, one after the other; None for those that keep their own."""
+        self._whole = iter(operands)
+
     def held(self, t: Tensor) -> float:
         """The roundoff of the coarsest dtype that holds the numbers of a tensor, as far as is known; 0 if nothing is."""
         return (self._held or {}).get(_storage(t), 0.0) if t.layout is torch.strided else 0.0
@@ -92,7 +98,7 @@ class Rounding(Operators):
         into = written(func, args, kwargs)
         for t in filter(_is_dense, into or (args[:1] if kernel.writes else ())):
             self._given.pop(_storage(t), None)
-        if kernel.name in JUMPS and (before := self._as_given(*args, **kwargs)) is not None:
+        if kernel.name in JUMPS and (before := self._before_roundings(args, kwargs)) is not None:
             result = func(before, *args[1:], **kwargs)
             self._hold_results(kernel, func, args, kwargs, result, True)
             return result
@@ -294,13 +300,19 @@ class Rounding(Operators):
         if name.rstrip("_") not in EXACT_KERNELS and x.dtype in DOUBLE and x.layout is torch.strided and not x.is_conj():
             x.copy_(rounded(x, self._inside if self.open else self._u, self._key))
 
+    def _before_roundings(self, args: Any, kwargs: Any) -> Tensor | None:
+        """The operand of a kernel that jumps, as it was given or whole; None for others."""
+        t = _jumping(*args, **kwargs)
+        whole = next(self._whole, None) if t is not None and not self.open else None
+        return self._as_given(*args, **kwargs) if t is None or whole is None or whole.shape != t.shape else whole.to(t.dtype)
+
     def _as_given(self, t: Any, other: Any = None, dtype: Any = torch.bool, **_: Any) -> Tensor | None:
         """The first operand of a kernel, or a view of one, before it was moved; None for others, and where nothing jumps."""
-        if not (_is_dense(t) and _storage(t) in self._given) or t.is_neg() or isinstance(other, Tensor):
+        if not (_is_dense(t) and _storage(t) in self._given) or t.is_neg() or _jumping(t, other, dtype) is None:
             return None
         moved, before = self._given[_storage(t)]
         before = before.detach().to(t.dtype)
-        if dtype is None or dtype.is_floating_point or dtype.is_complex or before.stride() != moved.stride():
+        if before.stride() != moved.stride():
             return None
         return before.as_strided(t.shape, t.stride(), before.storage_offset() + t.storage_offset() - moved.storage_offset())
 
@@ -310,6 +322,24 @@ class Rounding(Operators):
         if known is None or known[0].dtype != t.dtype or t.storage_offset() or t.is_conj() or t.is_neg():
             return t
         return known[1].detach().as_strided(t.shape, t.stride())  # kernels may transpose their results in place
+
+
+def _jumping(t: Any, other: Any = None, dtype: Any = torch.bool, **_: Any) -> Tensor | None:
+    """The operand of one of `JUMPS` that jumps at whole numbers: next to a number, or where it is cast to another kind."""
+    jumps = isinstance(t, Tensor) and not isinstance(other, Tensor) and dtype is not None
+    return t if jumps and t.is_floating_point() and not (dtype.is_floating_point or dtype.is_complex) else None
+
+
+def whole_numbers(noted: list[Tensor | None]) -> Operators:
+    """Notes inside for each kernel that jumps at numbers its operand, if that is whole numbers throughout, else None."""
+
+    def observe(func: Any, args: Any, kwargs: Any) -> Any:
+        if kernel_of(func).name in JUMPS and (t := _jumping(*args, **kwargs)) is not None:
+            wide = t.detach().to(torch.float64) if t.layout is torch.strided and not t._is_zerotensor() else None
+            noted.append(wide.clone() if wide is not None and is_whole(wide, 1.0 / FLOAT32_ROUNDOFF) else None)
+        return func(*args, **kwargs)
+
+    return Operators(observe)
 
 
 def _leaves(found: Any) -> Iterator[Any]:

@@ -219,6 +219,9 @@ LABELS: dict[str, Callable[[Tensor], Tensor]] = {
     "floor": torch.floor,
     "integer": lambda c: c.int(),
     "copy": lambda c: c.flip(0).clone().to(torch.float64).float() == 2,
+    "one more": lambda c: c + 1 == 3,
+    "a multiple": lambda c: (c * 3).floor(),
+    "of a product": lambda c: F.one_hot(c.long(), 4).to(c.dtype) @ torch.arange(4.0, device=c.device).to(c.dtype) == 2,
 }
 
 
@@ -240,6 +243,15 @@ def test_labels_in_floating_numbers_stay_labels(name: str, dtype: torch.dtype, f
         return
     with pytest.raises(ParityFailure, match="in out"):
         assert_parity(function, x, labels, device=device)
+
+
+def test_what_rounding_decides_may_jump() -> None:
+    """Of quotients near a whole number, which no kernel makes exactly."""
+    found = assert_parity(
+        lambda x, c: x * torch.floor(c / 0.1)[:, None], torch.randn(30, 6), torch.arange(30) * 0.1,
+        device=resolve("sim", tuple(honest.FAULTS)),
+    )  # fmt: skip
+    assert "differs from the CPU" in str(found)
 
 
 @pytest.mark.parametrize("factor", [1.0, 1.01])
