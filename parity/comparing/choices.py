@@ -245,8 +245,8 @@ def _in_their_space(
     columns: Sequence[Tensor], likes: Sequence[Tensor], values: Tensor, loose: Tensor, eps: float
 ) -> Sequence[Tensor]:
     """Orthonormal vectors turned within the spaces of equal values to those that are nearest to others. values: in their order;
-    loose: whose vectors on one side are not bound to those on the other; eps: of the dtype that must tell the values apart,
-    each of which may be off by `SCALE` times as much."""
+    loose: whose vectors on one side are not bound to those on the other; eps: of the dtype in which the values differ, each
+    of which may be off by `SCALE` times as much."""
     k = values.shape[-1]
     apart = (values.diff(dim=-1).abs() > 2.0 * SCALE * eps * values.abs().amax(-1, keepdim=True)) if k > 1 else torch.ones(())
     if bool(apart.all()):
