@@ -24,11 +24,14 @@ from parity.oracle.oracle import FACTORS
 GIVEN = ""  # in place of the name of an operator
 SCALED = " times"  # after the name of a sum whose result a number multiplies, once: each time rounds again
 # Operators whose results are elements of their operands.
-ATEN_MOVES = frozenset(["clone", "_to_copy", "flip", "roll", "repeat", "index_select", "gather", "cat", "stack", "neg"])
+ATEN_MOVES = frozenset((
+    "clone", "_to_copy", "flip", "roll", "repeat", "index_select", "gather", "cat", "stack", "neg", "im2col",
+))  # fmt: skip
 ATEN_SCALES = ("mul", "div")
-ATEN_SUMMED = frozenset(
-    ["mm", "bmm", "mv", "dot", "addmm", "baddbmm", "addbmm", "addmv", "addr", "sum", "cumsum"]
-)  # sums of products, whatever their orders
+ATEN_SUMMED = frozenset((
+    "mm", "bmm", "mv", "dot", "addmm", "baddbmm", "addbmm", "addmv", "addr", "sum", "cumsum", "col2im", "convolution",
+    "convolution_backward", "scatter_add", "index_add",
+))  # fmt: skip  # sums of products, whatever their orders
 # Means of windows -> position of the window's sizes.
 ATEN_POOLS = {f"avg_pool{n}d{way}": 1 + (way != "") for n in (2, 3) for way in ("", "_backward")}
 SUM = Row(name="assert_parity", family="own", rule=OpClass.CONTRACTION, call="", signature=lambda draw: Arguments(()))
@@ -85,9 +88,11 @@ class Direct:
             for t in tree_leaves((args, kwargs, result) if func._schema.is_mutable else written):
                 if isinstance(t, Tensor) and is_dense(t):
                     self._known.pop(_storage(t), None)
-        elif isinstance(result, Tensor) and result.is_floating_point() and is_dense(result) and not kernel.aliases:
-            made = self._made(kernel.name, args, kwargs, result.dtype)
-            self._known |= {} if made is None else {_storage(result): (result, made)}
+        elif not kernel.aliases and (isinstance(result, Tensor) or kernel.name in ATEN_SUMMED):
+            for t in (result,) if isinstance(result, Tensor) else result:
+                if t is not None and t.is_floating_point() and is_dense(t):
+                    made = self._made(kernel.name, args, kwargs, t.dtype)
+                    self._known |= {} if made is None else {_storage(t): (t, made)}
         return result
 
     def _made(self, name: str, args: Any, kwargs: Any, dtype: torch.dtype) -> str | None:
