@@ -30,7 +30,7 @@ ATEN_MOVES = frozenset((
 ATEN_SCALES = ("mul", "div")
 ATEN_SUMMED = frozenset((
     "mm", "bmm", "mv", "dot", "addmm", "baddbmm", "addbmm", "addmv", "addr", "sum", "cumsum", "col2im", "convolution",
-    "convolution_backward", "scatter_add", "index_add",
+    "convolution_backward", "scatter_add", "index_add", "mean",
 ))  # fmt: skip  # sums of products, whatever their orders
 # Means of windows -> position of the window's sizes.
 ATEN_POOLS = {f"avg_pool{n}d{way}": 1 + (way != "") for n in (2, 3) for way in ("", "_backward")}
@@ -58,6 +58,8 @@ def magnitudes(func: Any, args: Any, kwargs: Any) -> Any:
 def terms(func: Any, args: Any, kwargs: Any) -> Any:
     """Call an operator on numbers of terms: they are the same of a sum's multiple, and a mean of a window has all of its."""
     result, name = magnitudes(func, args, kwargs), kernel_of(func).name
+    if name == "mean":
+        return result * (args[0].numel() // max(1, result.numel()))
     if name in ATEN_POOLS:
         sizes = args[ATEN_POOLS[name]]
         return result * (sizes[0] ** int(name[8]) if len(sizes) == 1 else math.prod(sizes))
@@ -121,8 +123,9 @@ class Direct:
         for name, t in results.items():
             operator = self._of(t)
             row = SUM if operator == GIVEN else row_of((operator or "").removesuffix(SCALED))
-            if row is SUM or (row is not None and not name.startswith("grad[")):
-                yield name, row
+            backward = name.startswith("grad[")
+            if row is SUM or (row is not None and (not backward or operator in ATEN_SCALES)):
+                yield name, SUM if backward else row  # a product is a sum of one term
 
 
 def _storage(t: Tensor) -> int:

@@ -64,7 +64,7 @@ def test_all_others_are_judged_as_compositions(name: str) -> None:
     assert first(COMPOSED[name]) == "tolerances/default.toml: composite float32 forward"
 
 
-@pytest.mark.parametrize("op", ["mm", "sum", "cumsum", "addmv", "col2im", "convolution", "scatter_add"])
+@pytest.mark.parametrize("op", ["mm", "sum", "cumsum", "addmv", "col2im", "convolution", "scatter_add", "mean"])
 def test_a_sum_of_few_terms_is_held_to_these(op: str) -> None:
     """Its sensitivity, times the scale of compositions, would explain the fault; an honest order of additions stays inside."""
     x = torch.rand(8, 3, generator=torch.Generator().manual_seed(0)).add(1.0).requires_grad_()
@@ -76,6 +76,7 @@ def test_a_sum_of_few_terms_is_held_to_these(op: str) -> None:
         "addmv": lambda x: torch.addmv(x[:, 0], x, x[0], beta=-3.0, alpha=-0.5),
         "col2im": lambda x: torch.nn.functional.fold(x.clone()[None], (2, 4), 2),
         "convolution": lambda x: torch.nn.functional.conv1d(x[None], x[:, :2].t().unsqueeze(-1)),
+        "mean": lambda x: x.mean(0),
         "scatter_add": lambda x: x.scatter_add(0, torch.zeros(8, 3, dtype=torch.int64, device=x.device), x),
     }
     fn = functions[op]
@@ -99,6 +100,14 @@ def test_the_gradients_of_a_convolution_are_sums_of_few_terms() -> None:
         device = resolve("sim", (Fault("off", ("convolution_backward",), effect, level="kernel"),))
         with pytest.raises(ParityFailure, match="contraction float32 backward"):
             assert_parity(conv, x, w, device=device)
+
+
+def test_the_gradient_of_a_mean_is_a_product() -> None:
+    x = torch.rand(8, 3, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    assert assert_parity(lambda x: x.mean(0), x, device=resolve("sim", tuple(honest.FAULTS))).agrees
+    device = resolve("sim", (Fault("off", ("div",), off(1.5e-6), level="kernel"),))
+    with pytest.raises(ParityFailure, match="contraction float32 backward"):
+        assert_parity(lambda x: x.mean(0), x, device=device)
 
 
 POOL = torch.rand(1, 2, 6, 6, generator=torch.Generator().manual_seed(0)).add(1.0)
