@@ -29,7 +29,7 @@ ATEN_MOVES = frozenset((
 ))  # fmt: skip
 ATEN_SCALES = ("mul", "div")
 ATEN_SUMMED = frozenset((
-    "mm", "bmm", "mv", "dot", "addmm", "baddbmm", "addbmm", "addmv", "addr", "sum", "cumsum", "col2im", "convolution",
+    "mm", "bmm", "mv", "dot", "vdot", "addmm", "baddbmm", "addbmm", "addmv", "addr", "sum", "cumsum", "col2im", "convolution",
     "convolution_backward", "scatter_add", "index_add", "mean",
 ))  # fmt: skip  # sums of products, whatever their orders
 # Means of windows -> position of the window's sizes.

@@ -76,10 +76,10 @@ def by_oracle(
 
 def _by_row(t: RoundedResult) -> Verdict:
     """By the row of the one operator that gave it, if that has an ULP bound; in half types by what elements share, too. A sum
-    in float32 both by its terms, of which few bound it sharply, and by its sensitivity, as many do."""
+    both by its terms, of which few bound it sharply, and by its sensitivity, as many do."""
     row, limits = t.bench.oracle.row(t.truth_name), t.bench.limits
     tol = t.tol if row is None else t.bench.tables.find(row.name, row.rule, t.f.name, t.pass_, row.judged.ulp)
-    if row is None or not (tol.ulp is not None or (t.f.name == "float32" and rule_of(row).sums_products)):
+    if row is None or not (tol.ulp is not None or rule_of(row).sums_products):
         return _by_truth(t)
     verdict = _by_truth(replace(t, bench=replace(t.bench, row=row), tol=tol))
     if verdict.status.is_finding or (t.f.name not in HALF and tol.ulp is not None):

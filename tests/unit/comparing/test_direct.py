@@ -102,6 +102,23 @@ def test_the_gradients_of_a_convolution_are_sums_of_few_terms() -> None:
             assert_parity(conv, x, w, device=device)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_sums_of_half_types_are_held_to_their_terms_as_well(dtype: torch.dtype) -> None:
+    """Added up in float32 and rounded once: two units in the last place are too many, and were not in a composition."""
+    x = torch.rand(8, 3, generator=torch.Generator().manual_seed(0)).add(1.0).to(dtype)
+
+    def effect(call: Call) -> Any:
+        out = call.run()
+        return out + 2.0 * torch.finfo(dtype).eps * torch.exp2(out.log2().floor()) * (
+            torch.arange(out.numel()).view_as(out) == 9
+        )
+
+    product: Callable[[Tensor], Tensor] = lambda x: x @ x.t()  # noqa: E731
+    assert assert_parity(product, x, device=resolve("sim", tuple(honest.FAULTS))).agrees
+    with pytest.raises(ParityFailure, match=f"contraction {str(dtype)[6:]} forward"):
+        assert_parity(product, x, device=resolve("sim", (Fault("off", ("mm",), effect, level="kernel"),)))
+
+
 def test_the_gradient_of_a_mean_is_a_product() -> None:
     x = torch.rand(8, 3, generator=torch.Generator().manual_seed(0)).requires_grad_()
     assert assert_parity(lambda x: x.mean(0), x, device=resolve("sim", tuple(honest.FAULTS))).agrees
