@@ -24,7 +24,7 @@ from parity.judging.excuses import Excuses, excuses
 from parity.judging.limits import Limits
 from parity.judging.measures import allowed_ratio, facts_of, measure, parts, same_bits, same_values
 from parity.judging.promises import on_the_branch_of, one_kernel, paired, residue
-from parity.judging.rounded_result import SPARED, RoundedResult, agreed, is_outside, shared_error_of
+from parity.judging.rounded_result import SPARED, RoundedResult, agreed, beyond_numbers, is_outside, shared_error_of
 from parity.judging.rule import DRIFT_LIMIT
 from parity.judging.rules import rule_of
 from parity.judging.screens import screened
@@ -374,24 +374,12 @@ def _shared(assessed: Assessment) -> Verdict | None:
         # elements may equal those of a reference that is so far from the truth.
         scale = replace(scale, others=(*scale.others, t.reference.to(t.truth.dtype)))
         here = scale.together(t.device, assessed.baseline) or here
-    ratio = here.ratio / allowed_ratio(None if own is None else own.ratio)
-    if ratio > 1.0 and here.leans:
-        ratio = min(ratio, abs(here.factor) / (here.factor_limit + _lean_of_numbers(t, scale)))
+    ratio = beyond_numbers(t, scale.budget, here, here.ratio / allowed_ratio(None if own is None else own.ratio))
     if ratio <= 1.0:
         return None
     status = Status.DRIFT if ratio <= DRIFT_LIMIT.get(t.f.name, yardstick.COARSER_SINGLE) else Status.WRONG
     tol = replace(t.tol, origin=yardstick.place(here.row(t.halves)))
     return Verdict(status, here.text(ratio), replace(assessed.measure, share=ratio, problem="shared"), tol)
-
-
-def _lean_of_numbers(t: RoundedResult, scale: Scale) -> float:
-    """The largest common factor of results whose steps are all rounded as coarsely as a device may: what rounding leaves of a
-    variance has one sign, and grows with its square."""
-    changes = t.bench.oracle.amplified_changes(t.truth_name, t.tol.scale)
-    if changes is None or changes.every > 1 or t.truth.is_complex():
-        return 0.0
-    moved = [scale.together(t.truth + row.view(t.truth.shape), None) for row in changes.moved]
-    return max((abs(e.factor) for e in moved if e is not None), default=0.0)
 
 
 def _note_limits(assessed: Assessment) -> None:
