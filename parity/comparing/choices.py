@@ -8,6 +8,7 @@ a choice (max, min, argmax and argmin: the first; a stable sort), nothing is fre
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,8 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from parity.core.observer import Operators
+from parity.core.observer import Functions, Operators
 from parity.judging.relations.selection import in_windows
+from parity.oracle.yardstick import SCALE
 
 # Operators that return values and their positions along a dimension.
 ATEN_PLACED = ("sort", "topk", "kthvalue", "median", "nanmedian", "mode")
@@ -33,6 +35,7 @@ ATEN_POOLS = {
 ATEN_DISTINCT = "_unique2"
 # Operators that return vectors: where these are, the columns of the first and the rows of the second.
 ATEN_TURNED = {"_linalg_svd": (0, 2), "_linalg_eigh": (1,), "linalg_qr": (0, 1), "linalg_eig": (1,), "_linalg_eigvals": ()}
+ATEN_VALUES = {"_linalg_svd": 1, "_linalg_eigh": 0}  # of these the vectors of equal values are any of their space
 ATEN_ORDERED = ("linalg_eig", "_linalg_eigvals")  # return eigenvalues in any order
 ATEN_FREE = frozenset(
     f"aten::{n}" for n in (*ATEN_PLACED, *ATEN_RUNNING, ATEN_SILENT, *ATEN_POOLS, ATEN_DISTINCT, *ATEN_TURNED)
@@ -62,12 +65,13 @@ class Choices:
         self._given, self._sure = given, sure
 
     def __enter__(self) -> Choices:
-        self.made, self._mode = [], Operators(self._observe)
-        self._mode.__enter__()  # type: ignore[no-untyped-call]  # as torch has it
+        self.made, self._modes = [], contextlib.ExitStack()
+        self._modes.enter_context(Functions(_called))
+        self._modes.enter_context(Operators(self._observe))
         return self
 
     def __exit__(self, *raised: Any) -> None:
-        self._mode.__exit__(*raised)  # type: ignore[no-untyped-call]  # as torch has it
+        self._modes.__exit__(*raised)
 
     def words(self) -> Iterator[str]:
         """What was chosen otherwise, in words that follow those of the operators."""
@@ -137,17 +141,29 @@ class Choices:
         results = torch.where(right, got, values), torch.where(right, places, own)
         return results, (torch.where(right, places, -1),), not torch.equal(results[1], own)
 
-    def _distinct(self, out: Any, wanted: Tensor) -> Answer:
-        """The distinct values in the order of others, with their inverse and counts."""
+    def _distinct(self, out: Any, wanted: Tensor, at: Tensor) -> Answer:
+        """The distinct values in the order of others, with their inverse and counts. at: their inverse, which says which NaN
+        is which."""
         values, inverse, counts = out
         order = values.argsort()[wanted.argsort().argsort()]
         if not self._sure and not bool(_equal(values[order], wanted).all()):
-            return out, (values.clone(),), False
+            return out, (values.clone(), inverse.clone()), False
         place = torch.empty_like(order)
         place[order] = torch.arange(order.numel())
-        other = not bool(_equal(values[order], values).all())
-        results = values[order], place[inverse] if inverse.numel() else inverse, counts[order] if counts.numel() else counts
-        return results, results[:1], other
+        now = place[inverse] if inverse.numel() else inverse
+        odd = values[order].isnan()[now]
+        now[odd] = at[odd] if torch.equal(now[odd].sort().values, at[odd].sort().values) else now[odd]
+        other = not (bool(_equal(values[order], values).all()) and torch.equal(now, inverse))
+        results = values[order], now, counts[order] if counts.numel() else counts
+        return results, results[:2], other
+
+
+def _called(func: Any, args: Any, kwargs: Any) -> Any:
+    """Call a public function; eigenvalues without gradients by what torch calls where nobody looks on, where it computes the
+    vectors as well, perhaps in another order."""
+    if func is not torch.linalg.eigvals or len(args) != 1 or kwargs or (torch.is_grad_enabled() and args[0].requires_grad):
+        return func(*args, **kwargs)
+    return torch.ops.aten._linalg_eigvals(*args)
 
 
 def _chosen(name: str, out: Any, given: Given) -> tuple[Tensor, ...]:
@@ -156,7 +172,7 @@ def _chosen(name: str, out: Any, given: Given) -> tuple[Tensor, ...]:
         results = (out,) if isinstance(out, Tensor) else tuple(out)
         return results if any(results[k].numel() for k in ATEN_TURNED[name] or (0,)) else ()
     if name == ATEN_DISTINCT:
-        return () if given["sorted"] else (out[0],)
+        return () if given["sorted"] and int(out[0].isnan().sum()) < 2 else (out[0], out[1])
     placed = name in ATEN_POOLS or name in ATEN_RUNNING or (name in ATEN_PLACED and not given.get("stable"))
     return (out[1],) if placed and isinstance(out, tuple) and given["self"].dim() > 0 else ()
 
@@ -194,8 +210,8 @@ def _picks(given: Given, out: Tensor) -> Tensor:
 def _turned(name: str, own: Sequence[Tensor], wanted: Sequence[Tensor]) -> Answer:
     """The results of a factorization with the order of other eigenvalues, and the signs or phases of other vectors: of each
     column of the first, and of the row of the second that belongs to it. Of vectors to which none belongs (of a complete Q),
-    only their space is given."""
-    results, other = list(own), False
+    and of those of equal eigenvalues or singular values, only their space is given."""
+    results, other, coarse = list(own), False, torch.finfo(wanted[0].dtype).eps
     wanted = [t.to(o.dtype) for t, o in zip(wanted, own)]
     if name in ATEN_ORDERED:
         order = _nearest(own[0], wanted[0])
@@ -210,6 +226,10 @@ def _turned(name: str, own: Sequence[Tensor], wanted: Sequence[Tensor]) -> Answe
         k = own[1].shape[-1]
         loose = own[1] <= eps * max(t.shape[-2] for t in columns) * own[1][..., :1]  # the largest is the first
     dots = [(t.conj_physical() * like).sum(-2)[..., :k] for t, like in zip(columns, likes)]
+    if name in ATEN_VALUES:
+        before, columns = columns, list(_in_their_space(columns, likes, own[ATEN_VALUES[name]], loose, coarse))
+        other = any(t is not b for t, b in zip(columns, before))
+        dots = [(t.conj_physical() * like).sum(-2)[..., :k] for t, like in zip(columns, likes)]
     for at, t, like, dot in zip(places, columns, likes, dots):
         phase = torch.sgn(torch.where(loose, dot, sum(dots)))
         phase = torch.where(torch.isfinite(phase) & (phase != 0), phase, 1)
@@ -219,6 +239,27 @@ def _turned(name: str, own: Sequence[Tensor], wanted: Sequence[Tensor]) -> Answe
         results[at] = now.mT.conj_physical() if at in rows else now  # not mH: inside a mode its mark is not looked at
     results = results if other else [t.clone() for t in own]
     return results, tuple(results), other
+
+
+def _in_their_space(
+    columns: Sequence[Tensor], likes: Sequence[Tensor], values: Tensor, loose: Tensor, eps: float
+) -> Sequence[Tensor]:
+    """Orthonormal vectors turned within the spaces of equal values to those that are nearest to others. values: in their order;
+    loose: whose vectors on one side are not bound to those on the other; eps: of the dtype in which the values differ, each
+    of which may be off by `SCALE` times as much."""
+    k = values.shape[-1]
+    apart = (values.diff(dim=-1).abs() > 2.0 * SCALE * eps * values.abs().amax(-1, keepdim=True)) if k > 1 else torch.ones(())
+    if bool(apart.all()):
+        return columns
+    group = torch.nn.functional.pad(apart.cumsum(-1), (1, 0))
+    block = group.unsqueeze(-1) == group.unsqueeze(-2)
+    alone, free = (x.unsqueeze(-2) for x in (block.sum(-1) == 1, loose.expand_as(values)))
+    inner = [torch.nan_to_num(t[..., :k].mT.conj_physical() @ like[..., :k]) * block for t, like in zip(columns, likes)]
+    turned = []
+    for t, own in zip(columns, inner):
+        u, _, vh = torch.linalg.svd(torch.where(free, own, sum(inner)))
+        turned.append(torch.cat((torch.where(alone, t[..., :k], t[..., :k] @ (u @ vh)), t[..., k:]), -1))
+    return turned
 
 
 def _nearest(own: Tensor, wanted: Tensor) -> Tensor:

@@ -20,9 +20,6 @@ LISTED = 400  # most characters of their names
 PACKAGE = str(Path(__file__).parents[1]) + os.sep
 
 
-MOVED_RUNS = "moved runs"  # the screen of tensors that `parity.comparing.quick` lets pass
-
-
 class ParityWarning(UserWarning):
     """A comparison agrees but covers less than it seems to. It is a warning because pytest hides the output of tests that
     pass."""
@@ -194,8 +191,6 @@ def _agreement(agreed: Sequence[tuple[str, Verdict]], apart: Mapping[str, Differ
     elif not differing:
         yield "equal to the CPU's"
     measures = [(n, v.measure) for n, v in agreed if v.measure is not None]
-    if whole := sum(m.screen == MOVED_RUNS for _, m in measures):
-        yield f"{whole} {'tensor' if whole == 1 else 'tensors'} judged as a whole, against moved runs, and not in every element"
     yield from (f"{n}: {left_unjudged(m)}" for n, m in measures if m.unjudged)
 
 

@@ -20,8 +20,7 @@ from torch import nn
 
 from parity.comparing.comparison import Comparison
 from parity.comparing.function import Compared, compared
-from parity.comparing.quick import DEFAULT
-from parity.comparing.request import Request
+from parity.comparing.request import DEFAULT, Request
 from parity.comparing.subject import Wrap, is_compiled
 from parity.comparing.verdicts import Verdicts
 from parity.core.errors import UsageError, near

@@ -24,11 +24,14 @@ from parity.oracle.oracle import FACTORS
 GIVEN = ""  # in place of the name of an operator
 SCALED = " times"  # after the name of a sum whose result a number multiplies, once: each time rounds again
 # Operators whose results are elements of their operands.
-ATEN_MOVES = frozenset(["clone", "_to_copy", "flip", "roll", "repeat", "index_select", "gather", "cat", "stack", "neg"])
+ATEN_MOVES = frozenset((
+    "clone", "_to_copy", "flip", "roll", "repeat", "index_select", "gather", "cat", "stack", "neg", "im2col",
+))  # fmt: skip
 ATEN_SCALES = ("mul", "div")
-ATEN_SUMMED = frozenset(
-    ["mm", "bmm", "mv", "dot", "addmm", "baddbmm", "addbmm", "addmv", "addr", "sum", "cumsum"]
-)  # sums of products, whatever their orders
+ATEN_SUMMED = frozenset((
+    "mm", "bmm", "mv", "dot", "vdot", "addmm", "baddbmm", "addbmm", "addmv", "addr", "sum", "cumsum", "col2im", "convolution",
+    "convolution_backward", "scatter_add", "index_add", "mean",
+))  # fmt: skip  # sums of products, whatever their orders
 # Means of windows -> position of the window's sizes.
 ATEN_POOLS = {f"avg_pool{n}d{way}": 1 + (way != "") for n in (2, 3) for way in ("", "_backward")}
 SUM = Row(name="assert_parity", family="own", rule=OpClass.CONTRACTION, call="", signature=lambda draw: Arguments(()))
@@ -55,6 +58,8 @@ def magnitudes(func: Any, args: Any, kwargs: Any) -> Any:
 def terms(func: Any, args: Any, kwargs: Any) -> Any:
     """Call an operator on numbers of terms: they are the same of a sum's multiple, and a mean of a window has all of its."""
     result, name = magnitudes(func, args, kwargs), kernel_of(func).name
+    if name == "mean":
+        return result * (args[0].numel() // max(1, result.numel()))
     if name in ATEN_POOLS:
         sizes = args[ATEN_POOLS[name]]
         return result * (sizes[0] ** int(name[8]) if len(sizes) == 1 else math.prod(sizes))
@@ -85,9 +90,11 @@ class Direct:
             for t in tree_leaves((args, kwargs, result) if func._schema.is_mutable else written):
                 if isinstance(t, Tensor) and is_dense(t):
                     self._known.pop(_storage(t), None)
-        elif isinstance(result, Tensor) and result.is_floating_point() and is_dense(result) and not kernel.aliases:
-            made = self._made(kernel.name, args, kwargs, result.dtype)
-            self._known |= {} if made is None else {_storage(result): (result, made)}
+        elif not kernel.aliases and (isinstance(result, Tensor) or kernel.name in ATEN_SUMMED):
+            for t in (result,) if isinstance(result, Tensor) else result:
+                if t is not None and t.is_floating_point() and is_dense(t):
+                    made = self._made(kernel.name, args, kwargs, t.dtype)
+                    self._known |= {} if made is None else {_storage(t): (t, made)}
         return result
 
     def _made(self, name: str, args: Any, kwargs: Any, dtype: torch.dtype) -> str | None:
@@ -116,8 +123,9 @@ class Direct:
         for name, t in results.items():
             operator = self._of(t)
             row = SUM if operator == GIVEN else row_of((operator or "").removesuffix(SCALED))
-            if row is SUM or (row is not None and not name.startswith("grad[")):
-                yield name, row
+            backward = name.startswith("grad[")
+            if row is SUM or (row is not None and (not backward or operator in ATEN_SCALES)):
+                yield name, SUM if backward else row  # a product is a sum of one term
 
 
 def _storage(t: Tensor) -> int:

@@ -26,7 +26,6 @@ from parity.comparing.comparison import PACKAGE, Comparison, Notes, warn
 from parity.comparing.difference import differences
 from parity.comparing.kinks import at_kinks
 from parity.comparing.meter import Meter
-from parity.comparing.quick import QUICK, by_rounding
 from parity.comparing.request import Request
 from parity.comparing.screens import by_movement
 from parity.comparing.subject import (
@@ -270,8 +269,7 @@ def _by_tensor(q: Request, sides: Sides, bench: Bench, meter: Meter, notes: Note
     """A verdict for each result."""
     passed: Mapping[str, Verdict] = {}
     if not q.closely:
-        by = by_rounding if q.effort == QUICK else by_movement
-        passed = by(sides.subject, q.backward, sides.cotangents, sides.theirs, sides.ours, meter)
+        passed = by_movement(sides.subject, q.backward, sides.cotangents, sides.theirs, sides.ours, meter)
     return verdicts(bench, sides.theirs, sides.ours, notes, q.atol, passed)
 
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from parity.comparing.comparison import MOVED_RUNS, Notes
+from parity.comparing.comparison import Notes
 from parity.comparing.difference import farthest
 from parity.comparing.places import line
 from parity.comparing.subject import SEED, Put, Subject, forward, gradients, is_dense, known, tracked_outputs
@@ -253,8 +253,8 @@ def is_far(v: Verdict, device: Tensor | None, cpu: Tensor | None) -> bool:
     """Whether a gradient is farther from the CPU's than roundings of its steps usually bring it."""
     if device is None or cpu is None or not (known(device) and known(cpu) and cpu.numel()):
         return False
-    if (d := farthest(device, cpu)) is None or (v.measure is not None and v.measure.screen == MOVED_RUNS):
-        return False  # roundings turn arguments at kinks in these runs too, and explain the distance without the truth
+    if (d := farthest(device, cpu)) is None:
+        return False
     if not (cpu.is_floating_point() or cpu.is_complex()):
         return v.status.differs
     return v.status.differs or v.reason == SPARED or d.size > math.sqrt(torch.finfo(cpu.dtype).eps) * float(cpu.abs().max())

@@ -25,7 +25,7 @@ class Meter:
         self._name, self._next, self._began = name, SILENT, time.monotonic()
 
     @contextmanager
-    def run(self, what: str, left: float, hint: str = "") -> Iterator[None]:
+    def run(self, what: str, left: float) -> Iterator[None]:
         """Time a run. what: what it is, in words; left: how many that take as long are to come, as far as is known."""
         began, modules = time.monotonic(), len(sys.modules)
         yield
@@ -37,9 +37,7 @@ class Meter:
             self._next = 2.0 * (spent + more)
             wipe()
             print(
-                f"parity: {self._name}: {spent:.0f} s so far, with {what}; about {more:.0f} s more{hint}",
-                file=sys.stderr,
-                flush=True,
+                f"parity: {self._name}: {spent:.0f} s so far, with {what}; about {more:.0f} s more", file=sys.stderr, flush=True
             )
 
 

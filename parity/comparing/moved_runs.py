@@ -34,12 +34,12 @@ Key = TypeVar("Key", str, int)  # of a result
 
 class Moved(Operators):
     """Moves the results of all kernels that round by `STEP` roundoffs of their dtype, to either side by chance. key: another
-    one for each run; chains: those of long sums by as much as one chain of additions loses. halves: whether one was in a half
+    one for each run. Those of long sums move by as much as one chain of additions loses. halves: whether one was in a half
     type."""
 
-    def __init__(self, key: int, chains: bool = False) -> None:
+    def __init__(self, key: int) -> None:
         super().__init__()
-        self._key, self._chains = 7919 * key, chains
+        self._key = 7919 * key
         self.halves = False
 
     def observe(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -54,7 +54,7 @@ class Moved(Operators):
             if f is not None and t.numel() and (t.is_floating_point() or t.is_complex()):
                 self._key += 1
                 u = STEP * f.unit_roundoff
-                if self._chains and name in ATEN_CHAINS:
+                if name in ATEN_CHAINS:
                     u = max(u, MOVED_SUM * math.sqrt(_terms((args, kwargs), t)) * FACTS["float32"].unit_roundoff)
                 perturb(t, u, self._key, t)
         return out
@@ -81,7 +81,7 @@ def moved_run(run: Callable[..., Sequence[Tensor]], operands: Sequence[Tensor], 
     """The results of a function on the CPU, with its operands and the results of all its kernels moved. key: another one for
     every run."""
     given = [moved(t, 101 * key + k) for k, t in enumerate(operands)]
-    with torch.no_grad(), torch.utils._python_dispatch._disable_current_modes(), Moved(key + 1, chains=True):
+    with torch.no_grad(), torch.utils._python_dispatch._disable_current_modes(), Moved(key + 1):
         return run(*given)
 
 

@@ -6,15 +6,27 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import torch
 
-from parity.comparing.quick import DEFAULT, FULL, Effort, effort_of
 from parity.comparing.subject import Subject, Wrap, original, subject
 from parity.core.errors import UsageError
 from parity.core.results import Status
 from parity.devices import Device
+
+Effort: TypeAlias = Literal["default", "full"]
+DEFAULT: Effort = "default"
+FULL: Effort = "full"
+EFFORTS = DEFAULT, FULL
+
+
+def effort_of(word: object) -> Effort:
+    """The effort that a caller names. Raises UsageError."""
+    for effort in EFFORTS:
+        if effort == word:
+            return effort
+    raise UsageError(f"effort is {word!r}; allowed: {', '.join(EFFORTS)}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

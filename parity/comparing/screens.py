@@ -180,7 +180,7 @@ def by_movement(
         return {}
 
     def run(number: int) -> Mapping[str, Tensor] | None:
-        mode = Moved(number, chains=True)
+        mode = Moved(number)
         with meter.run("a moved run", 1):
             made = ex.attempt(functools.partial(moved_results, s, backward, fed, mode, moves_operands=True), "run")
         return None if isinstance(made, Raised) or mode.halves else made

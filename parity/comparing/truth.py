@@ -27,7 +27,7 @@ from parity.oracle.float64 import widen
 from parity.oracle.limited_range import ADDS, Limited, Range, range_of
 from parity.oracle.oracle import SAMPLES
 from parity.oracle.protocol import Oracle
-from parity.oracle.rounding import Rounding
+from parity.oracle.rounding import Rounding, whole_numbers
 from parity.oracle.roundoffs import extremes, perturbed, unit_roundoff
 from parity.oracle.sensitivity import PERTURBATIONS, Changes, Movements, least_of
 from parity.oracle.step_dtypes import Recorded, Steps, finfo_recorded, finfo_replayed, in_double, with_autocast
@@ -37,7 +37,6 @@ ALL = SAMPLES[-1]
 ATEN_UPDATED = ("var_mean", "std_mean")  # operators that update a mean by one number after the other
 WAYS = 20  # in which inputs are moved before a function counts as one that takes no others than it was given
 FEW_KERNELS, FEW_ELEMENTS = 64, 1 << 18  # of a function, all of whose samples are taken for any result that is outside
-HINT = '; effort="quick" takes less'
 
 
 class FunctionTruth(Oracle):
@@ -63,6 +62,7 @@ class FunctionTruth(Oracle):
         self._limits: dict[tuple[Range, Range], dict[str, Tensor]] = {}
         self._meter = meter or Meter(s.name)
         self.refused = ""
+        self._whole: list[Tensor | None] = []  # operands of what jumps at numbers, those that are whole numbers on all sides
         self._as_given = False  # whether inputs are not moved
 
     def _run(self, put: Put, fed: Sequence[Tensor]) -> tuple[dict[str, Tensor], Tensor | None]:
@@ -92,16 +92,16 @@ class FunctionTruth(Oracle):
         """What a run in the function's own dtypes shows that a run in float64 has to know."""
         streams_: list[Tensor | None] = [None]
 
-        direct, rows = Direct(), dict[str, Row]()
+        direct, rows, whole = Direct(), dict[str, Row](), list[Tensor | None]()
 
         def run() -> None:
             results, stream = self._run(direct.given, [direct.given(c) for c in self._fed])
             streams_.append(stream)
             rows.update(direct.rows(results))
 
-        with Recorded() as ran, Operators(direct.observe), finfo_recorded() as limits:
+        with Recorded() as ran, Operators(direct.observe), whole_numbers(whole), finfo_recorded() as limits:
             ex.attempt(run, "run")
-        return _Own(with_autocast(ran.dtypes, self._cast), tuple(limits), streams_[-1], {} if self._cast else rows)
+        return _Own(with_autocast(ran.dtypes, self._cast), tuple(limits), streams_[-1], {} if self._cast else rows, whole)
 
     @property
     def chains(self) -> bool:
@@ -127,8 +127,11 @@ class FunctionTruth(Oracle):
         """The truth of one result; the reference's result, widened, if the subject does not run in float64."""
         if self._truths is None:
             _ = self._own  # before anything is rounded
-            with self._meter.run("a run in float64", self._samples, HINT):
+            wide = list[Tensor | None]()
+            with self._meter.run("a run in float64", self._samples), whole_numbers(wide):
                 got = ex.attempt(lambda: self._in_double(_fresh_wide, self._fed), "run")
+            pairs = list(zip(wide, self._own.whole)) if len(wide) == len(self._own.whole) else []
+            self._whole = [w if w is not None and o is not None and torch.equal(w, o) else None for w, o in pairs]
             if isinstance(got, Raised):
                 self.refused = f"{got.type}: {got.message}"
                 got = {n: widen(t, None) for n, t in self._reference.items()}
@@ -184,6 +187,10 @@ class FunctionTruth(Oracle):
         """As `Oracle` has it. most: for a large function, or one of sums of products, which move in proportion."""
         return self._by(times, most if self._large or self._own.dtypes.keys() <= ADDS else 0).moved.get(name)
 
+    def amplified_changes(self, name: str, times: float) -> Changes | None:
+        """As `Oracle` has it: of functions that round to half types, so coarsely that they leave variance where none was."""
+        return self._by(times).of(name, self._truths[name].numel()) if self._truths and self.rounds_to_half else None
+
     def turned(self, name: str, u: float, between: float) -> Tensor | None:
         """As `Oracle` has it. An update of a mean takes Inf from Inf: the CPU's own kernels give NaN for a mean of -Inf."""
         truth = self.truth(name)
@@ -238,7 +245,7 @@ class FunctionTruth(Oracle):
         """The samples with so many roundoffs, at most so many of them; those that were taken before are kept."""
         taken, wanted = self._effects.setdefault(times, _Samples()), min(self._samples, most or ALL)
         while taken.count < wanted:
-            with self._meter.run("a run in float64", wanted - taken.count - 1, HINT):
+            with self._meter.run("a run in float64", wanted - taken.count - 1):
                 ran = self._take_one(taken, taken.count, times)
                 if not (ran or taken.count or self._as_given) and not self._finds_inputs(taken, times):
                     self._as_given = True  # a model may check that it is given what it knows already
@@ -273,8 +280,10 @@ class FunctionTruth(Oracle):
         run = (lambda put, fed: self._run(put, fed)[0]) if self.refused else self._in_double
         step = functools.partial(Steps(self._own.dtypes).rounding, u, times, 1 / BETWEEN_KERNELS)
         least = least_of(FACTS["float32"])
-        mode = Rounding(factor * u, k, u, inside_least=least, steps=None if self.refused else step)
+        steps = None if self.refused else step
+        mode = Rounding(factor * u, k, u, inside_least=least, steps=steps, to_numbers=times != 1.0 and k % 4 < 2)
         fed = [given(perturbed(widen(c, None), factor * u, 101 * k + 50), c.dtype) for c in self._fed]
+        mode.jumps_from(() if self.refused else self._whole)
         with mode:
             got = ex.attempt(functools.partial(run, put, fed), "run")
         taken.largest = max(taken.largest, mode.largest)
@@ -293,12 +302,14 @@ class FunctionTruth(Oracle):
 @dataclass(frozen=True, slots=True)
 class _Own:
     """A run in a function's own dtypes. dtypes: those in which the operators ran; limits: those it asked `torch.finfo` for;
-    stream: where it left the CPU's random numbers, None if it draws none; rows: see `FunctionTruth.row`."""
+    stream: where it left the CPU's random numbers, None if it draws none; rows: see `FunctionTruth.row`; whole: the operands
+    of what jumps at numbers, as `whole_numbers` notes them."""
 
     dtypes: Mapping[str, list[str]]
     limits: tuple[torch.dtype, ...]
     stream: Tensor | None
     rows: Mapping[str, Row]
+    whole: Sequence[Tensor | None]
 
 
 @dataclass(slots=True)

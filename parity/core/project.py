@@ -48,7 +48,7 @@ class Key:
 KEYS = {
     "device": Key('"mps"'),
     "profile": Key('"full"', ("mac", "quick", "full", "deep")),
-    "effort": Key('"quick"', ("quick", "default", "full")),
+    "effort": Key('"full"', ("default", "full")),
     "known": Key('"parity-known.toml"', path=True, made=True),
     "setup": Key('"flags.py"', path=True),
     "faults": Key('"faults.py"'),

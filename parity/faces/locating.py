@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from parity.comparing import meter
 from parity.comparing.models import Maker, functions
-from parity.comparing.quick import effort_of
+from parity.comparing.request import effort_of
 from parity.core import outputs
 from parity.core.errors import ParityError, UsageError
 from parity.core.status import Conclusion

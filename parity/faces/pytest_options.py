@@ -33,7 +33,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         if option.in_pytest:
             name, keywords = option.for_pytest()
             group.addoption(name, **keywords | ({"default": None} if option.name in DEFAULTS else {}))
-    how = "how hard the fixture looks: quick, default or full, as effort= of parity.assert_parity"
+    how = "how hard the fixture looks: default or full, as effort= of parity.assert_parity"
     group.addoption("--parity-effort", dest="parity_effort", default=None, metavar="EFFORT", help=how)
     how = "a run file for what the tests compare, for parity diff (relative to the current folder)"
     group.addoption("--parity-output", dest="parity_output", default=None, metavar="FILE", help=how)

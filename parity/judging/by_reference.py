@@ -14,13 +14,15 @@ from parity.judging.measures import measure, parts
 from parity.judging.promises import modulus, paired
 from parity.judging.rounded_result import RoundedResult, agreed, is_outside
 from parity.oracle.sensitivity import PERTURBATIONS
-from parity.oracle.yardstick import AGAINST_REFERENCE
+from parity.oracle.yardstick import AGAINST_REFERENCE, place
 
 ALONE = "judged against the reference, without a truth in float64"
 
 
 def judged_by_reference(t: RoundedResult) -> Verdict:
     """The verdict, with as many samples of the sensitivity as the decision needs."""
+    if t.tol.ulp is None and t.tol.scale < AGAINST_REFERENCE:
+        t = replace(t, tol=replace(t.tol, scale=AGAINST_REFERENCE, origin=place("against the reference")))
     while (verdict := _judged_once(t)) is None:
         pass
     return verdict
@@ -54,8 +56,7 @@ def _budget(t: RoundedResult) -> Budget:
     size, moved, u = modulus(t.truth), None, t.f.unit_roundoff
     if (meant := t.bench.oracle.truth(t.truth_name)) is not None and meant.shape == t.truth.shape:
         moved = paired(t.bench.oracle.sensitivity(t.truth_name, u, u), t.truth)
-    wider = replace(t.tol, scale=max(t.tol.scale, AGAINST_REFERENCE))
-    return of_perturbation(size, moved, t.f, u, wider, t.f.smallest)
+    return of_perturbation(size, moved, t.f, u, t.tol, t.f.smallest)
 
 
 def _note_limits(t: RoundedResult, b: Budget, excused: Excuses) -> None:

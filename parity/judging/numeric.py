@@ -24,7 +24,7 @@ from parity.judging.excuses import Excuses, excuses
 from parity.judging.limits import Limits
 from parity.judging.measures import allowed_ratio, facts_of, measure, parts, same_bits, same_values
 from parity.judging.promises import on_the_branch_of, one_kernel, paired, residue
-from parity.judging.rounded_result import SPARED, RoundedResult, agreed, is_outside, shared_error_of
+from parity.judging.rounded_result import SPARED, RoundedResult, agreed, beyond_numbers, is_outside, shared_error_of
 from parity.judging.rule import DRIFT_LIMIT
 from parity.judging.rules import rule_of
 from parity.judging.screens import screened
@@ -76,10 +76,10 @@ def by_oracle(
 
 def _by_row(t: RoundedResult) -> Verdict:
     """By the row of the one operator that gave it, if that has an ULP bound; in half types by what elements share, too. A sum
-    in float32 both by its terms, of which few bound it sharply, and by its sensitivity, as many do."""
+    both by its terms, of which few bound it sharply, and by its sensitivity, as many do."""
     row, limits = t.bench.oracle.row(t.truth_name), t.bench.limits
     tol = t.tol if row is None else t.bench.tables.find(row.name, row.rule, t.f.name, t.pass_, row.judged.ulp)
-    if row is None or not (tol.ulp is not None or (t.f.name == "float32" and rule_of(row).sums_products)):
+    if row is None or not (tol.ulp is not None or rule_of(row).sums_products):
         return _by_truth(t)
     verdict = _by_truth(replace(t, bench=replace(t.bench, row=row), tol=tol))
     if verdict.status.is_finding or (t.f.name not in HALF and tol.ulp is not None):
@@ -374,7 +374,7 @@ def _shared(assessed: Assessment) -> Verdict | None:
         # elements may equal those of a reference that is so far from the truth.
         scale = replace(scale, others=(*scale.others, t.reference.to(t.truth.dtype)))
         here = scale.together(t.device, assessed.baseline) or here
-    ratio = here.ratio / allowed_ratio(None if own is None else own.ratio)
+    ratio = beyond_numbers(t, scale.budget, here, here.ratio / allowed_ratio(None if own is None else own.ratio))
     if ratio <= 1.0:
         return None
     status = Status.DRIFT if ratio <= DRIFT_LIMIT.get(t.f.name, yardstick.COARSER_SINGLE) else Status.WRONG

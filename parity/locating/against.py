@@ -29,8 +29,7 @@ from parity.checks.operators import ATEN_NOT_UNIQUE, OperatorCall, error_ratio, 
 from parity.comparing.comparison import ParityWarning
 from parity.comparing.function import judged_results, target
 from parity.comparing.places import Place
-from parity.comparing.quick import DEFAULT
-from parity.comparing.request import Request
+from parity.comparing.request import DEFAULT, Request
 from parity.comparing.subject import Subject, copied, subject
 from parity.core.errors import CaptureError, NothingCompared, ParityError, UsageError
 from parity.core.results import Fingerprint, Status, Verdict

@@ -10,8 +10,7 @@ import torch
 from parity.comparing.comparison import Comparison, ParityFailure
 from parity.comparing.compiled import Backend, Compiler, compiled_side, with_compiled
 from parity.comparing.function import compared, target
-from parity.comparing.quick import DEFAULT, Effort
-from parity.comparing.request import Request
+from parity.comparing.request import DEFAULT, Effort, Request
 from parity.core import state
 from parity.core.errors import ParityError
 from parity.core.results import statuses
@@ -43,12 +42,11 @@ def assert_parity(
     "void" for a tensor of a kind that parity does not compare. keep_on_cpu: names of inputs that stay on the CPU in the
     device's run, such as the lengths for `pack_padded_sequence`. detail: compute the truth of every tensor, even of equal ones,
     and print how large an error in each would have been reported. effort: by default a result of a large float32 function
-    passes without a float64 truth if rounding moves every element as far on the CPU, and the rest is judged; "quick" passes
-    what rounding moves about as far as a whole, of any size and dtype; "full" judges every tensor by the truth, with most
-    samples. compile: a backend of torch.compile, by name ("aot_eager", "inductor") or as a
-    function (graph, example inputs) -> function: the function is also compiled with it on the device, and judged against the
-    same truth, so that it shows which code is wrong (`Comparison.wrong_side`). Random numbers that torch draws (dropout) come
-    from the CPU for every side.
+    passes without a float64 truth if rounding moves every element as far on the CPU, and the rest is judged;
+    "full" judges every tensor by the truth, with most samples. compile: a backend of torch.compile, by name ("aot_eager",
+    "inductor") or as a function (graph, example inputs) -> function: the function is also compiled with it on the device, and
+    judged against the same truth, so that it shows which code is wrong (`Comparison.wrong_side`). Random numbers that
+    torch draws (dropout) come from the CPU for every side.
 
     Raises ParityFailure for findings and refusals; NothingCompared if no number came out or nothing ran on the device;
     UsageError for a function that draws random numbers by a kernel of its own, moves its module away, does not

@@ -22,8 +22,7 @@ from parity.comparing.function import compared
 from parity.comparing.moved_runs import moved_run
 from parity.comparing.pair import compare
 from parity.comparing.places import Place, Places
-from parity.comparing.quick import DEFAULT, FULL, Effort
-from parity.comparing.request import Request
+from parity.comparing.request import DEFAULT, FULL, Effort, Request
 from parity.comparing.screens import Sums, is_settled, may_move, moves_as_far
 from parity.comparing.subject import ForwardRun, Subject, forward, gradients, tracked_outputs, word
 from parity.core.dtypes import HALF

@@ -12,8 +12,7 @@ import torch
 
 from parity.comparing.compiled import Backend, Compiler, compiled_side
 from parity.comparing.function import target
-from parity.comparing.quick import DEFAULT, Effort
-from parity.comparing.request import Request
+from parity.comparing.request import DEFAULT, Effort, Request
 from parity.core.errors import UsageError
 from parity.devices import Device
 from parity.locating.against import located_against

@@ -29,8 +29,7 @@ from parity.comparing.function import attempted, compared, gives_numbers, plain_
 from parity.comparing.kinks import JUMPS, is_far
 from parity.comparing.moved_runs import Moved, moved_results
 from parity.comparing.places import Places
-from parity.comparing.quick import DEFAULT, FULL, effort_of
-from parity.comparing.request import Request
+from parity.comparing.request import DEFAULT, FULL, Request, effort_of
 from parity.comparing.screens import allowed_at, is_settled, may_move, moves_as_far
 from parity.comparing.subject import SEED, SHAPED, ForwardRun, Subject, fixed_cotangents, forward, is_compiled, known, word
 from parity.comparing.truth import seeded
@@ -160,7 +159,7 @@ def _by_rounding(s: Subject, device: Device, cotangents: Sequence[Tensor]) -> It
     runs: list[Mapping[str, Tensor]] = []
 
     def moved(key: int) -> list[Tensor]:
-        runs.append(moved_results(s, bool(cotangents), cotangents, Moved(key + 1, chains=True)))
+        runs.append(moved_results(s, bool(cotangents), cotangents, Moved(key + 1)))
         return [runs[-1][n] for n in doubtful]
 
     try:

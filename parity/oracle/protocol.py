@@ -119,6 +119,10 @@ class Oracle(ABC):
         rounding decides the side of a kink. most: samples that are enough, 0 for as many as of a sensitivity."""
         return None
 
+    def amplified_changes(self, name: str, times: float) -> Changes | None:
+        """How the result moved in each sample of `amplified`; None where what all elements share moves in proportion."""
+        return None
+
     def small(self, name: str, flushes: Callable[[str], bool], result: str) -> Tensor | None:
         """Which elements an operand's subnormal number reaches, if the device flushes its dtype; None without one."""
         return None

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-from parity.core.dtypes import DtypeFacts
+from parity.core.dtypes import HALF, DtypeFacts
 from parity.core.observer import Operators
 from parity.oracle import fast_convolution as fast
 from parity.oracle.decompositions import stored
@@ -46,11 +46,14 @@ class Rounding(Operators):
     the same kernel outside. (Else the tanh in gelu's gradient and that in its second derivative cancel for some elements.)
     Numbers passed between kernels move by at least `least` (`rounded_at_least`), steps of a formula by `inside_least`. steps:
     (u, least, dtype) of the next call of a kernel, by its name, if these differ. Long sums also lose, at any depth, what one
-    chain of additions loses. largest: the largest finite magnitude that any kernel returned.
+    chain of additions loses. to_numbers: what a step of a half type returns is one of its numbers, before it is moved and after
+    it: those that lie near together become equal, as they do there. largest: the largest finite magnitude that any kernel
+    returned.
 
     A kernel of a half type also moves operands that are cast to it. Once operands are named to `hold`, it moves only those that
     its dtype does not hold: not what was given in it or what another kernel returned in it, nor exact copies of these. What
-    jumps at numbers takes such an operand as it was given: a label of 1.0 that moved would be no label.
+    jumps at numbers takes such an operand as it was given, and whole numbers that kernels made as they were without roundings
+    (`jumps_from`): a label of 1.0 that moved would be no label.
     """
 
     def __init__(
@@ -61,13 +64,15 @@ class Rounding(Operators):
         least: float = 0.0,
         inside_least: float = 0.0,
         steps: Roundings | None = None,
+        to_numbers: bool = False,
     ) -> None:
         super().__init__()
         self._u, self._key, self._inside, self._least = u, key, u if inside is None else inside, least
         self._finest = self._inside
-        self._inside_least, self._steps = inside_least, steps
+        self._inside_least, self._steps, self._to_numbers = inside_least, steps, to_numbers
         self._moved: dict[int, tuple[Tensor, Tensor]] = {}
         self._given: dict[int, tuple[Tensor, Tensor]] = {}  # storage -> an operand, moved and as it was given
+        self._whole: Iterator[Tensor | None] = iter(())  # the operands of the next kernels that jump
         self._held: dict[int, float] | None = None  # storage -> roundoff of the coarsest dtype that holds its numbers
         self._own: DtypeFacts | None = None  # the dtype of the current step
         self.largest = 0.0
@@ -80,6 +85,10 @@ class Rounding(Operators):
         if before is not None:
             self._given[_storage(t)] = t, before
 
+    def jumps_from(self, operands: Sequence[Tensor | None]) -> None:
+        """Give the kernels that jump at numbers these operands, one after the other; None for those that keep their own."""
+        self._whole = iter(operands)
+
     def held(self, t: Tensor) -> float:
         """The roundoff of the coarsest dtype that holds the numbers of a tensor, as far as is known; 0 if nothing is."""
         return (self._held or {}).get(_storage(t), 0.0) if t.layout is torch.strided else 0.0
@@ -89,7 +98,7 @@ class Rounding(Operators):
         into = written(func, args, kwargs)
         for t in filter(_is_dense, into or (args[:1] if kernel.writes else ())):
             self._given.pop(_storage(t), None)
-        if kernel.name in JUMPS and (before := self._as_given(*args, **kwargs)) is not None:
+        if kernel.name in JUMPS and (before := self._before_roundings(args, kwargs)) is not None:
             result = func(before, *args[1:], **kwargs)
             self._hold_results(kernel, func, args, kwargs, result, True)
             return result
@@ -256,13 +265,24 @@ class Rounding(Operators):
         if x.device.type == "meta":  # some formulas compute on meta tensors to get the shape of a result
             return x
         u, least = (self._inside, self._inside_least) if self.open else (self._u, self._least)
-        moved, high = rounded_and_largest(x, u, self._key, least)
+        near = self._to_number(x)
+        moved, high = rounded_and_largest(near, u, self._key, least)
+        if near is not x:  # as far as the spacing of numbers is, which is the same from one power of two to the next
+            size = torch.frexp(near).mantissa.abs()
+            moved = self._to_number(near + (moved - near) / torch.where(size > 0.0, size, 1.0))
         self.largest = max(self.largest, high)
         if self._held is not None and moved.stride() != x.stride():
             moved = torch.empty_like(x).copy_(moved)
         if moved is not x and moved.stride() == x.stride() and x.storage_offset() == 0:
             self._moved[moved.data_ptr()] = moved, x  # `moved` is kept alive, so that nothing else gets its address
         return moved
+
+    def _to_number(self, x: Tensor) -> Tensor:
+        """The nearest numbers of a half type, if the current step is in one and all are in its range."""
+        if not self._to_numbers or self.open or self._own is None or self._own.name not in HALF or x.is_complex():
+            return x
+        near = x.detach().to(getattr(torch, self._own.name)).to(x.dtype)
+        return near if bool(near.isfinite().all()) else x
 
     def _rounded_but_whole(self, x: Any) -> Any:
         """`_rounded`, but integers that a formula adds stay exact: they are indices, and one slightly lower would be the one
@@ -280,13 +300,19 @@ class Rounding(Operators):
         if name.rstrip("_") not in EXACT_KERNELS and x.dtype in DOUBLE and x.layout is torch.strided and not x.is_conj():
             x.copy_(rounded(x, self._inside if self.open else self._u, self._key))
 
+    def _before_roundings(self, args: Any, kwargs: Any) -> Tensor | None:
+        """The operand of a kernel that jumps, as it was given or whole; None for others."""
+        t = _jumping(*args, **kwargs)
+        whole = next(self._whole, None) if t is not None and not self.open else None
+        return self._as_given(*args, **kwargs) if t is None or whole is None or whole.shape != t.shape else whole.to(t.dtype)
+
     def _as_given(self, t: Any, other: Any = None, dtype: Any = torch.bool, **_: Any) -> Tensor | None:
         """The first operand of a kernel, or a view of one, before it was moved; None for others, and where nothing jumps."""
-        if not (_is_dense(t) and _storage(t) in self._given) or t.is_neg() or isinstance(other, Tensor):
+        if not (_is_dense(t) and _storage(t) in self._given) or t.is_neg() or _jumping(t, other, dtype) is None:
             return None
         moved, before = self._given[_storage(t)]
         before = before.detach().to(t.dtype)
-        if dtype is None or dtype.is_floating_point or dtype.is_complex or before.stride() != moved.stride():
+        if before.stride() != moved.stride():
             return None
         return before.as_strided(t.shape, t.stride(), before.storage_offset() + t.storage_offset() - moved.storage_offset())
 
@@ -296,6 +322,24 @@ class Rounding(Operators):
         if known is None or known[0].dtype != t.dtype or t.storage_offset() or t.is_conj() or t.is_neg():
             return t
         return known[1].detach().as_strided(t.shape, t.stride())  # kernels may transpose their results in place
+
+
+def _jumping(t: Any, other: Any = None, dtype: Any = torch.bool, **_: Any) -> Tensor | None:
+    """The operand of one of `JUMPS` that jumps at whole numbers: next to a number, or where it is cast to another kind."""
+    jumps = isinstance(t, Tensor) and not isinstance(other, Tensor) and dtype is not None
+    return t if jumps and t.is_floating_point() and not (dtype.is_floating_point or dtype.is_complex) else None
+
+
+def whole_numbers(noted: list[Tensor | None]) -> Operators:
+    """Notes inside for each kernel that jumps at numbers its operand, if that is whole numbers throughout, else None."""
+
+    def observe(func: Any, args: Any, kwargs: Any) -> Any:
+        if kernel_of(func).name in JUMPS and (t := _jumping(*args, **kwargs)) is not None:
+            wide = t.detach().to(torch.float64) if t.layout is torch.strided and not t._is_zerotensor() else None
+            noted.append(wide.clone() if wide is not None and is_whole(wide, 1.0 / FLOAT32_ROUNDOFF) else None)
+        return func(*args, **kwargs)
+
+    return Operators(observe)
 
 
 def _leaves(found: Any) -> Iterator[Any]:

@@ -135,10 +135,6 @@ OWN_MOVEMENT = _factor(
 NEAR_MOVEMENT = _factor(
     "near movement", 12.0, "times the usual movement of its neighbours", "formula: 8 standard deviations of a normal movement"
 )
-WHOLE = _factor(
-    "moved runs", 5.0, "times a moved run, of the whole tensor",
-    "measured: `sim:honest` is at most 4.7 times as far off, in seven networks of torchvision and torch",
-)  # fmt: skip
 
 # ---------------------------------------------------------------------------------------------- what all elements share
 

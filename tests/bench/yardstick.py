@@ -1,4 +1,4 @@
-"""How sharply a function of one operator is judged next to the suite's row: `python tests/bench/yardstick.py --sample 40`.
+"""How sharply a function of one operator is judged next to the suite's row: `python tests/bench/yardstick.py -n 2 --sample 40`.
 
 Rows that a function can express are drawn, with a case of each dtype. The CPU stands in for the device on both ways, the row's
 check and `assert_parity`, which is asked for the function bare and behind an exact move of each operand (`clone`, `transpose`
@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import multiprocessing
 import random
 import statistics
 import sys
@@ -48,6 +49,7 @@ from parity.judging.limits import Limits
 DTYPES = ("float32", "float16", "bfloat16")
 RULES = (OpClass.ELEMENTWISE, OpClass.CONTRACTION, OpClass.COMPOSITE)
 TARGET, SHARE, WORST = 1.5, 0.01, 20
+_ONE: Callable[[int], Any]  # what the forks call: a closure cannot be sent to them
 FEWEST = 16  # elements of the first operand: with fewer there is no common factor
 TRIES = 40  # cases that are drawn until one can be a function's
 MOVES: Mapping[str, Callable[[Tensor], Tensor]] = {
@@ -217,6 +219,18 @@ def report(found: Sequence[Line]) -> float:
     return sum(x.ratio > TARGET for x in found) / len(found) if found else 1.0
 
 
+def each(one: Callable[[int], Any], many: int, processes: int) -> Iterator[Any]:
+    """What a function gives for every number, in so many forks of this process."""
+    global _ONE
+    _ONE = one
+    with multiprocessing.get_context("fork").Pool(processes) as pool:
+        yield from pool.imap_unordered(_call, range(many))
+
+
+def _call(k: int) -> Any:
+    return _ONE(k)
+
+
 def main() -> int:
     """The program; 1 where more than one in a hundred results is looser than the target."""
     p = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -224,16 +238,24 @@ def main() -> int:
     p.add_argument("--sample", type=int, default=0, help="rows that are drawn; 0 for all")
     p.add_argument("--dtype", action="append", choices=DTYPES, help="default: all three")
     p.add_argument("--seed", default="0")
+    p.add_argument("-n", type=int, default=1, help="processes")
+    p.add_argument("--seconds", type=float, default=float("inf"), help="after which no row is begun")
     o = p.parse_args()
     torch.set_num_threads(1)
     torch.autograd.set_multithreading_enabled(False)
     warnings.simplefilter("ignore")
     started, left, found = time.monotonic(), list[str](), list[Line]()
-    for row in chosen(o):
-        for dtype in (d for d in o.dtype or DTYPES if d in row.dtypes):
-            found += lines(row, dtype, left)
+    items = [(row, d) for row in chosen(o) for d in o.dtype or DTYPES if d in row.dtypes]
+
+    def one(k: int) -> tuple[list[Line], list[str]]:
+        missed: list[str] = []
+        late = time.monotonic() - started > o.seconds
+        return ([], ["not begun"]) if late else (list(lines(*items[k], missed)), missed)
+
+    for some, missed in each(one, len(items), o.n):
+        found, left = found + some, left + missed
     share = report(found)
-    print(f"{len(left)} left out: {'; '.join(left[:10])}")
+    print(f"{len(left)} left out, {left.count('not begun')} of them not begun: {'; '.join(sorted(set(left))[:10])}")
     print(f"{time.monotonic() - started:.0f} s; {100 * share:.1f} % of {len(found)} figures over {TARGET:g}")
     return 1 if share > SHARE else 0
 

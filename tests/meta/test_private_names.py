@@ -76,6 +76,7 @@ USED = {
     "torch.ops.aten._copy_from_and_resize",
     "torch.ops.aten._fused_rms_norm",
     "torch.ops.aten._histogramdd_from_bin_tensors",
+    "torch.ops.aten._linalg_eigvals",
     "torch.ops.aten._native_batch_norm_legit.no_stats",
     "torch.ops.aten._reshape_alias",
     "torch.ops.aten._weight_int4pack_mm_for_cpu",

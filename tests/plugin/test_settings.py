@@ -10,7 +10,7 @@ import pytest
 
 from parity.core import project, resources
 
-SETTINGS = '[tool.parity]\ndevice = "sim"\nprofile = "full"\neffort = "quick"\nknown = "known.toml"\nfail-on = ["void"]\n'
+SETTINGS = '[tool.parity]\ndevice = "sim"\nprofile = "full"\neffort = "full"\nknown = "known.toml"\nfail-on = ["void"]\n'
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def options(pytester: pytest.Pytester, *given: str) -> dict[str, object]:
 
 def test_settings_are_taken_where_no_option_is_given(configured: pytest.Pytester) -> None:
     known = str(configured.path / "known.toml")
-    assert options(configured) == {"device": "sim", "profile": "full", "effort": "quick", "known": known, "fail_on": ["void"]}
+    assert options(configured) == {"device": "sim", "profile": "full", "effort": "full", "known": known, "fail_on": ["void"]}
     assert os.environ[project.FILE] == str(configured.path / "pyproject.toml")  # for workers and other processes
 
 

@@ -90,9 +90,10 @@ Levels
                 (`out_of_memory`). What it leaves in the result of a kernel is overwritten by the kernel.
 
 Effects
-    Return a result: it becomes the answer, and is written into the destination where the call has one. Return None: nothing
-    is written. Raise: the device raises. Change the gradient alone with a fault on the backward kernel, or at function level
-    with `return call.run_with_gradient(effect_on_gradient)`. Ready-made: `fall_back`, `refuse`, `out_of_memory`, `abort`,
+    Return a result: it becomes the answer, and is written into the destination where the call has one, which keeps its
+    dtype, as torch's own destinations do; plant a wrong dtype at function level. Return None: nothing is written. Raise: the
+    device raises. Change the gradient alone with a fault on the backward kernel, or at function level with
+    `return call.run_with_gradient(effect_on_gradient)`. Ready-made: `fall_back`, `refuse`, `out_of_memory`, `abort`,
     `hang`, each an effect of its own, and `garbage(tensor)`.
 
 A size limit that no test machine can reach (2**32 elements) is declared as a small constant LIMIT, and `scaled` says so.

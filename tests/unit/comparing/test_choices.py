@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -177,6 +178,34 @@ def test_distinct_values_are_followed_next_to_nan(sound: Device) -> None:
     assert "unique2 chose otherwise" in str(found)
 
 
+@pytest.mark.parametrize("ordered", [True, False])
+def test_which_nan_is_which_is_free(sound: Device, ordered: bool) -> None:
+    def function(x: Tensor) -> Any:
+        return torch.unique(x, sorted=ordered, return_inverse=True, return_counts=True)
+
+    def elsewhere(call: Call) -> Any:
+        values, places, counts = call.run()
+        return values, torch.where(places == 0, 1, places), counts
+
+    x = torch.tensor([3.0, 1.0, float("nan"), 2.0, float("nan"), 3.0, -1.0, float("nan")])
+    assert assert_parity(function, x, device=sound).agrees
+    last = places("_unique2", lambda i: i)
+    for effect, wrong in ((lambda call: swapped(call.run()), False), (elsewhere, True)):
+        device = resolve("sim", (replace(last, effect=effect),))
+        if not wrong:
+            assert assert_parity(function, x, device=device).agrees
+            continue
+        with pytest.raises(ParityFailure, match=r"in out\[1\]|_unique2 wrong"):
+            assert_parity(function, x, device=device)
+
+
+def swapped(out: Any) -> Any:
+    """Two NaN of a unique changed places."""
+    values, places, counts = out
+    one, other = values.isnan().nonzero().flatten()[:2]
+    return values, torch.where(places == one, other, torch.where(places == other, one, places)), counts
+
+
 # ------------------------------------------------------------------------------------------------ factorizations
 
 VECTORS: dict[str, tuple[str, Callable[[Tensor], Any]]] = {
@@ -258,3 +287,56 @@ def test_vectors_of_an_empty_matrix_are_free_and_of_length_one(factor: float) ->
         return
     with pytest.raises(ParityFailure, match=r"in out\[2\]"):
         assert_parity(torch.linalg.svd, x, device=device)
+
+
+REPEATED: dict[str, tuple[str, Callable[[Tensor], Any], Tensor]] = {
+    "eigh of one": ("_linalg_eigh", torch.linalg.eigh, torch.eye(5)),
+    "eigh": ("_linalg_eigh", torch.linalg.eigh, torch.diag(torch.tensor([1.0, 2.0, 2.0, 2.0, 3.0])).expand(2, 5, 5)),
+    "complex eigh": ("_linalg_eigh", torch.linalg.eigh, torch.diag(torch.tensor([1.0, 2.0, 2.0, 2.0, 3.0 + 0j]))),
+    "svd": ("_linalg_svd", torch.linalg.svd, torch.diag(torch.tensor([4.0, 2.0, 2.0, 1.0]))),
+    "svd of less": ("_linalg_svd", torch.linalg.svd, torch.diag(torch.tensor([4.0, 2.0, 2.0, 0.0, 0.0]))[:, :4]),
+}
+
+
+def mixed(out: Any, one: int, other: int) -> Any:
+    """A factorization with two of its vectors turned by 40 degrees within their plane, on both sides."""
+    c, s = 0.766, (1 - 0.766**2) ** 0.5
+    made = [t.clone() for t in out]
+    at = [k for k, t in enumerate(made) if t.dim() > 1 and t.shape[-1] == t.shape[-2]]
+    for t in (made[k].mT if k == 2 else made[k] for k in at):
+        a, b = t[..., one].clone(), t[..., other].clone()
+        t[..., one], t[..., other] = c * a - s * b, s * a + c * b
+    return tuple(made)
+
+
+@pytest.mark.parametrize("name", REPEATED)
+def test_vectors_of_equal_values_are_any_of_their_space(name: str) -> None:
+    op, function, x = REPEATED[name]
+    device = resolve("sim", (Fault("turned", (op,), lambda call: mixed(call.run(), 1, 2)),))
+    assert "chose other signs, phases or order" in str(assert_parity(function, x, device=device))
+
+
+@pytest.mark.parametrize("name", list(REPEATED)[1:])
+@pytest.mark.parametrize("wrong", ["another space", "one vector"])
+def test_vectors_of_another_space_are_found_next_to_equal_values(name: str, wrong: str) -> None:
+    def effect(call: Call) -> Any:
+        out = mixed(call.run(), *((0, 1) if wrong == "another space" else (1, 2)))
+        at = 0 if name.startswith("svd") else 1
+        if wrong == "one vector":
+            out[at][..., 1] *= 1.01
+        return out
+
+    op, function, x = REPEATED[name]
+    with pytest.raises(ParityFailure, match=r"(wrong|drift)"):
+        assert_parity(function, x, device=resolve("sim", (Fault("turned", (op,), effect),)))
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.001])
+def test_eigenvalues_without_gradients_come_in_any_order(factor: float) -> None:
+    off = Fault("order", ("_linalg_eigvals",), lambda call: call.run().flip(-1) * factor)
+    x, device = matrices(torch.float32)[..., :5, :], resolve("sim", (off,))
+    if factor == 1.0:
+        assert "linalg_eigvals chose other signs, phases or order" in str(assert_parity(torch.linalg.eigvals, x, device=device))
+        return
+    with pytest.raises(ParityFailure, match="times the budget"):
+        assert_parity(torch.linalg.eigvals, x, device=device)

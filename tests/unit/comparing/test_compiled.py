@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import parity
-from parity.comparing.quick import Effort
+from parity.comparing.request import Effort
 from parity.core.errors import UsageError
 from parity.core.results import Status
 from parity.devices import Call, Fault, resolve
@@ -233,7 +233,7 @@ def test_numbers_of_a_devices_own_generator_are_refused_in_compiled_code(place: 
         assert parity.assert_parity(given, X, device=resolve("sim", tuple(HONEST)), compile=None if already else "aot_eager")
 
 
-@pytest.mark.parametrize("effort", ["quick", "default", "full"])
+@pytest.mark.parametrize("effort", ["default", "full"])
 def test_a_function_that_is_compiled_already_is_held_to_its_eager_code(effort: Effort) -> None:
     """Code that is wrong alike on both sides would agree else."""
     compiled = torch.compile(Block(), backend=one_percent_off)

@@ -64,7 +64,7 @@ def test_all_others_are_judged_as_compositions(name: str) -> None:
     assert first(COMPOSED[name]) == "tolerances/default.toml: composite float32 forward"
 
 
-@pytest.mark.parametrize("op", ["mm", "sum", "cumsum", "addmv"])
+@pytest.mark.parametrize("op", ["mm", "sum", "cumsum", "addmv", "col2im", "convolution", "scatter_add", "mean"])
 def test_a_sum_of_few_terms_is_held_to_these(op: str) -> None:
     """Its sensitivity, times the scale of compositions, would explain the fault; an honest order of additions stays inside."""
     x = torch.rand(8, 3, generator=torch.Generator().manual_seed(0)).add(1.0).requires_grad_()
@@ -74,11 +74,57 @@ def test_a_sum_of_few_terms_is_held_to_these(op: str) -> None:
         "sum": lambda x: (x * 1.0).sum(-1),
         "cumsum": lambda x: x.clone().cumsum(-1),
         "addmv": lambda x: torch.addmv(x[:, 0], x, x[0], beta=-3.0, alpha=-0.5),
+        "col2im": lambda x: torch.nn.functional.fold(x.clone()[None], (2, 4), 2),
+        "convolution": lambda x: torch.nn.functional.conv1d(x[None], x[:, :2].t().unsqueeze(-1)),
+        "mean": lambda x: x.mean(0),
+        "scatter_add": lambda x: x.scatter_add(0, torch.zeros(8, 3, dtype=torch.int64, device=x.device), x),
     }
     fn = functions[op]
     assert assert_parity(fn, x, device=resolve("sim", tuple(honest.FAULTS))).agrees
     with pytest.raises(ParityFailure, match="contraction float32 forward"):
         assert_parity(fn, x, device=resolve("sim", (Fault("off", (op,), off(1.5e-6), level="kernel"),)))
+
+
+def test_the_gradients_of_a_convolution_are_sums_of_few_terms() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, w = (torch.rand(s, generator=generator).add(1.0).requires_grad_() for s in ((2, 3, 9), (4, 3, 2)))
+    conv = torch.nn.functional.conv1d
+    assert assert_parity(conv, x, w, device=resolve("sim", tuple(honest.FAULTS))).agrees
+    for k in (0, 1):
+
+        def effect(call: Call, k: int = k) -> Any:
+            out = list(call.run())
+            out[k] = out[k] * (1.0 + 5e-6)
+            return tuple(out)
+
+        device = resolve("sim", (Fault("off", ("convolution_backward",), effect, level="kernel"),))
+        with pytest.raises(ParityFailure, match="contraction float32 backward"):
+            assert_parity(conv, x, w, device=device)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_sums_of_half_types_are_held_to_their_terms_as_well(dtype: torch.dtype) -> None:
+    """Added up in float32 and rounded once: two units in the last place are too many, and were not in a composition."""
+    x = torch.rand(8, 3, generator=torch.Generator().manual_seed(0)).add(1.0).to(dtype)
+
+    def effect(call: Call) -> Any:
+        out = call.run()
+        return out + 2.0 * torch.finfo(dtype).eps * torch.exp2(out.log2().floor()) * (
+            torch.arange(out.numel()).view_as(out) == 9
+        )
+
+    product: Callable[[Tensor], Tensor] = lambda x: x @ x.t()  # noqa: E731
+    assert assert_parity(product, x, device=resolve("sim", tuple(honest.FAULTS))).agrees
+    with pytest.raises(ParityFailure, match=f"contraction {str(dtype)[6:]} forward"):
+        assert_parity(product, x, device=resolve("sim", (Fault("off", ("mm",), effect, level="kernel"),)))
+
+
+def test_the_gradient_of_a_mean_is_a_product() -> None:
+    x = torch.rand(8, 3, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    assert assert_parity(lambda x: x.mean(0), x, device=resolve("sim", tuple(honest.FAULTS))).agrees
+    device = resolve("sim", (Fault("off", ("div",), off(1.5e-6), level="kernel"),))
+    with pytest.raises(ParityFailure, match="contraction float32 backward"):
+        assert_parity(lambda x: x.mean(0), x, device=device)
 
 
 POOL = torch.rand(1, 2, 6, 6, generator=torch.Generator().manual_seed(0)).add(1.0)

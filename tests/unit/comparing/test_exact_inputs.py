@@ -219,6 +219,9 @@ LABELS: dict[str, Callable[[Tensor], Tensor]] = {
     "floor": torch.floor,
     "integer": lambda c: c.int(),
     "copy": lambda c: c.flip(0).clone().to(torch.float64).float() == 2,
+    "one more": lambda c: c + 1 == 3,
+    "a multiple": lambda c: (c * 3).floor(),
+    "of a product": lambda c: F.one_hot(c.long(), 4).to(c.dtype) @ torch.arange(4.0, device=c.device).to(c.dtype) == 2,
 }
 
 
@@ -242,6 +245,15 @@ def test_labels_in_floating_numbers_stay_labels(name: str, dtype: torch.dtype, f
         assert_parity(function, x, labels, device=device)
 
 
+def test_what_rounding_decides_may_jump() -> None:
+    """Of quotients near a whole number, which no kernel makes exactly."""
+    found = assert_parity(
+        lambda x, c: x * torch.floor(c / 0.1)[:, None], torch.randn(30, 6), torch.arange(30) * 0.1,
+        device=resolve("sim", tuple(honest.FAULTS)),
+    )  # fmt: skip
+    assert "differs from the CPU" in str(found)
+
+
 @pytest.mark.parametrize("factor", [1.0, 1.01])
 def test_losses_of_labels_are_judged_sharply(factor: float) -> None:
     x, y, labels = torch.randn(32, 6).requires_grad_(), torch.randn(32, 6), torch.ones(32).index_fill(0, torch.arange(16), -1)
@@ -253,3 +265,22 @@ def test_losses_of_labels_are_judged_sharply(factor: float) -> None:
             continue
         with pytest.raises(ParityFailure, match="in out"):
             assert_parity(loss, *inputs, device=device)
+
+
+@pytest.mark.parametrize("faults", [honest.FAULTS, (Fault("off", ("sigmoid_backward",), lambda call: call.run() * 1.5),)])
+def test_numbers_next_to_an_infinite_sum_may_move(faults: tuple[Fault, ...]) -> None:
+    """An Inf less what its sum may lose would be NaN, and with it all that follows: no movement of anything was known."""
+    torch.manual_seed(0)
+    x, w, v = torch.rand(4, 32) + 0.1, torch.randn(32, 24), torch.randn(24, 32)
+    w[3, 5] = -torch.inf
+    leaves = [t.half().requires_grad_(t is v) for t in (x, w, v)]
+
+    def function(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
+        h = torch.sigmoid(x @ w) @ v
+        return torch.sigmoid(h @ w) @ v
+
+    if faults is honest.FAULTS:
+        assert assert_parity(function, *leaves, device=resolve("sim", faults)).agrees
+        return
+    with pytest.raises(ParityFailure, match=r"in grad\["):
+        assert_parity(function, *leaves, device=resolve("sim", faults))

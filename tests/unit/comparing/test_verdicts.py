@@ -204,6 +204,15 @@ def test_random_models_on_the_honest_device_raise_no_alarm() -> None:
     assert [BENCH.said(BENCH.random_model(k), sound)[0] for k in range(6)] == ["agrees"] * 6
 
 
+@pytest.mark.parametrize("k", [pytest.param(305, marks=pytest.mark.slow), 667])
+@pytest.mark.parametrize("factor", [1.0, 1.1])
+def test_the_variance_that_half_types_leave_of_nearly_equal_numbers_is_no_difference(k: int, factor: float) -> None:
+    """Sigmoids of numbers near 0 lie within a unit in the last place, and rounding alone decides which of them are equal: a
+    norm divides by what is left of their variance."""
+    device = resolve("sim", (BENCH.scaled(("sigmoid",), factor), *honest.FAULTS) if factor > 1.0 else tuple(honest.FAULTS))
+    assert (BENCH.said(BENCH.random_model(k), device)[0] == "agrees") is (factor == 1.0)
+
+
 @pytest.mark.slow
 def test_running_statistics_of_half_types_are_judged() -> None:
     """Their kernel writes them; what is moved to see what rounding does must not be a copy of theirs."""
@@ -434,3 +443,40 @@ def test_a_dtype_that_cannot_be_cast_is_left_out() -> None:
 
     with pytest.warns(ParityWarning, match="float4"):
         assert assert_parity(f, torch.randn(64), device="sim", backward=False).agrees
+
+
+def of_another_dtype(out: Any) -> Any:
+    """The same numbers in float64, and whole ones in int32."""
+    if isinstance(out, tuple):
+        return tuple(map(of_another_dtype, out))
+    return out.double() if out.is_floating_point() else out.int()
+
+
+DTYPES: dict[str, tuple[str, str, Any]] = {
+    "sort": ("sort", "function", lambda x: tuple(x.sort(-1))),
+    "max": ("max", "function", lambda x: x.max(-1)[1]),
+    "argmax": ("argmax", "function", lambda x: x.argmax(-1)),
+    "svd": ("linalg.svd", "function", lambda x: tuple(torch.linalg.svd(x))),
+    "behind": ("exp", "function", lambda x: x.exp() + 1),
+    "a kernel's own": ("native_layer_norm", "kernel", lambda x: nn.functional.layer_norm(x, (6,))),
+    "a kernel's own positions": ("nonzero", "kernel", lambda x: (x > 0).nonzero()),
+}
+
+
+@pytest.mark.parametrize("healthy", [True, False])
+@pytest.mark.parametrize("name", DTYPES)
+def test_a_result_of_another_dtype_is_malformed(name: str, healthy: bool) -> None:
+    op, level, function = DTYPES[name]
+    effect = (lambda call: call.run()) if healthy else (lambda call: of_another_dtype(call.run()))
+    device, x = resolve("sim", (Fault("dtype", (op,), effect, level=level),)), torch.randn(6, 6)
+    if healthy:
+        assert assert_parity(function, x, device=device).agrees
+        return
+    with pytest.raises(ParityFailure, match=r"malformed.*dtype=(float64|int32), but should be (float32|int64)"):
+        assert_parity(function, x, device=device)
+
+
+def test_a_destination_of_torch_keeps_its_dtype() -> None:
+    """As on a real device: the kernel of sort writes into what torch made."""
+    device = resolve("sim", (Fault("dtype", ("sort",), lambda call: of_another_dtype(call.run())),))
+    assert assert_parity(lambda x: tuple(x.sort(-1)), torch.randn(6, 6), device=device).agrees

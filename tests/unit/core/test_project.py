@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from parity.comparing.models import functions
-from parity.comparing.quick import EFFORTS
+from parity.comparing.request import EFFORTS
 from parity.core import extensions, project
 from parity.core.errors import ParityError, UsageError
 from parity.core.project import KEYS, Project

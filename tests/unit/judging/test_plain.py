@@ -102,3 +102,18 @@ def test_what_is_outside_of_the_reference_is_judged_with_all_samples(monkeypatch
     monkeypatch.setattr(by_reference, "excuses", excuses)
     by_reference.judged_by_reference(result_of("softmax(float32[2].of(1, 2), -1)", torch.tensor([0.4, 0.9])))
     assert more == [False]
+
+
+@pytest.mark.parametrize(
+    ("text", "row"),
+    [
+        ("mm(float32[2, 3], float32[3, 2])", "oracle/yardstick.py: against the reference"),
+        ("softmax(float32[2].of(1, 2), -1)", "tolerances/default.toml: composite float32 forward"),
+    ],
+)
+def test_what_is_judged_by_the_reference_names_the_row_that_decides(text: str, row: str) -> None:
+    """Both sides have errors, which are more than the table's bound for a sum."""
+    t = result_of(text, torch.ones(2, 2) if "mm" in text else torch.tensor([0.4, 0.9]))
+    verdict = by_reference.judged_by_reference(t)
+    assert verdict.tolerance is not None
+    assert verdict.tolerance.origin == row

@@ -354,3 +354,18 @@ def rounded_window(function: Callable[..., Tensor], n: int, periodic: bool, key:
         window: Tensor = function(n, periodic, dtype=torch.float64)
     unrounded: Tensor = mode.unrounded(window)
     return unrounded
+
+
+def test_results_of_half_types_are_their_numbers_and_near_ones_become_equal() -> None:
+    facts = FACTS["bfloat16"]
+    x = (torch.linspace(0.0, 1e-4, 8) + 0.1).to(torch.float64)
+
+    def sigmoids(to_numbers: bool) -> Tensor:
+        with Rounding(U, 2, U, steps=lambda name: (2.0 * facts.unit_roundoff, 0.0, facts), to_numbers=to_numbers):
+            return torch.sigmoid(x)
+
+    moved = sigmoids(True)
+    assert torch.equal(moved, moved.bfloat16().double())
+    assert len(moved.unique()) == 1
+    assert 0.0 < float((moved - torch.sigmoid(x)).abs().max()) <= 3.0 * 2.0**-8  # three units in the last place
+    assert len(sigmoids(False).unique()) == 8
