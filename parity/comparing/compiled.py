@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from parity.comparing.comparison import Comparison
-from parity.comparing.function import Compared, compared
+from parity.comparing.function import Compared, Proof, compared
 from parity.comparing.quick import DEFAULT
 from parity.comparing.request import Request
 from parity.comparing.subject import Wrap, is_compiled
@@ -143,13 +143,15 @@ class Tried(NamedTuple):
     cause: BaseException | None
 
 
-def compiled_side(compiler: Compiler, q: Request, eager_wrong: bool) -> Tried:
+def compiled_side(compiler: Compiler, q: Request, eager_wrong: bool, proof: Proof | None = None) -> Tried:
     """Compile a function, run it on the device and judge it as `assert_parity` judges eager code. Where only the compiled code
-    is wrong, look for the module. Raises UsageError for a function that draws random numbers, and what `compared` raises."""
+    is wrong, look for the module. proof: as `compared` has it, where eager code is wrong. Raises UsageError for a function that
+    draws random numbers, and what `compared` raises."""
+    known = proof if eager_wrong else None
 
     def judged(wrap: Wrap) -> Compared:
         with torch._dynamo.config.patch(suppress_errors=False):
-            return compared(replace(q, wrap=wrap, alone=False, detail=False, effort=DEFAULT))
+            return compared(replace(q, wrap=wrap, alone=False, detail=False, effort=DEFAULT), proof=known)
 
     def is_wrong(path: str) -> bool:
         """Whether the results are, with one submodule compiled; one that cannot be compiled alone says nothing."""

@@ -28,7 +28,7 @@ from parity.comparing.kinks import at_kinks
 from parity.comparing.meter import Meter
 from parity.comparing.quick import QUICK, by_rounding
 from parity.comparing.request import Request
-from parity.comparing.screens import by_movement
+from parity.comparing.screens import Screened, by_movement
 from parity.comparing.subject import (
     SEED,
     SHAPED,
@@ -100,6 +100,7 @@ class Sides:
 
 
 Seen = Callable[[Sides], None]
+Proof = Callable[[], bool]
 TORCH = str(Path(torch.__file__).parent)
 
 
@@ -138,15 +139,16 @@ class Compared:
     notes: Notes
 
 
-def compared(q: Request, seen: Seen | None = None) -> Compared:
-    """What `assert_parity` judges, without failing for what it finds; raises as that does. seen: gets what was compared."""
+def compared(q: Request, seen: Seen | None = None, proof: Proof | None = None) -> Compared:
+    """What `assert_parity` judges, without failing for what it finds; raises as that does. seen: gets what was compared; proof:
+    asked where a result is far outside, whether an operator is wrong by itself on the device."""
     __tracebackhide__ = True
     q.check()
     s, place, notes = q.subject(), target(q.device), Notes()
     if place.name == "cpu" and q.alone:
         notes.say("the device is the CPU itself, so this says nothing about any other; name one with device=", loud=True)
     with _ONE, compiler.kept_out(), state.Kept():
-        comparison, cause = _judged(q, s, place, notes, seen)
+        comparison, cause = _judged(q, s, place, notes, seen, proof)
     return Compared(replace(comparison, dtype=s.dtype, device=place.name), cause, notes)
 
 
@@ -162,7 +164,9 @@ class Here:
     left: Sequence[str]
 
 
-def _judged(q: Request, s: Subject, device: Device, notes: Notes, seen: Seen | None) -> tuple[Comparison, BaseException | None]:
+def _judged(
+    q: Request, s: Subject, device: Device, notes: Notes, seen: Seen | None, proof: Proof | None
+) -> tuple[Comparison, BaseException | None]:
     """The comparison, and the device's exception if it raised one."""
     __tracebackhide__ = True
     _refuse(s, device)
@@ -177,7 +181,7 @@ def _judged(q: Request, s: Subject, device: Device, notes: Notes, seen: Seen | N
         verdict, next_, way = _refused_there(s, device, q.backward, theirs, cause, watch, notes)
         return Comparison(title, (*extra, ("", verdict)), tuple(notes.lines), next_, where=way), cause
     if watch is not None and watch.seeded and not s.draws:
-        return _judged(q, _drawing(q, s), device, notes.anew(), seen)
+        return _judged(q, _drawing(q, s), device, notes.anew(), seen, proof)
     extra += tuple(_overwritten(device, theirs.held))
     if watch is not None and q.wrap is None:
         here, theirs = _along_its_choices(here, device, q.backward, theirs, watch, notes)
@@ -196,7 +200,7 @@ def _judged(q: Request, s: Subject, device: Device, notes: Notes, seen: Seen | N
         sides = replace(sides, ours=ours, theirs=results)
     limits: dict[str, Limits] | None = {} if q.detail else None
     bench = Bench(ROW, tables_of(device.name), truth, None, q.closely, limits, q.closely)
-    judgements = _by_tensor(q, sides, bench, meter, notes)
+    judgements = _by_tensor(q, sides, bench, meter, notes, proof)
     if not judged(judgements, ours):
         raise NothingCompared(f"{title}: {_nothing(here.run)}; return what is to be compared")
     if truth.refused:
@@ -266,13 +270,15 @@ def _fell_back(q: Request, fallbacks: Sequence[str], notes: Notes) -> Verdicts:
     return ()
 
 
-def _by_tensor(q: Request, sides: Sides, bench: Bench, meter: Meter, notes: Notes) -> Verdicts:
-    """A verdict for each result."""
-    passed: Mapping[str, Verdict] = {}
+def _by_tensor(q: Request, sides: Sides, bench: Bench, meter: Meter, notes: Notes, proof: Proof | None) -> Verdicts:
+    """A verdict for each result. Where one is far outside and an operator is wrong by itself, runs in float64 add nothing."""
+    screened = Screened({})
     if not q.closely:
         by = by_rounding if q.effort == QUICK else by_movement
-        passed = by(sides.subject, q.backward, sides.cotangents, sides.theirs, sides.ours, meter)
-    return verdicts(bench, sides.theirs, sides.ours, notes, q.atol, passed)
+        screened = by(sides.subject, q.backward, sides.cotangents, sides.theirs, sides.ours, meter)
+        if screened.far and proof is not None and proof():
+            sides.truth.estimate()
+    return verdicts(bench, sides.theirs, sides.ours, notes, q.atol, screened.passed)
 
 
 def _left_behind(s: Subject, here: Sequence[str], there: Sequence[str], notes: Notes) -> Verdicts:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -102,26 +102,33 @@ def moved_results(
     return {n: t.detach() for n, t in (*run.outputs, *run.written, *grads)}
 
 
+class Explained(NamedTuple, Generic[Key]):
+    """What moved runs explain. by: how far off each of these results is; far: whether another as a whole is far outside."""
+
+    by: dict[Key, float]
+    far: bool
+
+
 def explained(
     pairs: Mapping[Key, tuple[Tensor, Tensor]],
     most: int,
     run: Callable[[int], Mapping[Key, Tensor] | None],
     off: Callable[[Tensor, Tensor, Sequence[Tensor]], float],
-) -> dict[Key, float]:
+) -> Explained[Key]:
     """Of pairs of the device's and the CPU's result those that moved runs explain, with how far off each is. most: of the runs;
     run: makes the one with a number, from 1, or None if it cannot; off: of a pair and its moved results, at most 1 if these
     explain it. No more are made where a result as a whole is far outside."""
     runs: list[Mapping[Key, Tensor]] = []
-    done: dict[Key, float] = {}
+    done, outside = dict[Key, float](), False
     while len(done) < len(pairs) and len(runs) < most and (made := run(len(runs) + 1)) is not None:
         runs.append(made)
         for key in [k for k in pairs if k not in done]:
             far = off(*pairs[key], [r[key] for r in runs if key in r])
             if far <= 1.0:
                 done[key] = far
-        if any(far_off(*pairs[key], runs[0].get(key)) for key in pairs if key not in done):
+        if outside := any(far_off(*pairs[key], runs[0].get(key)) for key in pairs if key not in done):
             break  # it is for the judge, and so may the others be
-    return done
+    return Explained(done, outside)
 
 
 def far_off(got: Tensor, cpu: Tensor, moved: Tensor | None) -> bool:

@@ -19,6 +19,7 @@ from torch import Tensor
 from parity.comparing.comparison import MOVED_RUNS
 from parity.comparing.meter import Meter
 from parity.comparing.moved_runs import Moved, comparable, explained, moved_results
+from parity.comparing.screens import Screened
 from parity.comparing.subject import Subject, word
 from parity.core.dtypes import FACTS
 from parity.core.errors import UsageError
@@ -44,7 +45,7 @@ def effort_of(word_: object) -> Effort:
 
 def by_rounding(
     s: Subject, backward: bool, fed: Sequence[Tensor], theirs: Mapping[str, Tensor], ours: Mapping[str, Tensor], meter: Meter
-) -> dict[str, Verdict]:
+) -> Screened:
     """The results of the device that are as far from the CPU's as a moved run, each with its verdict. All others, and all if
     the function cannot be run so, are for the judge. fed: the cotangents."""
     pairs = {n: (theirs[n], t) for n, t in ours.items() if n in theirs and comparable(t, theirs[n])}
@@ -54,15 +55,17 @@ def by_rounding(
             made = ex.attempt(functools.partial(moved_results, s, backward, fed, Moved(number)), "run")
         return None if isinstance(made, Raised) else made
 
-    return {
+    made = explained(pairs, RUNS, run, _off)
+    passed = {
         n: Verdict(
             Status.AGREE,
             "as far from the CPU's result as rounding moves it",
             Measure(n, share=off, screen=MOVED_RUNS, total=ours[n].numel()),
             tolerance_by("moved runs"),
         )
-        for n, off in explained(pairs, RUNS, run, _off).items()
+        for n, off in made.by.items()
     }
+    return Screened(passed, made.far)
 
 
 def _off(device: Tensor, cpu: Tensor, moved: Sequence[Tensor]) -> float:

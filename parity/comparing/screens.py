@@ -12,6 +12,7 @@ import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -34,6 +35,14 @@ MOVEMENT = "movement"  # the screen of what they explain
 CACHED = 1 << 16  # elements that are compared at a time
 NEIGHBOURS = 16  # elements that are neighbours at least, along the last dimensions
 NUMBERED = ("alpha", "beta")  # factors of the sum, which are not squared
+
+
+class Screened(NamedTuple):
+    """What a screen says of a function's results. passed: verdicts of those that need no truth; far: whether another as a whole
+    is far outside."""
+
+    passed: Mapping[str, Verdict]
+    far: bool = False
 
 
 def is_settled(got: Tensor, cpu: Tensor, ratio: float = 1.0) -> bool:
@@ -166,18 +175,19 @@ def may_move(t: Tensor) -> bool:
 def moves_as_far(pairs: Sequence[tuple[Tensor, Tensor]], run: Callable[[int], Sequence[Tensor]]) -> bool:
     """Whether all pairs of a device's and the CPU's results differ by no more than moved runs of them do. run: makes the one
     with a number, as many as are needed."""
-    return len(explained(dict(enumerate(pairs)), RUNS, lambda number: dict(enumerate(run(number - 1))), moves_by)) == len(pairs)
+    made = explained(dict(enumerate(pairs)), RUNS, lambda number: dict(enumerate(run(number - 1))), moves_by)
+    return len(made.by) == len(pairs)
 
 
 def by_movement(
     s: Subject, backward: bool, fed: Sequence[Tensor], theirs: Mapping[str, Tensor], ours: Mapping[str, Tensor], meter: Meter
-) -> dict[str, Verdict]:
+) -> Screened:
     """The results of a large function that differ from the CPU's by no more, element by element, than moved runs of it do, each
     with its verdict. All others are for the judge, and so are all where a step is rounded to a half type. fed: the cotangents.
     """
     pairs = {n: (theirs[n], t) for n, t in ours.items() if n in theirs and comparable(theirs[n], t) and may_move(t)}
     if sum(t.numel() for t in (*(t for _, t in s.tensors), *ours.values())) < LARGE:
-        return {}
+        return Screened({})
 
     def run(number: int) -> Mapping[str, Tensor] | None:
         mode = Moved(number, chains=True)
@@ -185,15 +195,17 @@ def by_movement(
             made = ex.attempt(functools.partial(moved_results, s, backward, fed, mode, moves_operands=True), "run")
         return None if isinstance(made, Raised) or mode.halves else made
 
-    return {
+    made = explained(pairs, MOST, run, moves_by_place)
+    passed = {
         n: Verdict(
             Status.AGREE,
             "no farther from the CPU's result than roundings move it",
             Measure(n, share=off, screen=MOVEMENT, total=ours[n].numel()),
             tolerance_by("own movement"),
         )
-        for n, off in explained(pairs, MOST, run, moves_by_place).items()
+        for n, off in made.by.items()
     }
+    return Screened(passed, made.far)
 
 
 def moves_by(got: Tensor, cpu: Tensor, moved: Sequence[Tensor], sums: float = SUM_ULP) -> float:

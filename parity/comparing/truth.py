@@ -37,6 +37,7 @@ ALL = SAMPLES[-1]
 ATEN_UPDATED = ("var_mean", "std_mean")  # operators that update a mean by one number after the other
 WAYS = 20  # in which inputs are moved before a function counts as one that takes no others than it was given
 FEW_KERNELS, FEW_ELEMENTS = 64, 1 << 18  # of a function, all of whose samples are taken for any result that is outside
+NEIGHBOURS = 16  # whose movements in one sample tell as much of an element as its own in all samples
 HINT = '; effort="quick" takes less'
 
 
@@ -64,6 +65,16 @@ class FunctionTruth(Oracle):
         self._meter = meter or Meter(s.name)
         self.refused = ""
         self._as_given = False  # whether inputs are not moved
+        self._estimates = False
+
+    @property
+    def proven(self) -> bool:  # type: ignore[override]
+        """Whether the device is known to be wrong: one sample then stands for all, until nobody spares any."""
+        return self.spared and self._estimates
+
+    def estimate(self) -> None:
+        """Take one sample with the movements of each element's neighbours for all: the device is known to be wrong."""
+        self.spared, self._estimates, self._samples = True, True, 1
 
     def _run(self, put: Put, fed: Sequence[Tensor]) -> tuple[dict[str, Tensor], Tensor | None]:
         """All results of a run, and where it left the CPU's random numbers if it draws some."""
@@ -127,7 +138,7 @@ class FunctionTruth(Oracle):
         """The truth of one result; the reference's result, widened, if the subject does not run in float64."""
         if self._truths is None:
             _ = self._own  # before anything is rounded
-            with self._meter.run("a run in float64", self._samples, HINT):
+            with self._meter.run("a run in float64", self._samples, "" if self.proven else HINT):
                 got = ex.attempt(lambda: self._in_double(_fresh_wide, self._fed), "run")
             if isinstance(got, Raised):
                 self.refused = f"{got.type}: {got.message}"
@@ -170,9 +181,12 @@ class FunctionTruth(Oracle):
         times the root mean square of its movements in all samples, and no more than the largest. Samples that are not taken
         count as 0, so that a budget by fewer lies inside the whole one, whatever result asked for them."""
         assert self._truths is not None
-        squares = self._by().squares.get(name, torch.zeros(self._truths[name].shape, dtype=torch.float64))
-        moved = squares.div(self._usable(name)).sqrt_().mul_(STANDARD)
-        moved = torch.minimum(moved, self._by().moved[name]) if name in self._by().moved else moved
+        if self.proven and (one := self._by().moved.get(name)) is not None:
+            moved = torch.maximum(one, _among_neighbours(one)).mul_(STANDARD)
+        else:
+            squares = self._by().squares.get(name, torch.zeros(self._truths[name].shape, dtype=torch.float64))
+            moved = squares.div(self._usable(name)).sqrt_().mul_(STANDARD)
+            moved = torch.minimum(moved, self._by().moved[name]) if name in self._by().moved else moved
         return torch.maximum(moved, self._s.spread[name]) if name in self._s.spread else moved
 
     def _usable(self, name: str) -> int:
@@ -182,6 +196,8 @@ class FunctionTruth(Oracle):
 
     def amplified(self, name: str, u: float, between: float, times: float, most: int = 0) -> Tensor | None:
         """As `Oracle` has it. most: for a large function, or one of sums of products, which move in proportion."""
+        if self.proven:
+            return None
         return self._by(times, most if self._large or self._own.dtypes.keys() <= ADDS else 0).moved.get(name)
 
     def turned(self, name: str, u: float, between: float) -> Tensor | None:
@@ -192,16 +208,18 @@ class FunctionTruth(Oracle):
     def changes(self, name: str, u: float, between: float) -> Changes | None:
         """How the result moved in each sample, 0 in those that are not taken."""
         assert self._truths is not None
+        if self.proven:
+            return None
         elements = self._truths[name].numel() * (1 + self._truths[name].is_complex())
         return self._by().of(name, elements, self._usable(name))
 
     def largest(self, u: float, between: float) -> float:
         """The largest magnitude among the inputs and the results of all kernels."""
-        return self._by().largest
+        return 0.0 if self.proven else self._by().largest
 
     def limited(self, name: str, inside: Range, between: Range) -> Tensor | None:
         """The result if every intermediate number is kept within the range of its step's dtype."""
-        if self.refused:
+        if self.refused or self.proven:
             return None
         if (inside, between) not in self._limits:
             steps = Steps(self._own.dtypes)
@@ -220,6 +238,8 @@ class FunctionTruth(Oracle):
 
     def take_more_samples(self, most: int = ALL, far: bool = False) -> bool:
         """Take more samples from now on, up to all: few in a large function whose result is far outside."""
+        if self.proven:
+            return False
         most = PERTURBATIONS if self.spared or (far and self._large) else ALL
         more = [n for n in SAMPLES if self._samples < n <= most]
         self._samples = more[0] if more else self._samples
@@ -232,7 +252,7 @@ class FunctionTruth(Oracle):
 
     def spare(self) -> None:
         """Take no more samples than `PERTURBATIONS` of a large function from now on, whose verdict is known."""
-        self.spared = self._large and self._samples < ALL
+        self.spared = self.proven or (self._large and self._samples < ALL)
 
     def _by(self, times: float = 1.0, most: int = 0) -> _Samples:
         """The samples with so many roundoffs, at most so many of them; those that were taken before are kept."""
@@ -307,6 +327,13 @@ class _Samples(Movements):
 
     count: int = 0
     squares: dict[str, Tensor] = field(default_factory=dict)
+
+
+def _among_neighbours(movement: Tensor) -> Tensor:
+    """The root mean square of each element's neighbours, which are those of its row, of several rows if they are short."""
+    last = [math.prod(movement.shape[k:]) for k in range(movement.dim(), -1, -1)]
+    rows = movement.reshape(-1, next((n for n in last if n >= NEIGHBOURS), last[-1]))
+    return rows.square().mean(-1, keepdim=True).sqrt_().expand_as(rows).reshape(movement.shape)
 
 
 def _fresh_wide(t: Tensor) -> Tensor:

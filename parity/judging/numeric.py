@@ -93,7 +93,7 @@ def _by_row(t: RoundedResult) -> Verdict:
 
 def _by_truth(t: RoundedResult) -> Verdict:
     """Screen first, then measure with as many samples of the sensitivity as the decision needs."""
-    if (passed := screened(t)) is not None:
+    if not t.bench.oracle.proven and (passed := screened(t)) is not None:
         return passed
     while True:
         assessed = _measured(t)
@@ -205,8 +205,10 @@ def _escalated(assessed: Assessment) -> Assessment:
     """The result compared with a better baseline than the reference, then with unspecified elements left out, then with kinks
     allowed for, then on the reference's branch.
 
-    Each step applies only while the result is outside its budget.
+    Each step applies only while the result is outside its budget. Of a device that is known to be wrong only the last is asked.
     """
+    if assessed.t.bench.oracle.proven:
+        return _on_another_branch(assessed) if is_outside(assessed.measure) else assessed
     assessed = _by_better_baseline(assessed)
     if is_outside(assessed.measure) and assessed.scale.excused is None:
         scale = assessed.scale.with_excuses()
@@ -271,7 +273,8 @@ def _on_another_branch(assessed: Assessment) -> Assessment:
     function took another branch in float64: where the reference is farther from the truth than rounding may widen a budget, and
     the device is so near to the reference."""
     t, total = assessed.t, assessed.scale.budget.total
-    if t.reference is None or t.reference.is_complex() or not t.bench.oracle.may_branch_by_dtype:
+    far = (assessed.measure.reference_share or 0.0) > WIDENING_LIMIT
+    if not far or t.reference is None or t.reference.is_complex() or not t.bench.oracle.may_branch_by_dtype:
         return assessed
     d, c = t.device_parts, parts(t.reference)
     with np.errstate(invalid="ignore"):

@@ -12,11 +12,10 @@ from parity.comparing.compiled import Backend, Compiler, compiled_side, with_com
 from parity.comparing.function import compared, target
 from parity.comparing.quick import DEFAULT, Effort
 from parity.comparing.request import Request
-from parity.core import state
 from parity.core.errors import ParityError
 from parity.core.results import statuses
 from parity.devices import Device
-from parity.locating.search import with_divergence
+from parity.locating.search import Sought, with_divergence
 
 hearers: list[Callable[[Comparison], None]] = []  # called with every comparison of `assert_parity`, also of failing ones
 
@@ -64,10 +63,11 @@ def assert_parity(
     q = Request(fn, inputs, kwargs, device, backward, atol, wanted, near, detail, effort, alone=compile is None)
     try:
         compiler = None if compile is None else Compiler(compile, fn, target(device))
-        found = compared(q)
+        search = Sought(q)
+        found = compared(q, proof=search.proves)
         comparison, cause = found.comparison, found.cause
         if compiler is not None:
-            side, raised = compiled_side(compiler, q, bool(comparison.findings))
+            side, raised = compiled_side(compiler, q, bool(comparison.findings), search.proves)
             comparison, cause = with_compiled(comparison, side), cause or raised
     except ParityError as e:  # one sentence for the caller, without parity's own frames
         raise e.with_traceback(None) from e.__cause__
@@ -75,8 +75,7 @@ def assert_parity(
         hear(comparison)
     if comparison.findings or any(v.status in wanted for _, v in comparison.verdicts):
         if comparison.wrong_side != "compiled":
-            with state.Kept():
-                comparison = with_divergence(comparison, q)
+            comparison = with_divergence(comparison, search)
         raise ParityFailure(comparison) from cause
     found.notes.warn(comparison.subject)
     if detail:
