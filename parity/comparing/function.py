@@ -26,9 +26,10 @@ from parity.comparing.comparison import PACKAGE, Comparison, Notes, warn
 from parity.comparing.difference import differences
 from parity.comparing.kinks import at_kinks
 from parity.comparing.meter import Meter
+from parity.comparing.moved_runs import Screened
 from parity.comparing.quick import QUICK, by_rounding
 from parity.comparing.request import Request
-from parity.comparing.screens import Screened, by_movement
+from parity.comparing.screens import by_movement
 from parity.comparing.subject import (
     SEED,
     SHAPED,
@@ -176,7 +177,8 @@ def _judged(
     with listening(fallbacks), state.Kept() as there:
         theirs, cause = _on_device(s, device, q.backward, here.tracked, here.cotangents, here.run, q.wrap)
     extra = (*_fell_back(q, fallbacks, notes), *_left_behind(s, here.left, there.left, notes))
-    watch = _watched(s, device, q.backward) if device.name != "cpu" and not _spent(theirs) else None
+    spent = isinstance(theirs, Raised) and theirs.kind == "oom"  # so that the device must not be used again
+    watch = _watched(s, device, q.backward) if device.name != "cpu" and not spent else None
     if isinstance(theirs, Raised):
         verdict, next_, way = _refused_there(s, device, q.backward, theirs, cause, watch, notes)
         return Comparison(title, (*extra, ("", verdict)), tuple(notes.lines), next_, where=way), cause
@@ -276,9 +278,11 @@ def _by_tensor(q: Request, sides: Sides, bench: Bench, meter: Meter, notes: Note
     if not q.closely:
         by = by_rounding if q.effort == QUICK else by_movement
         screened = by(sides.subject, q.backward, sides.cotangents, sides.theirs, sides.ours, meter)
-        if screened.far and proof is not None and proof():
-            sides.truth.estimate()
-    return verdicts(bench, sides.theirs, sides.ours, notes, q.atol, screened.passed)
+        sides.truth.proof = proof
+        if screened.far:
+            sides.truth.spare(far=True)
+    made = verdicts(bench, sides.theirs, sides.ours, notes, q.atol, screened.passed)
+    return spared_again(made, bench, sides.theirs, sides.ours, notes, q.atol)  # few elements may be far outside, and no result
 
 
 def _left_behind(s: Subject, here: Sequence[str], there: Sequence[str], notes: Notes) -> Verdicts:
@@ -605,11 +609,6 @@ def _explained(s: Subject, device: Device, backward: bool, watch: PlacementWatch
     have been wrong before."""
     way, decided = _other_way(s, device, backward, watch)
     return way, _next(s, device, watch) if decided or not way else ""
-
-
-def _spent(theirs: Any) -> bool:
-    """Whether the device must not be used again: it is out of memory."""
-    return isinstance(theirs, Raised) and theirs.kind == "oom"
 
 
 def _placed_there(

@@ -18,14 +18,13 @@ from torch import Tensor
 
 from parity.comparing.comparison import MOVED_RUNS
 from parity.comparing.meter import Meter
-from parity.comparing.moved_runs import Moved, comparable, explained, moved_results
-from parity.comparing.screens import Screened
+from parity.comparing.moved_runs import Moved, Screened, comparable, moved_results, screened
 from parity.comparing.subject import Subject, word
 from parity.core.dtypes import FACTS
 from parity.core.errors import UsageError
-from parity.core.results import Measure, Raised, Status, Verdict
+from parity.core.results import Raised
 from parity.execution import execute as ex
-from parity.oracle.yardstick import STEP, WHOLE, tolerance_by
+from parity.oracle.yardstick import STEP, WHOLE
 
 Effort: TypeAlias = Literal["quick", "default", "full"]
 QUICK: Effort = "quick"
@@ -55,17 +54,7 @@ def by_rounding(
             made = ex.attempt(functools.partial(moved_results, s, backward, fed, Moved(number)), "run")
         return None if isinstance(made, Raised) else made
 
-    made = explained(pairs, RUNS, run, _off)
-    passed = {
-        n: Verdict(
-            Status.AGREE,
-            "as far from the CPU's result as rounding moves it",
-            Measure(n, share=off, screen=MOVED_RUNS, total=ours[n].numel()),
-            tolerance_by("moved runs"),
-        )
-        for n, off in made.by.items()
-    }
-    return Screened(passed, made.far)
+    return screened(pairs, RUNS, run, _off, (MOVED_RUNS, "moved runs", "as far from the CPU's result as rounding moves it"))
 
 
 def _off(device: Tensor, cpu: Tensor, moved: Sequence[Tensor]) -> float:

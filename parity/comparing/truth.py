@@ -65,16 +65,12 @@ class FunctionTruth(Oracle):
         self._meter = meter or Meter(s.name)
         self.refused = ""
         self._as_given = False  # whether inputs are not moved
-        self._estimates = False
+        self.proof: Callable[[], bool] | None = None  # whether the device is known to be wrong
 
     @property
     def proven(self) -> bool:  # type: ignore[override]
-        """Whether the device is known to be wrong: one sample then stands for all, until nobody spares any."""
-        return self.spared and self._estimates
-
-    def estimate(self) -> None:
-        """Take one sample with the movements of each element's neighbours for all: the device is known to be wrong."""
-        self.spared, self._estimates, self._samples = True, True, 1
+        """Whether the device is known to be wrong: samples that were taken, one at least, and neighbours then stand for all."""
+        return self.spared and self.proof is not None and self.proof()
 
     def _run(self, put: Put, fed: Sequence[Tensor]) -> tuple[dict[str, Tensor], Tensor | None]:
         """All results of a run, and where it left the CPU's random numbers if it draws some."""
@@ -196,8 +192,6 @@ class FunctionTruth(Oracle):
 
     def amplified(self, name: str, u: float, between: float, times: float, most: int = 0) -> Tensor | None:
         """As `Oracle` has it. most: for a large function, or one of sums of products, which move in proportion."""
-        if self.proven:
-            return None
         return self._by(times, most if self._large or self._own.dtypes.keys() <= ADDS else 0).moved.get(name)
 
     def turned(self, name: str, u: float, between: float) -> Tensor | None:
@@ -208,18 +202,16 @@ class FunctionTruth(Oracle):
     def changes(self, name: str, u: float, between: float) -> Changes | None:
         """How the result moved in each sample, 0 in those that are not taken."""
         assert self._truths is not None
-        if self.proven:
-            return None
         elements = self._truths[name].numel() * (1 + self._truths[name].is_complex())
         return self._by().of(name, elements, self._usable(name))
 
     def largest(self, u: float, between: float) -> float:
         """The largest magnitude among the inputs and the results of all kernels."""
-        return 0.0 if self.proven else self._by().largest
+        return self._by().largest
 
     def limited(self, name: str, inside: Range, between: Range) -> Tensor | None:
         """The result if every intermediate number is kept within the range of its step's dtype."""
-        if self.refused or self.proven:
+        if self.refused:
             return None
         if (inside, between) not in self._limits:
             steps = Steps(self._own.dtypes)
@@ -238,9 +230,7 @@ class FunctionTruth(Oracle):
 
     def take_more_samples(self, most: int = ALL, far: bool = False) -> bool:
         """Take more samples from now on, up to all: few in a large function whose result is far outside."""
-        if self.proven:
-            return False
-        most = PERTURBATIONS if self.spared or (far and self._large) else ALL
+        most = 1 if self.proven else PERTURBATIONS if self.spared or (far and self._large) else ALL
         more = [n for n in SAMPLES if self._samples < n <= most]
         self._samples = more[0] if more else self._samples
         return bool(more)
@@ -250,9 +240,12 @@ class FunctionTruth(Oracle):
         kernels = sum(map(len, self._own.dtypes.values()))
         return kernels > FEW_KERNELS or sum(t.numel() for _, t in self._s.tensors) > FEW_ELEMENTS
 
-    def spare(self) -> None:
-        """Take no more samples than `PERTURBATIONS` of a large function from now on, whose verdict is known."""
-        self.spared = self.proven or (self._large and self._samples < ALL)
+    def spare(self, far: bool = False) -> None:
+        """Take no more samples than `PERTURBATIONS` of a large function from now on, whose verdict is known. far: before any is
+        taken, because moved runs say so: that counts where the device is known to be wrong."""
+        self.spared = far or (self._large and self._samples < ALL)
+        self.spared = self.proven or (self.spared and not far)
+        self._samples = 1 if far and self.proven else self._samples
 
     def _by(self, times: float = 1.0, most: int = 0) -> _Samples:
         """The samples with so many roundoffs, at most so many of them; those that were taken before are kept."""

@@ -227,8 +227,7 @@ class Sought:
 
     @property
     def found(self) -> Located | None:
-        """What `located` says; None where it raises: what was found otherwise must be reported all the same. (Not cached by
-        functools, whose frame would be taken for the caller's line.)"""
+        """What `located` says; None where it raises. (A cache of functools would add a frame, taken for the caller's line.)"""
         if not self._asked:
             self._asked = True
             with contextlib.suppress(Exception), state.Kept():
