@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from parity.comparing.comparison import Comparison
-from parity.comparing.function import Compared, Proof, compared
+from parity.comparing.function import Compared, compared
 from parity.comparing.quick import DEFAULT
 from parity.comparing.request import Request
 from parity.comparing.subject import Wrap, is_compiled
@@ -143,15 +143,14 @@ class Tried(NamedTuple):
     cause: BaseException | None
 
 
-def compiled_side(compiler: Compiler, q: Request, eager_wrong: bool, proof: Proof | None = None) -> Tried:
+def compiled_side(compiler: Compiler, q: Request, eager_wrong: bool) -> Tried:
     """Compile a function, run it on the device and judge it as `assert_parity` judges eager code. Where only the compiled code
-    is wrong, look for the module. proof: as `compared` has it, where eager code is wrong. Raises UsageError for a function that
-    draws random numbers, and what `compared` raises."""
-    known = proof if eager_wrong else None
+    is wrong, look for the module. Raises UsageError for a function that draws random numbers, and what `compared` raises."""
+    q = q if eager_wrong else replace(q, proof=None)
 
     def judged(wrap: Wrap) -> Compared:
         with torch._dynamo.config.patch(suppress_errors=False):
-            return compared(replace(q, wrap=wrap, alone=False, detail=False, effort=DEFAULT), proof=known)
+            return compared(replace(q, wrap=wrap, alone=False, detail=False, effort=DEFAULT))
 
     def is_wrong(path: str) -> bool:
         """Whether the results are, with one submodule compiled; one that cannot be compiled alone says nothing."""

@@ -101,7 +101,6 @@ class Sides:
 
 
 Seen = Callable[[Sides], None]
-Proof = Callable[[], bool]
 TORCH = str(Path(torch.__file__).parent)
 
 
@@ -140,16 +139,15 @@ class Compared:
     notes: Notes
 
 
-def compared(q: Request, seen: Seen | None = None, proof: Proof | None = None) -> Compared:
-    """What `assert_parity` judges, without failing for what it finds; raises as that does. seen: gets what was compared; proof:
-    asked where a result is far outside, whether an operator is wrong by itself on the device."""
+def compared(q: Request, seen: Seen | None = None) -> Compared:
+    """What `assert_parity` judges, without failing for what it finds; raises as that does. seen: gets what was compared."""
     __tracebackhide__ = True
     q.check()
     s, place, notes = q.subject(), target(q.device), Notes()
     if place.name == "cpu" and q.alone:
         notes.say("the device is the CPU itself, so this says nothing about any other; name one with device=", loud=True)
     with _ONE, compiler.kept_out(), state.Kept():
-        comparison, cause = _judged(q, s, place, notes, seen, proof)
+        comparison, cause = _judged(q, s, place, notes, seen)
     return Compared(replace(comparison, dtype=s.dtype, device=place.name), cause, notes)
 
 
@@ -165,9 +163,7 @@ class Here:
     left: Sequence[str]
 
 
-def _judged(
-    q: Request, s: Subject, device: Device, notes: Notes, seen: Seen | None, proof: Proof | None
-) -> tuple[Comparison, BaseException | None]:
+def _judged(q: Request, s: Subject, device: Device, notes: Notes, seen: Seen | None) -> tuple[Comparison, BaseException | None]:
     """The comparison, and the device's exception if it raised one."""
     __tracebackhide__ = True
     _refuse(s, device)
@@ -177,13 +173,12 @@ def _judged(
     with listening(fallbacks), state.Kept() as there:
         theirs, cause = _on_device(s, device, q.backward, here.tracked, here.cotangents, here.run, q.wrap)
     extra = (*_fell_back(q, fallbacks, notes), *_left_behind(s, here.left, there.left, notes))
-    spent = isinstance(theirs, Raised) and theirs.kind == "oom"  # so that the device must not be used again
-    watch = _watched(s, device, q.backward) if device.name != "cpu" and not spent else None
+    watch = _watched(s, device, q.backward) if device.name != "cpu" and getattr(theirs, "kind", "") != "oom" else None
     if isinstance(theirs, Raised):
         verdict, next_, way = _refused_there(s, device, q.backward, theirs, cause, watch, notes)
         return Comparison(title, (*extra, ("", verdict)), tuple(notes.lines), next_, where=way), cause
     if watch is not None and watch.seeded and not s.draws:
-        return _judged(q, _drawing(q, s), device, notes.anew(), seen, proof)
+        return _judged(q, _drawing(q, s), device, notes.anew(), seen)
     extra += tuple(_overwritten(device, theirs.held))
     if watch is not None and q.wrap is None:
         here, theirs = _along_its_choices(here, device, q.backward, theirs, watch, notes)
@@ -202,7 +197,7 @@ def _judged(
         sides = replace(sides, ours=ours, theirs=results)
     limits: dict[str, Limits] | None = {} if q.detail else None
     bench = Bench(ROW, tables_of(device.name), truth, None, q.closely, limits, q.closely)
-    judgements = _by_tensor(q, sides, bench, meter, notes, proof)
+    judgements = _by_tensor(q, sides, bench, meter, notes)
     if not judged(judgements, ours):
         raise NothingCompared(f"{title}: {_nothing(here.run)}; return what is to be compared")
     if truth.refused:
@@ -272,13 +267,13 @@ def _fell_back(q: Request, fallbacks: Sequence[str], notes: Notes) -> Verdicts:
     return ()
 
 
-def _by_tensor(q: Request, sides: Sides, bench: Bench, meter: Meter, notes: Notes, proof: Proof | None) -> Verdicts:
+def _by_tensor(q: Request, sides: Sides, bench: Bench, meter: Meter, notes: Notes) -> Verdicts:
     """A verdict for each result. Where one is far outside and an operator is wrong by itself, runs in float64 add nothing."""
     screened = Screened({})
     if not q.closely:
         by = by_rounding if q.effort == QUICK else by_movement
         screened = by(sides.subject, q.backward, sides.cotangents, sides.theirs, sides.ours, meter)
-        sides.truth.proof = proof
+        sides.truth.proof = q.proof
         if screened.far:
             sides.truth.spare(far=True)
     made = verdicts(bench, sides.theirs, sides.ours, notes, q.atol, screened.passed)

@@ -37,7 +37,7 @@ ALL = SAMPLES[-1]
 ATEN_UPDATED = ("var_mean", "std_mean")  # operators that update a mean by one number after the other
 WAYS = 20  # in which inputs are moved before a function counts as one that takes no others than it was given
 FEW_KERNELS, FEW_ELEMENTS = 64, 1 << 18  # of a function, all of whose samples are taken for any result that is outside
-NEIGHBOURS = 16  # whose movements in one sample tell as much of an element as its own in all samples
+NEIGHBOURS = 16  # elements whose movements in one sample stand for those of one element in all
 HINT = '; effort="quick" takes less'
 
 
