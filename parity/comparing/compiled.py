@@ -145,6 +145,7 @@ class Tried(NamedTuple):
 def compiled_side(compiler: Compiler, q: Request, eager_wrong: bool) -> Tried:
     """Compile a function, run it on the device and judge it as `assert_parity` judges eager code. Where only the compiled code
     is wrong, look for the module. Raises UsageError for a function that draws random numbers, and what `compared` raises."""
+    q = q if eager_wrong else replace(q, proof=None)
 
     def judged(wrap: Wrap) -> Compared:
         with torch._dynamo.config.patch(suppress_errors=False):

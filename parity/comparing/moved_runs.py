@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,9 +15,10 @@ from parity.comparing.subject import Subject, forward, gradients, known, tracked
 from parity.comparing.truth import seeded
 from parity.core.dtypes import FACTS, HALF
 from parity.core.observer import Operators
+from parity.core.results import Measure, Status, Verdict
 from parity.oracle.kernels import EXACT_KERNELS
 from parity.oracle.roundoffs import perturb
-from parity.oracle.yardstick import FAR, MOVED_SUM, OWN_MOVEMENT, STEP
+from parity.oracle.yardstick import FAR, MOVED_SUM, OWN_MOVEMENT, STEP, tolerance_by
 
 # Operators whose results are sums of products of two operands, or of the elements of one.
 ATEN_SUMS = (
@@ -28,8 +29,6 @@ ATEN_SUMS = (
 )  # fmt: skip
 # And those that sum besides.
 ATEN_CHAINS = frozenset((*ATEN_SUMS, "mean", *(f"native_{n}_norm_backward" for n in ("batch", "group", "layer"))))
-
-Key = TypeVar("Key", str, int)  # of a result
 
 
 class Moved(Operators):
@@ -102,26 +101,36 @@ def moved_results(
     return {n: t.detach() for n, t in (*run.outputs, *run.written, *grads)}
 
 
-def explained(
-    pairs: Mapping[Key, tuple[Tensor, Tensor]],
+class Screened(NamedTuple):
+    """What moved runs say of results. passed: the verdicts of those that they explain; far: whether another as a whole is far
+    outside."""
+
+    passed: Mapping[str, Verdict]
+    far: bool = False
+
+
+def screened(
+    pairs: Mapping[str, tuple[Tensor, Tensor]],
     most: int,
-    run: Callable[[int], Mapping[Key, Tensor] | None],
+    run: Callable[[int], Mapping[str, Tensor] | None],
     off: Callable[[Tensor, Tensor, Sequence[Tensor]], float],
-) -> dict[Key, float]:
+    by: tuple[str, str, str],
+) -> Screened:
     """Of pairs of the device's and the CPU's result those that moved runs explain, with how far off each is. most: of the runs;
     run: makes the one with a number, from 1, or None if it cannot; off: of a pair and its moved results, at most 1 if these
-    explain it. No more are made where a result as a whole is far outside."""
-    runs: list[Mapping[Key, Tensor]] = []
-    done: dict[Key, float] = {}
-    while len(done) < len(pairs) and len(runs) < most and (made := run(len(runs) + 1)) is not None:
+    explain it; by: the screen's name, the row of the yardstick, and the reason of the verdicts. No more are made where a result
+    as a whole is far outside: it is for the judge, and so may the others be."""
+    runs, far = list[Mapping[str, Tensor]](), False
+    done: dict[str, Verdict] = {}
+    while len(done) < len(pairs) and len(runs) < most and not far and (made := run(len(runs) + 1)) is not None:
         runs.append(made)
         for key in [k for k in pairs if k not in done]:
-            far = off(*pairs[key], [r[key] for r in runs if key in r])
-            if far <= 1.0:
-                done[key] = far
-        if any(far_off(*pairs[key], runs[0].get(key)) for key in pairs if key not in done):
-            break  # it is for the judge, and so may the others be
-    return done
+            share = off(*pairs[key], [r[key] for r in runs if key in r])
+            if share <= 1.0:
+                m = Measure(key, share=share, screen=by[0], total=pairs[key][1].numel())
+                done[key] = Verdict(Status.AGREE, by[2], m, tolerance_by(by[1]))
+        far = any(far_off(*pairs[key], runs[0].get(key)) for key in pairs if key not in done)
+    return Screened(done, far)
 
 
 def far_off(got: Tensor, cpu: Tensor, moved: Tensor | None) -> bool:

@@ -33,7 +33,7 @@ def effort_of(word: object) -> Effort:
 class Request:
     """A function with its arguments, and how it is to be compared, in the words of `assert_parity`. fail_on, keep_on_cpu: taken
     apart already; wrap: makes what the device runs of the function (a compiler); alone: whether nothing else is compared in
-    addition."""
+    addition; proof: asked where a result is far outside, whether an operator is wrong by itself on the device."""
 
     fn: Callable[..., Any]
     inputs: Sequence[Any] = ()
@@ -47,6 +47,7 @@ class Request:
     effort: Effort = DEFAULT
     wrap: Wrap | None = None
     alone: bool = True
+    proof: Callable[[], bool] | None = None
 
     @property
     def closely(self) -> bool:

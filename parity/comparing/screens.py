@@ -19,18 +19,19 @@ from torch.utils._pytree import tree_map
 
 from parity.checks.operators import OperatorCall, StridedOperand, run_on
 from parity.comparing.meter import Meter
-from parity.comparing.moved_runs import ATEN_SUMS, Moved, comparable, explained, moved_results
+from parity.comparing.moved_runs import ATEN_SUMS, Moved, Screened, comparable, moved_results, screened
 from parity.comparing.subject import Subject, word
 from parity.core.dtypes import FACTS, HALF
-from parity.core.results import Measure, Raised, Status, Verdict
+from parity.core.results import Raised
 from parity.execution import execute as ex
-from parity.oracle.yardstick import LEAN, NEAR_MOVEMENT, OPERATOR_SUM, OWN_MOVEMENT, OWN_ULP, SUM_ULP, tolerance_by
+from parity.oracle.yardstick import LEAN, NEAR_MOVEMENT, OPERATOR_SUM, OWN_MOVEMENT, OWN_ULP, SUM_ULP
 
 FEW = 16  # elements from which on a common factor of all errors shows
 RUNS = 2  # with everything moved by a roundoff or two
 MOST = 4  # of a whole function, for elements that happen to move little in both
 LARGE = 1 << 18  # elements of a function's operands and results from which on moved runs come before the truth
-MOVEMENT = "movement"  # the screen of what they explain
+# The screen of what they explain, its row and its reason.
+BY = "movement", "own movement", "no farther from the CPU's result than roundings move it"
 CACHED = 1 << 16  # elements that are compared at a time
 NEIGHBOURS = 16  # elements that are neighbours at least, along the last dimensions
 NUMBERED = ("alpha", "beta")  # factors of the sum, which are not squared
@@ -166,18 +167,23 @@ def may_move(t: Tensor) -> bool:
 def moves_as_far(pairs: Sequence[tuple[Tensor, Tensor]], run: Callable[[int], Sequence[Tensor]]) -> bool:
     """Whether all pairs of a device's and the CPU's results differ by no more than moved runs of them do. run: makes the one
     with a number, as many as are needed."""
-    return len(explained(dict(enumerate(pairs)), RUNS, lambda number: dict(enumerate(run(number - 1))), moves_by)) == len(pairs)
+
+    def made(number: int) -> Mapping[str, Tensor]:
+        return dict(zip(named, run(number - 1)))
+
+    named = {str(k): pair for k, pair in enumerate(pairs)}
+    return len(screened(named, RUNS, made, moves_by, BY).passed) == len(pairs)
 
 
 def by_movement(
     s: Subject, backward: bool, fed: Sequence[Tensor], theirs: Mapping[str, Tensor], ours: Mapping[str, Tensor], meter: Meter
-) -> dict[str, Verdict]:
+) -> Screened:
     """The results of a large function that differ from the CPU's by no more, element by element, than moved runs of it do, each
     with its verdict. All others are for the judge, and so are all where a step is rounded to a half type. fed: the cotangents.
     """
     pairs = {n: (theirs[n], t) for n, t in ours.items() if n in theirs and comparable(theirs[n], t) and may_move(t)}
     if sum(t.numel() for t in (*(t for _, t in s.tensors), *ours.values())) < LARGE:
-        return {}
+        return Screened({})
 
     def run(number: int) -> Mapping[str, Tensor] | None:
         mode = Moved(number)
@@ -185,15 +191,7 @@ def by_movement(
             made = ex.attempt(functools.partial(moved_results, s, backward, fed, mode, moves_operands=True), "run")
         return None if isinstance(made, Raised) or mode.halves else made
 
-    return {
-        n: Verdict(
-            Status.AGREE,
-            "no farther from the CPU's result than roundings move it",
-            Measure(n, share=off, screen=MOVEMENT, total=ours[n].numel()),
-            tolerance_by("own movement"),
-        )
-        for n, off in explained(pairs, MOST, run, moves_by_place).items()
-    }
+    return screened(pairs, MOST, run, moves_by_place, BY)
 
 
 def moves_by(got: Tensor, cpu: Tensor, moved: Sequence[Tensor], sums: float = SUM_ULP) -> float:

@@ -37,6 +37,7 @@ ALL = SAMPLES[-1]
 ATEN_UPDATED = ("var_mean", "std_mean")  # operators that update a mean by one number after the other
 WAYS = 20  # in which inputs are moved before a function counts as one that takes no others than it was given
 FEW_KERNELS, FEW_ELEMENTS = 64, 1 << 18  # of a function, all of whose samples are taken for any result that is outside
+NEIGHBOURS = 16  # elements whose movements in one sample stand for those of one element in all
 
 
 class FunctionTruth(Oracle):
@@ -64,6 +65,12 @@ class FunctionTruth(Oracle):
         self.refused = ""
         self._whole: list[Tensor | None] = []  # operands of what jumps at numbers, those that are whole numbers on all sides
         self._as_given = False  # whether inputs are not moved
+        self.proof: Callable[[], bool] | None = None  # whether the device is known to be wrong
+
+    @property
+    def proven(self) -> bool:  # type: ignore[override]
+        """Whether the device is known to be wrong: samples that were taken, one at least, and neighbours then stand for all."""
+        return self.spared and self.proof is not None and self.proof()
 
     def _run(self, put: Put, fed: Sequence[Tensor]) -> tuple[dict[str, Tensor], Tensor | None]:
         """All results of a run, and where it left the CPU's random numbers if it draws some."""
@@ -173,9 +180,12 @@ class FunctionTruth(Oracle):
         times the root mean square of its movements in all samples, and no more than the largest. Samples that are not taken
         count as 0, so that a budget by fewer lies inside the whole one, whatever result asked for them."""
         assert self._truths is not None
-        squares = self._by().squares.get(name, torch.zeros(self._truths[name].shape, dtype=torch.float64))
-        moved = squares.div(self._usable(name)).sqrt_().mul_(STANDARD)
-        moved = torch.minimum(moved, self._by().moved[name]) if name in self._by().moved else moved
+        if self.proven and (one := self._by().moved.get(name)) is not None:
+            moved = torch.maximum(one, _among_neighbours(one)).mul_(STANDARD)
+        else:
+            squares = self._by().squares.get(name, torch.zeros(self._truths[name].shape, dtype=torch.float64))
+            moved = squares.div(self._usable(name)).sqrt_().mul_(STANDARD)
+            moved = torch.minimum(moved, self._by().moved[name]) if name in self._by().moved else moved
         return torch.maximum(moved, self._s.spread[name]) if name in self._s.spread else moved
 
     def _usable(self, name: str) -> int:
@@ -227,7 +237,7 @@ class FunctionTruth(Oracle):
 
     def take_more_samples(self, most: int = ALL, far: bool = False) -> bool:
         """Take more samples from now on, up to all: few in a large function whose result is far outside."""
-        most = PERTURBATIONS if self.spared or (far and self._large) else ALL
+        most = 1 if self.proven else PERTURBATIONS if self.spared or (far and self._large) else ALL
         more = [n for n in SAMPLES if self._samples < n <= most]
         self._samples = more[0] if more else self._samples
         return bool(more)
@@ -237,9 +247,12 @@ class FunctionTruth(Oracle):
         kernels = sum(map(len, self._own.dtypes.values()))
         return kernels > FEW_KERNELS or sum(t.numel() for _, t in self._s.tensors) > FEW_ELEMENTS
 
-    def spare(self) -> None:
-        """Take no more samples than `PERTURBATIONS` of a large function from now on, whose verdict is known."""
-        self.spared = self._large and self._samples < ALL
+    def spare(self, far: bool = False) -> None:
+        """Take no more samples than `PERTURBATIONS` of a large function from now on, whose verdict is known. far: before any is
+        taken, because moved runs say so: that counts where the device is known to be wrong."""
+        self.spared = far or (self._large and self._samples < ALL)
+        self.spared = self.proven or (self.spared and not far)
+        self._samples = 1 if far and self.proven else self._samples
 
     def _by(self, times: float = 1.0, most: int = 0) -> _Samples:
         """The samples with so many roundoffs, at most so many of them; those that were taken before are kept."""
@@ -318,6 +331,13 @@ class _Samples(Movements):
 
     count: int = 0
     squares: dict[str, Tensor] = field(default_factory=dict)
+
+
+def _among_neighbours(movement: Tensor) -> Tensor:
+    """The root mean square of each element's neighbours, which are those of its row, of several rows if they are short."""
+    last = [math.prod(movement.shape[k:]) for k in range(movement.dim(), -1, -1)]
+    rows = movement.reshape(-1, next((n for n in last if n >= NEIGHBOURS), last[-1]))
+    return rows.square().mean(-1, keepdim=True).sqrt_().expand_as(rows).reshape(movement.shape)
 
 
 def _fresh_wide(t: Tensor) -> Tensor:

@@ -93,7 +93,7 @@ def _by_row(t: RoundedResult) -> Verdict:
 
 def _by_truth(t: RoundedResult) -> Verdict:
     """Screen first, then measure with as many samples of the sensitivity as the decision needs."""
-    if (passed := screened(t)) is not None:
+    if not t.bench.oracle.proven and (passed := screened(t)) is not None:
         return passed
     while True:
         assessed = _measured(t)
@@ -165,8 +165,7 @@ class Assessment:
 def _measured(t: RoundedResult) -> Assessment:
     """Measure the error of a result in units of its whole budget, compared with the reference's."""
     scale = _scale(t)
-    if t.bench.limits is not None:
-        scale = scale.with_excuses()
+    scale = scale if t.bench.limits is None else scale.with_excuses()
     m = scale.error(t.device, t.reference)
     return Assessment(scale, t.reference, m, m.reference_share)
 
@@ -205,15 +204,15 @@ def _escalated(assessed: Assessment) -> Assessment:
     """The result compared with a better baseline than the reference, then with unspecified elements left out, then with kinks
     allowed for, then on the reference's branch.
 
-    Each step applies only while the result is outside its budget.
-    """
+    Each step applies while the result is outside its budget; where the device is known to be wrong, the last alone."""
+    if assessed.t.bench.oracle.proven:
+        return _on_another_branch(assessed) if is_outside(assessed.measure) else assessed
     assessed = _by_better_baseline(assessed)
     if is_outside(assessed.measure) and assessed.scale.excused is None:
         scale = assessed.scale.with_excuses()
         m = scale.error(assessed.t.device, assessed.baseline)
-        assessed = Assessment(
-            scale, assessed.baseline, m, m.reference_share if assessed.baseline is assessed.t.reference else assessed.own
-        )
+        own = m.reference_share if assessed.baseline is assessed.t.reference else assessed.own
+        assessed = Assessment(scale, assessed.baseline, m, own)
     assessed = _by_the_reference_again(assessed)
     if is_outside(assessed.measure) and (scale_at_kinks := _at_kinks(assessed)) is not None:
         assessed = replace(assessed, scale=scale_at_kinks, measure=scale_at_kinks.error(assessed.t.device, assessed.baseline))
@@ -271,7 +270,8 @@ def _on_another_branch(assessed: Assessment) -> Assessment:
     function took another branch in float64: where the reference is farther from the truth than rounding may widen a budget, and
     the device is so near to the reference."""
     t, total = assessed.t, assessed.scale.budget.total
-    if t.reference is None or t.reference.is_complex() or not t.bench.oracle.may_branch_by_dtype:
+    far = (assessed.measure.reference_share or 0.0) > WIDENING_LIMIT and t.bench.oracle.may_branch_by_dtype
+    if not far or t.reference is None or t.reference.is_complex():
         return assessed
     d, c = t.device_parts, parts(t.reference)
     with np.errstate(invalid="ignore"):

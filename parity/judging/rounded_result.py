@@ -118,9 +118,10 @@ class RoundedResult:
     def is_spared(self, m: Measure, total: Array) -> bool:
         """Whether more samples might explain a result that is outside, which are not taken."""
         spared = self.bench.oracle.spared and is_outside(m) and m.problem != "class"
-        if not spared or self.is_mostly(yardstick.COARSER_SINGLE, total, yardstick.MANY_FAR, yardstick.UNMOVED):
-            return False  # rounding moves these, and no number of samples moves so many so far
-        return (m.share or 0.0) > yardstick.UNMOVED or not self.is_mostly(yardstick.CLOSE, total)
+        if not spared or ((m.share or 0.0) <= yardstick.UNMOVED and self.is_mostly(yardstick.CLOSE, total)):
+            return False
+        # Rounding moves these, and no number of samples moves so many so far.
+        return not self.is_mostly(yardstick.COARSER_SINGLE, total, yardstick.MANY_FAR, yardstick.UNMOVED)
 
     def is_near(self, v: Verdict, b: Budget) -> bool:
         """Whether a verdict is a drift of so little, in one element or one of a thousand, that the end of a run may call it

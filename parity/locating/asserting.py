@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,11 +12,10 @@ from parity.comparing.comparison import Comparison, ParityFailure
 from parity.comparing.compiled import Backend, Compiler, compiled_side, with_compiled
 from parity.comparing.function import compared, target
 from parity.comparing.request import DEFAULT, Effort, Request
-from parity.core import state
 from parity.core.errors import ParityError
 from parity.core.results import statuses
 from parity.devices import Device
-from parity.locating.search import with_divergence
+from parity.locating.search import Sought, with_divergence
 
 hearers: list[Callable[[Comparison], None]] = []  # called with every comparison of `assert_parity`, also of failing ones
 
@@ -62,6 +62,8 @@ def assert_parity(
     q = Request(fn, inputs, kwargs, device, backward, atol, wanted, near, detail, effort, alone=compile is None)
     try:
         compiler = None if compile is None else Compiler(compile, fn, target(device))
+        search = Sought(q)
+        q = replace(q, proof=search.proves)
         found = compared(q)
         comparison, cause = found.comparison, found.cause
         if compiler is not None:
@@ -73,8 +75,7 @@ def assert_parity(
         hear(comparison)
     if comparison.findings or any(v.status in wanted for _, v in comparison.verdicts):
         if comparison.wrong_side != "compiled":
-            with state.Kept():
-                comparison = with_divergence(comparison, q)
+            comparison = with_divergence(comparison, search)
         raise ParityFailure(comparison) from cause
     found.notes.warn(comparison.subject)
     if detail:

@@ -11,6 +11,7 @@ computes by operators that the CPU does not have (`_lstm_mps`) with their gradie
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 import warnings
@@ -34,6 +35,7 @@ from parity.comparing.screens import allowed_at, is_settled, may_move, moves_as_
 from parity.comparing.subject import SEED, SHAPED, ForwardRun, Subject, fixed_cotangents, forward, is_compiled, known, word
 from parity.comparing.truth import seeded
 from parity.comparing.watch import command, row_of
+from parity.core import state
 from parity.core.errors import NothingCompared, ParityError, UsageError
 from parity.core.results import Raised, Status, Verdict
 from parity.devices import Device
@@ -215,16 +217,34 @@ def locate_run(
     return Located(name, "", device.name, order, search.compared, left, "" if order else broken, next=next_, workaround=around)
 
 
-def with_divergence(comparison: Comparison, q: Request) -> Comparison:
+class Sought:
+    """Where the device diverges in the function of a request, looked for once, when it is asked first."""
+
+    def __init__(self, q: Request) -> None:
+        self._q, self._asked = replace(q, effort=DEFAULT), False
+        self._found: Located | None = None
+
+    @property
+    def found(self) -> Located | None:
+        """What `located` says; None where it raises. (A cache of functools would add a frame, taken for the caller's line.)"""
+        if not self._asked:
+            self._asked = True
+            with contextlib.suppress(Exception), state.Kept():
+                self._found = located(self._q, PATIENCE, whole=False)
+        return self._found
+
+    def proves(self) -> bool:
+        """Whether an operator is wrong by itself, on the very operands that it got."""
+        one = self.found.first if self.found is not None else None
+        return one is not None and one.call is not None and one.verdict.status.differs
+
+
+def with_divergence(comparison: Comparison, search: Sought) -> Comparison:
     """The comparison with where the device diverges, and with the results of that module first. As it is if nothing can be
     located: the device refuses the function, or differs by what its operators add up to."""
-    if not any(v.status.differs for _, v in comparison.verdicts):
+    if not any(v.status.differs for _, v in comparison.verdicts) or search.found is None:
         return comparison
-    try:
-        found = located(replace(q, effort=DEFAULT), PATIENCE, whole=False)
-    except Exception:  # the findings must be reported all the same
-        return comparison
-    return with_place(comparison, found)
+    return with_place(comparison, search.found)
 
 
 def with_place(comparison: Comparison, found: Located) -> Comparison:

@@ -19,10 +19,11 @@ class Oracle(ABC):
     """Truths by the names of the results, and their conditioning.
 
     Methods that are not abstract have defaults for an oracle that knows only results: nothing more is known, so nothing is
-    excused. spared: whether a result was found so far outside that the others are asked less closely, as `spare` says.
+    excused. spared: whether a result was found so far outside that the others are asked less closely, as `spare` says; proven:
+    whether besides the device is known to be wrong, so that only the size of errors is asked.
     """
 
-    spared = False
+    spared = proven = False
 
     def spare(self) -> None:
         """Ask the other results less closely, where that saves much."""

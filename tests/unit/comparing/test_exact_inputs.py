@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -268,7 +268,7 @@ def test_losses_of_labels_are_judged_sharply(factor: float) -> None:
 
 
 @pytest.mark.parametrize("faults", [honest.FAULTS, (Fault("off", ("sigmoid_backward",), lambda call: call.run() * 1.5),)])
-def test_numbers_next_to_an_infinite_sum_may_move(faults: tuple[Fault, ...]) -> None:
+def test_numbers_next_to_an_infinite_sum_may_move(faults: Sequence[Fault]) -> None:
     """An Inf less what its sum may lose would be NaN, and with it all that follows: no movement of anything was known."""
     torch.manual_seed(0)
     x, w, v = torch.rand(4, 32) + 0.1, torch.randn(32, 24), torch.randn(24, 32)

@@ -20,8 +20,10 @@ from parity import Call, Fault, ParityFailure, ParityWarning, assert_parity, com
 from parity.comparing import moved_runs, screens, truth
 from parity.comparing.truth import FunctionTruth
 from parity.core.errors import NothingCompared, UsageError
+from parity.core.results import Status
 from parity.devices import resolve
 from parity.devices.sim import honest
+from parity.locating import search
 from parity.oracle.limited_range import Limited
 from parity.oracle.sensitivity import PERTURBATIONS
 
@@ -253,22 +255,42 @@ def large() -> nn.Module:
 
 
 def samples(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """A list that gets the size of the roundings of each run in float64 that a truth takes."""
+    """A list that gets the size of the roundings of each run in float64 of a function with its gradients: those of an operator
+    by itself are not in it."""
     taken: list[float] = []
     take = FunctionTruth._take_one
 
     def counted(self: FunctionTruth, some: Any, k: int, times: float) -> bool:
-        taken.append(times)
+        taken.extend([times] * self._backward)
         return take(self, some, k, times)
 
     monkeypatch.setattr(FunctionTruth, "_take_one", counted)
     return taken
 
 
+def unlocated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody finds where the device diverges."""
+    monkeypatch.setattr(search.Sought, "found", None)
+
+
+def test_an_operator_that_is_wrong_by_itself_spares_all_samples_but_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The device is known to be wrong, so that only the size of the errors is asked, and drift stays drift."""
+    taken = samples(monkeypatch)
+    device = resolve("sim", (BENCH.scaled(("addmm", "linear"), 1.001),))
+    with pytest.raises(ParityFailure) as failed:
+        assert_parity(large(), torch.randn(16, 512), device=device)
+    found = failed.value.comparison
+    assert "diverges from the CPU first in 0 (Linear), forward: aten::linear drift" in found.where
+    assert {v.status for _, v in found.findings} == {Status.DRIFT}
+    assert "test_verdicts.py:" in found.where
+    assert "out" in dict(found.findings)
+    assert taken == [1.0]
+
+
 def test_a_result_far_outside_spares_the_others_of_a_large_function_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     """20 runs and 20 more with larger roundings where nobody spares them; what they might explain is left out aloud."""
     taken = samples(monkeypatch)
-    monkeypatch.setattr("parity.locating.asserting.with_divergence", lambda found, q: found)
+    unlocated(monkeypatch)
     with pytest.raises(ParityFailure) as failed:
         assert_parity(large(), torch.randn(16, 512), device=resolve("sim", (BENCH.scaled(("addmm", "linear"), 1.01),)))
     found = failed.value.comparison
@@ -285,7 +307,7 @@ def test_a_result_far_outside_spares_the_others_of_a_large_function_samples(monk
 def test_the_words_that_nobody_said_ask_for_no_more_samples(off: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """An embedding's gradient is 0 but for a few rows: where these are far outside, no more samples explain it."""
     taken = samples(monkeypatch)
-    monkeypatch.setattr("parity.locating.asserting.with_divergence", lambda found, q: found)
+    unlocated(monkeypatch)
 
     def scaled(call: Call) -> Any:
         first, *others = call.run()
@@ -314,7 +336,7 @@ def test_one_moved_run_and_one_for_the_range_are_enough_far_outside(monkeypatch:
 
     monkeypatch.setattr(screens, "moved_results", counted("moved", moved_runs.moved_results))
     monkeypatch.setattr(truth, "Limited", counted("limited", Limited))
-    monkeypatch.setattr("parity.locating.asserting.with_divergence", lambda found, q: found)
+    unlocated(monkeypatch)
     with pytest.raises(ParityFailure):
         assert_parity(large(), torch.randn(16, 512), device=resolve("sim", (BENCH.scaled(("addmm", "linear"), 1.01),)))
     assert runs == ["moved", "limited"]

@@ -366,6 +366,6 @@ def test_results_of_half_types_are_their_numbers_and_near_ones_become_equal() ->
 
     moved = sigmoids(True)
     assert torch.equal(moved, moved.bfloat16().double())
-    assert len(moved.unique()) == 1
+    assert len({*moved.tolist()}) == 1
     assert 0.0 < float((moved - torch.sigmoid(x)).abs().max()) <= 3.0 * 2.0**-8  # three units in the last place
-    assert len(sigmoids(False).unique()) == 8
+    assert len({*sigmoids(False).tolist()}) == 8
