@@ -119,7 +119,7 @@ def test_a_wrong_tangent_is_found_where_the_gradient_is_right() -> None:
     ],
 )
 def test_complex_derivatives_have_a_truth(text: str) -> None:
-    found = checked(resolve("sim"), text, Settings(always_use_oracle=True, more=SELDOM))
+    found = checked(resolve("sim"), text, Settings(whole=True, more=SELDOM))
     assert {str(r.verdict.status) for r in found.values()} == {"agree"}
     assert all(m.screen != "bit-equal" for m in found["forward-mode"].measures)
 
