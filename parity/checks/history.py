@@ -63,7 +63,8 @@ def play(t: Trial, here: Placed, reference: Outcome, grad: bool) -> None:
         t.notes.clear()
         return
     t.mark("reference")
-    steps = tuple(_STEPS[t.case.after](t, here, grad))
+    with ex.Unwatched(True):
+        steps = tuple(_STEPS[t.case.after](t, here, grad))
     t.mark("device")
     for step in steps:
         ex.attempt(partial(_run, step, t.device, grad), "run")

@@ -65,9 +65,14 @@ class Unwatched:
     """No mode of torch that was entered before is in force inside: neither those that a device's calls pass through nor one
     that records operators. What computes on the CPU alone pays for them otherwise, call by call."""
 
+    def __init__(self, by_operators: bool = False) -> None:
+        """by_operators: whether what records operators stays in force."""
+        self._seen = by_operators
+
     def __enter__(self) -> None:
         self._functions = [torch._C._pop_torch_function_stack() for _ in range(torch._C._len_torch_function_stack())]
-        self._operators = [torch._C._pop_torch_dispatch_stack(None) for _ in range(torch._C._len_torch_dispatch_stack())]
+        operators = 0 if self._seen else torch._C._len_torch_dispatch_stack()
+        self._operators = [torch._C._pop_torch_dispatch_stack(None) for _ in range(operators)]
 
     def __exit__(self, *_: object) -> None:
         for mode in reversed(self._operators):
@@ -372,8 +377,9 @@ def full_precision() -> Iterator[None]:
 
 
 def precisely(run: Callable[[], Any], stage: str) -> Any | Raised:
-    """`attempt` for the reference: in full precision, and without classifying what it raised."""
-    with _AS_IT_IS if torch.get_float32_matmul_precision() == "highest" else full_precision():
+    """`attempt` for the reference: in full precision, without classifying what it raised, and unseen by the modes that a
+    device's public calls pass through."""
+    with Unwatched(True), _AS_IT_IS if torch.get_float32_matmul_precision() == "highest" else full_precision():
         return attempt(run, stage, False)
 
 

@@ -207,6 +207,9 @@ def test_no_mode_sees_what_is_unwatched_and_all_are_back_after_it() -> None:
         with pytest.raises(ZeroDivisionError), execute.Unwatched():
             torch.ones(2 // 0)
         assert (functions.seen, operators.seen) == (0, 0)
+        execute.precisely(lambda: torch.ones(2).exp(), "run")  # the reference: what records operators may see it
+        assert functions.seen == 0 < operators.seen
+        operators.seen = 0
         torch.ones(2).exp()
     assert functions.seen >= 2
     assert operators.seen >= 2
