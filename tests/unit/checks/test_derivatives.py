@@ -128,7 +128,7 @@ def test_what_torchs_two_ways_disagree_about_has_no_truth() -> None:
     """The derivative of batch_norm's gradient fails where it has a bias and no weight; with a weight it is right."""
     running = "float32[2].normal(seed=2).frozen(), float32[2].inside(1, 2, seed=3).frozen()"
     one = f"batch_norm(float32[3, 2, 5].normal(seed=1), {running}, "
-    asked = Settings(always_use_oracle=True, more=SELDOM)
+    asked = Settings(whole=True, more=SELDOM)
     assert "forward-mode" not in checked(resolve("sim"), one + "bias=float32[2].normal(seed=4))", asked)
     whole = one + "weight=float32[2].normal(seed=5), bias=float32[2].normal(seed=4))"
     assert checked(resolve("sim"), whole, asked)["forward-mode"].verdict.status == "agree"
