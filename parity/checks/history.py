@@ -63,8 +63,7 @@ def play(t: Trial, here: Placed, reference: Outcome, grad: bool) -> None:
         t.notes.clear()
         return
     t.mark("reference")
-    with ex.Unwatched(True):
-        steps = tuple(_STEPS[t.case.after](t, here, grad))
+    steps = tuple(_STEPS[t.case.after](t, here, grad))
     t.mark("device")
     for step in steps:
         ex.attempt(partial(_run, step, t.device, grad), "run")

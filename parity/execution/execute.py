@@ -65,20 +65,47 @@ class Unwatched:
     """No mode of torch that was entered before is in force inside: neither those that a device's calls pass through nor one
     that records operators. What computes on the CPU alone pays for them otherwise, call by call."""
 
-    def __init__(self, by_operators: bool = False) -> None:
-        """by_operators: whether what records operators stays in force."""
-        self._seen = by_operators
-
     def __enter__(self) -> None:
         self._functions = [torch._C._pop_torch_function_stack() for _ in range(torch._C._len_torch_function_stack())]
-        operators = 0 if self._seen else torch._C._len_torch_dispatch_stack()
-        self._operators = [torch._C._pop_torch_dispatch_stack(None) for _ in range(operators)]
+        self._operators = [torch._C._pop_torch_dispatch_stack(None) for _ in range(torch._C._len_torch_dispatch_stack())]
 
     def __exit__(self, *_: object) -> None:
         for mode in reversed(self._operators):
             torch._C._push_on_torch_dispatch_stack(mode)
         for mode in reversed(self._functions):
             torch._C._push_on_torch_function_stack(mode)
+
+
+_withheld: list[Any] = []  # modes of functions, the outermost first
+
+
+class Withheld:
+    """The modes of public functions that were entered before are in force inside where `attempt` calls a device, and nowhere
+    else: half of the functions that a case calls are those of the reference and of comparisons."""
+
+    def __enter__(self) -> None:
+        self._outer = [*_withheld]
+        _withheld[:] = [torch._C._pop_torch_function_stack() for _ in range(torch._C._len_torch_function_stack())][::-1]
+
+    def __exit__(self, *_: object) -> None:
+        for mode in _withheld:
+            torch._C._push_on_torch_function_stack(mode)
+        _withheld[:] = self._outer
+
+
+@contextmanager
+def _in_force() -> Iterator[None]:
+    """What is withheld is in force inside."""
+    modes = [*_withheld]
+    _withheld.clear()  # a call inside of another has them once
+    for mode in modes:
+        torch._C._push_on_torch_function_stack(mode)
+    try:
+        yield
+    finally:
+        for _ in modes:
+            torch._C._pop_torch_function_stack()
+        _withheld[:] = modes
 
 
 # The modes of a case. torch runs other kernels without gradients, and others again for inference tensors.
@@ -377,9 +404,8 @@ def full_precision() -> Iterator[None]:
 
 
 def precisely(run: Callable[[], Any], stage: str) -> Any | Raised:
-    """`attempt` for the reference: in full precision, without classifying what it raised, and unseen by the modes that a
-    device's public calls pass through."""
-    with Unwatched(True), _AS_IT_IS if torch.get_float32_matmul_precision() == "highest" else full_precision():
+    """`attempt` for the reference: in full precision, and without classifying what it raised."""
+    with _AS_IT_IS if torch.get_float32_matmul_precision() == "highest" else full_precision():
         return attempt(run, stage, False)
 
 
@@ -389,6 +415,9 @@ left: dict[bool, list[str]] = {True: [], False: []}  # what calls of a device, a
 def attempt(run: Callable[[], Any], stage: str, classified: bool = True) -> Any | Raised:
     """The value of `run`, or a Raised if it raised. classified: whether to determine the kind of error, which has a cost; not
     for the reference. torch's modes are put back, and noted in `left`."""
+    if classified and _withheld:
+        with _in_force():
+            return attempt(run, stage)
     modes, warned = state.modes(), state.warned[0]
     try:
         return run()
