@@ -101,7 +101,12 @@ def test_equal_bits_ask_for_no_truth(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also in cases whose errors are measured; where they are off, or the whole budget is asked for, the truth is computed."""
     asked: list[CaseOracle] = []
     truth = CaseOracle._compute_truth
-    monkeypatch.setattr(CaseOracle, "_compute_truth", lambda oracle: asked.append(oracle) or truth(oracle))
+
+    def computed(oracle: CaseOracle) -> Any:
+        asked.append(oracle)
+        return truth(oracle)
+
+    monkeypatch.setattr(CaseOracle, "_compute_truth", computed)
     text = "exp(float32[3].normal(seed=1))"
     assert set(statuses(checked(text, always_use_oracle=True, more=SELDOM)).values()) == {"agree"}
     assert not asked
