@@ -95,7 +95,8 @@ def check(
     ex.left_by_the_device()  # by calls outside of any case
     closely = settings.operands or settings.always_use_oracle  # it takes longer than all the rest
     with state.Kept(closely) as kept, ex.MODES["grad"](), watching(case, device, trial.results):
-        _asked(asked, trial)
+        with ex.Withheld():
+            _asked(asked, trial)
         unmet = _unmet(trial)
     if left := dict.fromkeys((*ex.left_by_the_device(), *kept.left)):
         text = f"the call left behind in its process, and parity put back: {'; '.join(left)}"

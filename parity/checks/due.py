@@ -20,6 +20,9 @@ from parity.judging.rules import rule_of
 
 TWICE = (*FLOATS, *COMPLEX)  # dtypes of backward of backward
 PUSHED = ("float32", "complex64")  # dtypes of forward-mode
+# Elements of operands up to which derivatives beyond the first are asked for: each takes as long as ten calls, and kernels that
+# err in large tensors alone do so in forward and backward, too.
+MANY = 1 << 14
 DERIVATIVES = frozenset({Aspect.BACKWARD, Aspect.DOUBLE, Aspect.TANGENT})
 
 
@@ -46,6 +49,8 @@ def _derivatives(t: Trial) -> set[Aspect]:
     if not (leaves or row.judged.relation in GAUGES):
         return set()
     wanted = {Aspect.BACKWARD} if s.wants(Aspect.BACKWARD) else set()
+    if t.case.numel > MANY and s.only is None and not s.whole:
+        return wanted
     # If several numbers go to one place, the one that stays decides every derivative; only the first is checked.
     twice = s.wants_more(Aspect.DOUBLE) and t.case.dtype in TWICE and not row.forms.mutates and row.judged.relation != "unpool"
     if twice and promises(row, "gradgrad"):

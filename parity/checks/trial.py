@@ -75,7 +75,7 @@ class Result:
 class Settings:
     """How a case is checked.
 
-    always_use_oracle: judge every result by the truth. whole: against the whole budget (`Bench.whole`). repeat: run the
+    always_use_oracle: measure every error by the truth. whole: against the whole budget (`Bench.whole`). repeat: run the
     forward twice and compare the bits. only: the one aspect to check (the forward always runs), or None for all. more:
     which of the expensive aspects (`SELDOM`) to check. law: draw a random op repeatedly and test its law; without, each
     result only has to be possible. operands: check that the calls left their operands unchanged (always_use_oracle implies
@@ -227,7 +227,7 @@ def agrees(t: Trial, aspect: Aspect, expected: Named, outcome: Outcome) -> Resul
 
     None too if everything is to be judged.
     """
-    if t.settings.always_use_oracle or t.settings.power or not isinstance(outcome, Computed) or outcome.notes:
+    if t.settings.whole or t.settings.power or not isinstance(outcome, Computed) or outcome.notes:
         return None
     if len(outcome.tensors) != len(expected):
         return None

@@ -27,6 +27,8 @@ from parity.engine.planning import BASE_SECONDS, RunPlan
 from parity.engine.rounds import PINNED, Part
 from parity.engine.suite import Item
 from parity.engine.tally import Held, ItemTally
+from parity.execution.execute import Unwatched
+from parity.generation.generate import Drawn
 from parity.store.figures import Figures
 from parity.store.rows import ItemRow, Power, Sighting
 
@@ -137,7 +139,7 @@ class Examination:
         """Check the cases, until the time is over, or the item says no more."""
         tally = self.tally
         try:
-            for ordinal, pinned, one in drawn(self.item, self.plan, self.part):
+            for ordinal, pinned, one in _unwatched(drawn(self.item, self.plan, self.part)):
                 if ordinal in left_out:
                     yield CaseLeftOut(notation.case_text(one.case), ordinal in self.dead)
                     continue
@@ -162,7 +164,8 @@ class Examination:
 
     def _checked(self, case: CaseDrawn, left_out: frozenset[int]) -> Checked | None:
         """Check a case, here or in another process; None if it ended that."""
-        allowed = self.plan.patience(case.one.case)
+        with Unwatched():
+            allowed = self.plan.patience(case.one.case)
         if self.alone is None:
             self.journal.begin(case.ordinal, self.item.id, case.text, allowed)
             return checked_here(self.run, case)
@@ -193,6 +196,15 @@ class Examination:
         yield from by_kind(self.run, self.tally, self.known, looks)
         if plan.limit is not None:
             plan.limit.causes += time.monotonic() - began
+
+
+def _unwatched(cases: Iterator[tuple[int, bool, Drawn]]) -> Iterator[tuple[int, bool, Drawn]]:
+    """The cases, drawn outside of the modes that the device's calls pass through."""
+    while True:
+        with Unwatched():
+            if (case := next(cases, None)) is None:
+                return
+        yield case
 
 
 def examine(

@@ -76,6 +76,38 @@ class Unwatched:
             torch._C._push_on_torch_function_stack(mode)
 
 
+_withheld: list[Any] = []  # modes of functions, the outermost first
+
+
+class Withheld:
+    """The modes of public functions that were entered before are in force inside where `attempt` calls a device, and nowhere
+    else: half of the functions that a case calls are those of the reference and of comparisons."""
+
+    def __enter__(self) -> None:
+        self._outer = [*_withheld]
+        _withheld[:] = [torch._C._pop_torch_function_stack() for _ in range(torch._C._len_torch_function_stack())][::-1]
+
+    def __exit__(self, *_: object) -> None:
+        for mode in _withheld:
+            torch._C._push_on_torch_function_stack(mode)
+        _withheld[:] = self._outer
+
+
+@contextmanager
+def _in_force() -> Iterator[None]:
+    """What is withheld is in force inside."""
+    modes = [*_withheld]
+    _withheld.clear()  # a call inside of another has them once
+    for mode in modes:
+        torch._C._push_on_torch_function_stack(mode)
+    try:
+        yield
+    finally:
+        for _ in modes:
+            torch._C._pop_torch_function_stack()
+        _withheld[:] = modes
+
+
 # The modes of a case. torch runs other kernels without gradients, and others again for inference tensors.
 MODES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "grad": functools.partial(_Recording, True),
@@ -383,6 +415,9 @@ left: dict[bool, list[str]] = {True: [], False: []}  # what calls of a device, a
 def attempt(run: Callable[[], Any], stage: str, classified: bool = True) -> Any | Raised:
     """The value of `run`, or a Raised if it raised. classified: whether to determine the kind of error, which has a cost; not
     for the reference. torch's modes are put back, and noted in `left`."""
+    if classified and _withheld:
+        with _in_force():
+            return attempt(run, stage)
     modes, warned = state.modes(), state.warned[0]
     try:
         return run()

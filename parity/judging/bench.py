@@ -18,8 +18,9 @@ from parity.tolerance import Tables
 class Bench:
     """The context in which the results of one case are judged.
 
-    always_use_oracle: judge by the truth also what has the reference's bits.
-    whole: measure against the whole budget also what a part of it, which costs less, shows to agree.
+    always_use_oracle: measure errors by the truth also where they are known to be small.
+    whole: measure against the whole budget also what has the reference's bits, and so agrees, or what a part of the budget,
+    which costs less, shows to agree.
     limits: where to record, by result, which errors an agreement rules out; None if nobody asks.
     verdicts: earlier (device, reference, verdict), by (truth name, pass): most destinations of a case hold the same bits.
     """
@@ -32,3 +33,8 @@ class Bench:
     limits: dict[str, Limits] | None = None
     whole: bool = False
     verdicts: dict[tuple[str, str], tuple[Tensor, Tensor | None, Verdict]] = field(default_factory=dict, init=False)
+
+    @property
+    def bits_suffice(self) -> bool:
+        """Whether nothing is computed for results with the reference's bits, which agree whatever the truth is."""
+        return not self.whole and self.limits is None

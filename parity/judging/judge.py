@@ -36,7 +36,7 @@ def judge(
 
     reference: None if the reference refused the dtype; then the truth alone decides.
     """
-    if not bench.always_use_oracle and reference is not None and (sizes := _identical(device, reference)):
+    if bench.bits_suffice and reference is not None and (sizes := _identical(device, reference)):
         return agreed(sizes)
     if reference is not None and set(device) != set(reference):
         odd = sorted(set(device) ^ set(reference))
@@ -156,12 +156,7 @@ def _part(bench: Bench, name: str, device: Tensor, reference: Tensor | None, par
     """The verdict on a whole destination: nothing outside of the view may change, and the view must hold the result."""
     if (bad := form(name, device, part.before)) is not None:
         return bad
-    if (
-        not bench.always_use_oracle
-        and reference is not None
-        and reference.shape == device.shape
-        and bit_equal(device, reference)
-    ):
+    if bench.bits_suffice and reference is not None and reference.shape == device.shape and bit_equal(device, reference):
         return Verdict(Status.AGREE, "", Measure(name, screen="bit-equal", total=device.numel()), EXACT)
     astray = reference is not None and stray(name, reference, part) is not None
     if astray and reference is not None:
@@ -205,7 +200,7 @@ def _tensor(bench: Bench, name: str, device: Tensor, reference: Tensor | None, t
         verdict = exactly(bench, name, device, reference)
         right = verdict.status.is_finding and f.is_inexact and row.judged.oracle != "exact"
         return where_the_reference_errs(bench, name, device, reference, truth_name) or verdict if right else verdict
-    if not bench.always_use_oracle and reference is not None and bit_equal(device, reference):
+    if bench.bits_suffice and reference is not None and bit_equal(device, reference):
         return Verdict(Status.AGREE, "", Measure(name, screen="bit-equal", total=device.numel()), EXACT)
     known = None if bench.limits is not None else bench.verdicts.get((truth_name, pass_))
     if known is not None and same_bits(device, known[0]) and same_bits(reference, known[1]):

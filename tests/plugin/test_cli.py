@@ -155,7 +155,7 @@ def test_a_run_tells_what_was_judged_and_what_would_be_seen(tmp_path: Path, capf
     run = run_file.read(tmp_path / "run.jsonl")
     assert {p.op for p in run.power} == {"exp"}
     assert run.items[0].judged > 0
-    asked = ("solve", "--dtype", "float32", "--examples", "60", "--power", "0", "--min-judged", "1.0")
+    asked = ("solve", "--dtype", "float32", "--examples", "60", "--power", "0", "--min-judged", "1.0", "--skip", "screens")
     code, out, _ = told(capfd, "run", *asked, *files)
     assert code == 1
     assert "failed by --min-judged\n  solve float32: " in out

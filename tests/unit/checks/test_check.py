@@ -16,6 +16,7 @@ from parity import catalog, tolerance
 from parity.catalog.draw import Arguments, Draw, Sizes
 from parity.catalog.row import OUT, Row
 from parity.checks.check import Result, Settings, check, failing, quiet
+from parity.checks.trial import SELDOM
 from parity.core.case import OpClass
 from parity.core.errors import CaseError
 from parity.core.notation import parse
@@ -26,6 +27,7 @@ from parity.execution import execute
 from parity.execution.inputs import build
 from parity.generation.generate import search
 from parity.judging.judge import judge
+from parity.oracle.oracle import CaseOracle
 
 CPU = resolve("cpu")
 TABLES = tolerance.load("cpu")
@@ -93,6 +95,26 @@ def test_a_torch_that_lacks_a_part_of_itself_fails_on_its_side(
     with pytest.raises(CaseError if why else (ImportError, AttributeError)) as e:
         checked("exp(float32[3])")
     assert not why or str(e.value) == f"{MISSING} what it needs itself: {why}"
+
+
+def test_equal_bits_ask_for_no_truth(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in cases whose errors are measured; where they are off, or the whole budget is asked for, the truth is computed."""
+    asked: list[CaseOracle] = []
+    truth = CaseOracle._compute_truth
+
+    def computed(oracle: CaseOracle) -> Any:
+        asked.append(oracle)
+        return truth(oracle)
+
+    monkeypatch.setattr(CaseOracle, "_compute_truth", computed)
+    text = "exp(float32[3].normal(seed=1))"
+    assert set(statuses(checked(text, always_use_oracle=True, more=SELDOM)).values()) == {"agree"}
+    assert not asked
+    assert statuses(checked(text, Spoiled(lambda t: t * 1.5), always_use_oracle=True))["forward"] == "wrong"
+    assert asked
+    asked.clear()
+    checked(text, whole=True)
+    assert asked
 
 
 def test_the_judge_calls_nothing_under_the_modes_of_the_devices_calls(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -304,9 +326,7 @@ def test_a_reference_that_breaks_the_relation_itself_accuses_nobody(
     spoil: Callable[[Tensor], Tensor], status: Status, reason: str
 ) -> None:
     row = replace(catalog.row("sort"), call=f"{__name__}.misplaced", grad=())
-    verdict = checked("sort(float32[3].of(3.0, 1.0, 2.0))", Spoiled(spoil), row=row, always_use_oracle=True)[
-        Aspect.FORWARD
-    ].verdict
+    verdict = checked("sort(float32[3].of(3.0, 1.0, 2.0))", Spoiled(spoil), row=row, whole=True)[Aspect.FORWARD].verdict
     assert (verdict.status, verdict.reason) == (status, reason)
 
 

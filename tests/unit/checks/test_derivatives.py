@@ -126,7 +126,7 @@ def test_a_wrong_tangent_is_found_where_the_gradient_is_right() -> None:
     ],
 )
 def test_complex_derivatives_have_a_truth(text: str) -> None:
-    found = checked(resolve("sim"), text, Settings(always_use_oracle=True, more=SELDOM))
+    found = checked(resolve("sim"), text, Settings(whole=True, more=SELDOM))
     assert {str(r.verdict.status) for r in found.values()} == {"agree"}
     assert all(m.screen != "bit-equal" for m in found["forward-mode"].measures)
 
@@ -135,7 +135,7 @@ def test_what_torchs_two_ways_disagree_about_has_no_truth() -> None:
     """The derivative of batch_norm's gradient fails where it has a bias and no weight; with a weight it is right."""
     running = "float32[2].normal(seed=2).frozen(), float32[2].inside(1, 2, seed=3).frozen()"
     one = f"batch_norm(float32[3, 2, 5].normal(seed=1), {running}, "
-    asked = Settings(always_use_oracle=True, more=SELDOM)
+    asked = Settings(whole=True, more=SELDOM)
     assert "forward-mode" not in checked(resolve("sim"), one + "bias=float32[2].normal(seed=4))", asked)
     whole = one + "weight=float32[2].normal(seed=5), bias=float32[2].normal(seed=4))"
     assert checked(resolve("sim"), whole, asked)["forward-mode"].verdict.status == "agree"

@@ -11,7 +11,8 @@ import torch
 from cases import checked
 
 from parity.checks import derivatives, repeat, transfer, writes
-from parity.checks.check import STATE, UNCOMPARED, Settings
+from parity.checks.check import EVERYTHING, STATE, UNCOMPARED, Settings
+from parity.checks.due import MANY
 from parity.checks.trial import SELDOM
 from parity.core.results import Aspect, Status
 from parity.devices import Call, Fault, resolve
@@ -19,6 +20,14 @@ from parity.devices import Call, Fault, resolve
 ALL = Settings(repeat=True, more=SELDOM)
 EXP = 'exp(float32[3, 2]).cotangent("normal", "contiguous", 1)'
 held: list[Any] = []
+
+
+@pytest.mark.parametrize(("size", "how", "asked"), [(MANY, ALL, True), (MANY + 1, ALL, False), (MANY + 1, EVERYTHING, True)])
+def test_derivatives_beyond_the_first_are_asked_of_no_large_case(size: int, how: Settings, asked: bool) -> None:
+    """Unless somebody asks for this case."""
+    found = checked(resolve("sim"), f"exp(float32[{size}])", how)
+    assert {r.verdict.status for r in found.values()} == {Status.AGREE}
+    assert ({Aspect.DOUBLE, Aspect.TANGENT} <= found.keys(), Aspect.BACKWARD in found) == (asked, True)
 
 
 # ------------------------------------------------------------------------------------------------------- what falls out

@@ -54,6 +54,11 @@ def test_every_error_is_seen_in_a_well_conditioned_result() -> None:
     assert {a.sharp for a in found} == {(12, 12)}
 
 
+def test_no_error_is_put_into_large_results() -> None:
+    assert asked(f"exp(float32[{power.LARGEST}].normal(seed=1))")
+    assert not asked(f"exp(float32[{power.LARGEST + 1}].normal(seed=1))")
+
+
 @pytest.mark.parametrize("text", ["add(int32[6].uniform(seed=1), int32[6].uniform(seed=2))", "logical_not(bool[5])"])
 def test_whole_numbers_are_changed_by_one_at_least(text: str) -> None:
     assert {o for _, o in outcomes(text)} == {SEEN}

@@ -199,6 +199,28 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
         return func(*args, **kwargs or {})
 
 
+def test_modes_of_functions_that_are_withheld_see_what_a_device_is_called_for_once() -> None:
+    """And not the reference, nor anything else; they are back after errors, too."""
+
+    def call() -> torch.Tensor:
+        return torch.ones(2).exp()
+
+    with _Functions() as functions, _Functions() as inner:
+        with execute.Withheld():
+            call()
+            execute.precisely(call, "run")
+            assert functions.seen == 0
+            execute.attempt(lambda: execute.attempt(call, "run"), "run")
+            assert functions.seen == inner.seen == 2
+            assert isinstance(execute.attempt(lambda: 1 // 0, "run"), Raised)
+            call()
+            assert functions.seen == inner.seen == 2
+        with pytest.raises(ZeroDivisionError), execute.Withheld():
+            torch.ones(2 // 0)
+        call()
+        assert functions.seen == inner.seen == 4
+
+
 def test_no_mode_sees_what_is_unwatched_and_all_are_back_after_it() -> None:
     """After an error, too."""
     with _Functions() as functions, _Operators() as operators:  # type: ignore[no-untyped-call]  # torch's own
