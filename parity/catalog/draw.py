@@ -274,20 +274,22 @@ class Draw:
 class Sweep(Draw):
     """Draws a call in which some dimensions have border sizes and all others are small.
 
-    borders: their sizes, by the order in which the row draws dimensions; tight: all others are as small as can be; drawn: how
-    many dimensions it has drawn.
+    borders: their sizes, by the order in which the row draws dimensions; tight: all others are as small as can be; rank: of
+    shapes, or the nearest that the row takes (0: any); least: size of the others; drawn: how many dimensions it has drawn.
     """
 
-    __slots__ = ("borders", "drawn", "tight")
+    __slots__ = ("borders", "drawn", "least", "rank", "tight")
 
-    def __init__(self, pick: Pick, dtype: str, borders: Mapping[int, int], tight: bool = False) -> None:
+    def __init__(
+        self, pick: Pick, dtype: str, borders: Mapping[int, int] = {}, tight: bool = False, rank: int = 0, least: int = 1
+    ) -> None:
         super().__init__(pick, dtype, Sizes())
-        self.borders, self.tight, self.drawn = borders, tight, 0
+        self.borders, self.tight, self.rank, self.least, self.drawn = borders, tight, rank, least, 0
 
     def size(self, low: int = 1) -> int:
         """The size of one dimension, at least `low`."""
         self.drawn += 1
-        small = low + self.pick(2) * (not self.tight)
+        small = max(low, self.least) + self.pick(2) * (not self.tight)
         return max(low, self.borders.get(self.drawn - 1, small))
 
     def extent(self, sizes: Sequence[int]) -> int:
@@ -295,8 +297,8 @@ class Sweep(Draw):
         return self.size(min(n for n in sizes if n))
 
     def lead(self, shapes: Sequence[Shape]) -> Shape:
-        """One leading dimension."""
-        return (self.size(),)
+        """One leading dimension; the most of these, the first of them 0, where there is a border of 0."""
+        return (0, *max(shapes, key=len)[1:]) if 0 in self.borders.values() else (self.size(),)
 
     def long(self, size: int) -> int:
         """The length of a sum: that of its dimension."""
@@ -307,8 +309,9 @@ class Sweep(Draw):
         return False
 
     def shape(self, low: int = 0, high: int = 4, empty: bool = True) -> Shape:
-        """A shape of rank low..high, without a dimension of 0."""
-        return tuple(self.size() for _ in range(low + self.pick(high - low + 1)))
+        """A shape of rank low..high, without a dimension of 0 but where that is a border."""
+        rank = min(max(low, self.rank), 8 if high == ANY_RANK else high) if self.rank else low + self.pick(high - low + 1)
+        return tuple(self.size(int(not empty)) for _ in range(rank))
 
     def grown(self, shape: Shape, dim: int | None = None) -> Shape:
         """The shape."""

@@ -24,7 +24,7 @@ from parity.core.errors import UsageError
 from parity.core.layout import WORDS, base_shape, overlaps
 from parity.execution import values
 from parity.generation import mixing
-from parity.generation.aiming import AIMS, aimed
+from parity.generation.aiming import FIRST, aimed
 from parity.generation.before import history
 from parity.generation.error_inputs import error_case
 from parity.generation.mixed_dtypes import with_mixed_dtypes
@@ -61,7 +61,9 @@ NO_LAYOUT = 5  # of 12 operands are contiguous
 FAR = 4099  # elements between the start of the memory and the view, or between rows of the view
 FAR_LIMIT = 1 << 17  # limit for the elements of a base with such gaps
 ALIKE = 6  # one in this many cases has all operands of one rank in one layout
-AIMED = 3  # one in this many cases of an item is aimed at a feature
+# One in so many cases of an item is aimed at a feature, and of those after the first, ordinary ones.
+AIMED, LATE, ORDINARY = 3, 2, 8
+GOING_ON = {"float32": 0, "float16": 12, "bfloat16": 18, "complex64": 22}  # late cases of a row in the dtypes before, in quick
 DISPLACED = 12  # one in this many views also gets an offset, like a slice of a larger batch
 
 
@@ -101,15 +103,16 @@ _WORDS = struct.Struct("<16I").unpack
 
 
 def decode(
-    row: Row, dtype: str, pick: Pick, sizes: Sizes, structure: Pick | None = None, mixes: bool = True, aim: Pick | None = None
+    row: Row, dtype: str, pick: Pick, sizes: Sizes, draw: Draw | None = None, mixes: bool = True, aim: Pick | None = None
 ) -> Case:
     """One case of a row in a dtype. Structure is picked first, features after it, seeds last, so that shrinking leads to a
-    small, contiguous, plain case. structure: picks the structure, if that has a source of its own. mixes: whether all operands
-    may get one layout, one argument another dtype, and the case a feature it is aimed at, which are picked last of all. aim:
-    picks that feature, if a plan does. Raises CaseError where the row's samples cannot be made (OpInfo rows)."""
-    call, specs = _draw_call(row, Draw(structure or pick, dtype, sizes))
+    small, contiguous, plain case. draw: draws the structure, if that has sizes or a source of its own. mixes: whether all
+    operands may get one layout, one argument another dtype, and the case a feature it is aimed at, which are picked last of
+    all. aim: picks that feature, if a plan does. Raises CaseError where the row's samples cannot be made (OpInfo rows)."""
+    draw = draw or Draw(pick, dtype, sizes)
+    call, specs = _draw_call(row, draw)
     if sum([s.numel for s in specs]) > max(sizes.limit, ROOM) or not fits(row, dtype, call, sizes.limit):
-        call, specs = _draw_call(row, Draw(structure or pick, dtype, Sizes(border=sizes.plain, limit=0)))
+        call, specs = _draw_call(row, Draw(draw.pick, dtype, Sizes(border=sizes.plain, limit=0)))
     if row.forms.promotes:
         kept = int(Quirk.MASK in row.quirks)
         specs = [*specs[:kept], *(_typed(s, len(specs), row, pick) for s in specs[kept:])]
@@ -143,7 +146,8 @@ def decode(
     case = Case(row.name, dtype, args, kwargs, cotangent if under == "grad" else Cotangent(), into, under, after)
     if not mixes:
         return case
-    return aimed(row, with_mixed_dtypes(row, _in_one_layout(row, case, pick), pick), aim or pick, pick)
+    mixed = with_mixed_dtypes(row, _in_one_layout(row, case, pick), pick)
+    return aimed(row, mixed, aim or pick, pick, lambda draw: decode(row, dtype, pick, sizes, draw, mixes=False))
 
 
 def fits(row: Row, dtype: str, call: Arguments, limit: int, most: int = MOST) -> bool:
@@ -378,19 +382,23 @@ def nth(row: Row, dtype: str, sizes: Sizes, seed: str, ordinal: int, alike: int 
         return Drawn(decode(row, dtype, lambda n: 0, sizes), ())
     picks: list[int] = []
     pick = source(f"{seed}:{row.name}:{dtype}:{ordinal}", picks)
-    structure = source(f"{seed}:{row.name}:{dtype}:structure:{(ordinal - 1) // alike}", picks) if alike > 1 else None
-    case = decode(row, dtype, pick, sizes, structure, mixes, _planned(row, dtype, seed, ordinal, picks))
+    one = source(f"{seed}:{row.name}:{dtype}:structure:{(ordinal - 1) // alike}", picks) if alike > 1 else pick
+    case = decode(row, dtype, pick, sizes, Draw(one, dtype, sizes), mixes, _planned(row, dtype, seed, ordinal, picks, alike))
     # The shrinker decodes with mixing, so its picks need three more: nothing is mixed, and no feature is met.
     return Drawn(case, (*picks, *(() if mixes else (0, 0, 0))))
 
 
-def _planned(row: Row, dtype: str, seed: str, ordinal: int, picks: list[int]) -> Pick:
-    """Picks what a case is aimed at: every third case of an item meets the next feature; the first one depends on row, dtype
-    and seed."""
+def _planned(row: Row, dtype: str, seed: str, ordinal: int, picks: list[int], alike: int) -> Pick:
+    """Picks what a case is aimed at. Of the first cases of an item, and of those that share shapes, every third one meets the
+    next of `FIRST` features. Later random cases would mostly repeat what the row has shown: every second one meets the next of
+    the others. So does every third one in a dtype that has few cases. Which one is the first depends on row, dtype and seed."""
 
     def pick(n: int) -> int:
-        k = 0 if ordinal % AIMED else 1 + (zlib.crc32(f"{seed}:{row.name}:{dtype}".encode()) + ordinal // AIMED) % len(AIMS)
-        picks.append(k)
-        return k
+        few = not FACTS[dtype].is_inexact
+        early, odds = alike > 1 or (ordinal <= ORDINARY and not few), AIMED if few or alike > 1 or ordinal <= ORDINARY else LATE
+        going_on = GOING_ON.get(dtype) if not early else None
+        turn = zlib.crc32(f"{seed}:{row.name}:{dtype if going_on is None else ''}".encode()) + (going_on or 0) + ordinal // odds
+        picks.append(0 if ordinal % odds else 1 + turn % FIRST if early else 1 + FIRST + turn % (n - 1 - FIRST))
+        return picks[-1]
 
     return pick

@@ -52,8 +52,7 @@ def contents(specs: Sequence[TensorSpec], row: Row, pick: Pick) -> list[TensorSp
     """The operands with drawn families and special values."""
     operands = [_with_contents(s, _family(s, row, pick)) for s in specs]
     rule = rule_of(row)
-    given = row.draws.places or rule.keeps_samples
-    words = [_words(s.values.family, s.values.params, s.dtype, given, row.draws.finite, rule.exact) for s in specs]
+    words = [words_of(s, row) for s in specs]
     able = [k for k, w in enumerate(words) if w and specs[k].numel]
     if not able:
         return operands
@@ -69,6 +68,12 @@ def contents(specs: Sequence[TensorSpec], row: Row, pick: Pick) -> list[TensorSp
         count = 1 + pick(3) if len(able) == 1 else max(0, pick(4) - 1)
         _plant(operands, k, [(pick(PLACES), words[k][pick(len(words[k]))]) for _ in range(count)])
     return operands
+
+
+def words_of(spec: TensorSpec, row: Row) -> tuple[str, ...]:
+    """The special values that an operand of a row may get."""
+    rule, v = rule_of(row), spec.values
+    return _words(v.family, v.params, spec.dtype, row.draws.places or rule.keeps_samples, row.draws.finite, rule.exact)
 
 
 def _with_contents(s: TensorSpec, v: Values) -> TensorSpec:

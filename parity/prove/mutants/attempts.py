@@ -38,14 +38,9 @@ PLANTED = {
     "int_min": "min", "int_negative": "negative", "int_float32": "whole", "int_32": "whole", "int_out": "whole",
 }  # fmt: skip
 FORMS = {
-    "odd": (3, 5, 7),
-    "one": (1,),
-    "multiple": (5, 9, 11, 17, 19),
-    "power": (16, 32, 64),
-    "wide": (210, 300),
-    "tall": (210,),
+    "odd": (3, 5, 7), "one": (1,), "multiple": (5, 9, 11, 17, 19), "power": (16, 32, 64), "wide": (210, 300), "tall": (210,),
     "ones": (1,),
-}
+}  # fmt: skip
 
 
 class Base(NamedTuple):
