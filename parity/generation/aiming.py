@@ -1,7 +1,8 @@
 """Gives a drawn case a feature that random choices hardly ever meet: `AIMS`. Which one, a plan decides.
 
 A feature takes the place of what was drawn; no case is added. Whether a call can have it is read from the row and the operands
-alone: nothing is tried. Where it can't, one of the first features is left out, and of the others the one before takes its turn.
+alone; only a dimension that a row never draws empty is tried. Where it can't, one of the first features is left out, and of the
+others the one before takes its turn.
 """
 
 from __future__ import annotations
@@ -20,12 +21,14 @@ from parity.core.layout import overlaps
 from parity.execution.values import FLOAT_FAMILIES, MATRICES
 from parity.generation.planting import PLACES, words_of
 from parity.generation.room import made
+from parity.generation.taken import is_taken
 
 Aim = Callable[[Row, Case, Pick], Case | None]
 How = Callable[[Pick], dict[str, Any]]  # what a sweep is to draw
 SEEDS = 1 << 12
 BROADCASTS, RECURRENT = "binary", "recurrent"  # families: functions of two tensors that broadcast; of many of one shape
 MOST = 1 << 12  # elements of a result of broadcast operands
+STEPS, NOT_FINITE = "optimizers", ("nan", "inf", "-inf")  # the family of functions of lists; values of `_special`
 BOUND = ("between", "inside", "index")  # families of values with limits
 FORCED = {"sample", "unique"}  # families of values that belong to a shape
 SHORTEST, LONGEST, LARGE = 300, 100_000, 1 << 18  # sizes of one long dimension; elements of all operands drawn anew
@@ -35,13 +38,17 @@ ROOM, TRIES = 1 << 20, 4  # elements that a call with these makes; such calls, u
 def aimed(row: Row, case: Case, aim: Pick, pick: Pick, anew: Callable[[Sweep], Case]) -> Case:
     """The case with the feature that `aim` picks; as it is where `aim` picks 0, or where the call can't have that feature.
     anew: draws a case with the sizes of a sweep."""
-    k = aim(len(AIMS) + 1)
-    if not k or case.is_sample or case.refused:
+    k = aim(len(AIMS) + 1) - 1
+    if k < 0 or case.is_sample or case.refused:
         return case
-    tries = AIMS[k - 1 : k] if k <= FIRST else (*AIMS[k - 1 : FIRST : -1], AIMS[FIRST], *AIMS[: k - 1 : -1])
-    for how, feature in (t for t in tries if not t[0] or row.family != RECURRENT):
+    start, stop = next((a, b) for a, b in itertools.pairwise((0, FIRST, FIRST + FORMS, len(AIMS))) if k < b)
+    tries = AIMS[k], AIMS[k - 1 if k > start else stop - 1]
+    for how, feature in (t for t in tries[: 1 + bool(start)] if not t[0] or row.family != RECURRENT):
         for _ in range(TRIES if how else 1):
-            new = anew(Sweep(pick, case.dtype, **how(pick))) if how else case
+            drawn = how(pick) if how else {}
+            if drawn.get("beyond") and row.refuses.unchecked:
+                break
+            new = anew(Sweep(pick, case.dtype, **drawn)) if how else case
             large = how and (sum(s.numel for s in new.operands()) > LARGE or made(row, new).elements > ROOM)
             if not (new.refused or large) and (met := feature(row, new, pick)):
                 return met
@@ -57,11 +64,11 @@ def _cotangent(*words: str) -> Aim:
         if row.family == "attention" and "nonfinite" in words:  # flash kernels sum it with the result, others with the weights
             return None
         able = case.dtype in row.grad and FACTS[case.dtype].kind == "float"
-        special = any(s.values.specials for s in case.operands())  # it is rarer, and would hide what the gradient's own do
-        if not able or special or row.draws.finite or row.rule.is_conditional:
+        if not able or row.draws.finite or row.rule.is_conditional:
             return None
         fed = replace(case.cotangent, values=words[pick(len(words))], seed=pick(SEEDS))
-        return replace(case, cotangent=fed, under="grad")
+        # One in an operand would hide what the gradient's own do.
+        return replace(case, cotangent=fed, under="grad").with_operands([_plain(s) for s in case.operands()])
 
     return feature
 
@@ -83,19 +90,24 @@ def _shared(row: Row, case: Case, pick: Pick) -> Case | None:
     if left_out or row.rule.is_conditional:
         return None
     specs = case.operands()
-    pairs = [(j, k) for j, k in itertools.permutations(range(len(specs)), 2) if _serves(row, case, specs[j], specs[k])]
+    order = list(itertools.permutations(range(len(specs)), 2))
+    pairs = [(j, k) for j, k in order if _serves(row, case, specs[j], specs[k], _broadcasts(row))]
+    alike = bool(pairs)
+    if not alike and not (row.refuses.unchecked or row.judged.law or row.judged.relation):  # some calls take other shapes, too
+        pairs = [(j, k) for j, k in order if specs[j].dtype == specs[k].dtype and _serves(row, case, specs[j], specs[k], True)]
     if not pairs:
         return None
     j, k = pairs[pick(len(pairs))]
     both = {i for p in pairs if p[0] == j for i in p} if pick(2) else {j, k}
     one = replace(specs[j], on_cpu=False)
     specs = [replace(one, grad=s.grad) if i in both else s for i, s in enumerate(specs)]
-    return replace(case, sharing="memory").with_operands(specs)
+    new = replace(case, sharing="memory").with_operands(specs)
+    return new if alike or is_taken(row, new) else None
 
 
-def _serves(row: Row, case: Case, one: TensorSpec, other: TensorSpec) -> bool:
-    """Whether a tensor may be another operand, too; of two dtypes, only one in that which the call is named by."""
-    any_two = _broadcasts(row)
+def _serves(row: Row, case: Case, one: TensorSpec, other: TensorSpec, any_two: bool) -> bool:
+    """Whether a tensor may be another operand, too; of two dtypes, only one in that which the call is named by. any_two: if
+    the call takes any two shapes that broadcast."""
     families = {one.values.family, other.values.family}
     kept = families & FORCED or families & set(MATRICES) or ((one.on_cpu or other.on_cpu) and not any_two)
     if kept or overlaps(one.layout) or overlaps(other.layout) or not all(0 < x.numel <= LARGE for x in (one, other)):
@@ -129,18 +141,35 @@ def _broadcasts(row: Row) -> bool:
     return row.family == BROADCASTS or (row.forms.promotes and row.rule.is_by_element)
 
 
+def _plain(s: TensorSpec) -> TensorSpec:
+    """The operand without special values."""
+    return replace(s, values=replace(s.values, specials=())) if s.values.specials else s
+
+
+def _again(row: Row, case: Case, pick: Pick) -> Case | None:
+    """The second call of its shapes, with other values."""
+    return replace(case, after="other_values") if case.operands() else None
+
+
 def _special(row: Row, case: Case, pick: Pick) -> Case | None:
     """One operand holds NaN or Inf, and no other a special value."""
     if row.family == "attention":  # kernels differ in what they make of it: their row plants it where they agree
         return None
-    specs = [replace(s, values=replace(s.values, specials=())) for s in case.operands()]
+    specs = [_plain(s) for s in case.operands()]
     free = [replace(s, values=Values("any")) if s.values.family in FLOAT_FAMILIES else s for s in specs]
-    able = [(k, w) for k, s in enumerate(free) if s.numel for w in words_of(s, row) if w in ("nan", "inf", "-inf")]
+    able = [(k, w) for k, s in enumerate(free) if s.numel for w in (*words_of(s, row), *_of_steps(s, row)) if w in NOT_FINITE]
     if not able:
         return None
     k, word = able[pick(len(able))]
     specs[k] = replace(specs[k], values=replace(specs[k].values, specials=((pick(PLACES), word),)))
     return case.with_operands(specs)
+
+
+def _of_steps(s: TensorSpec, row: Row) -> tuple[str, ...]:
+    """Of parameters and gradients, whose limits keep steps comparable: a scaler meets gradients that are not finite."""
+    v = s.values
+    ranged = row.family == STEPS and v.family == "inside" and s.shape and v.params[0] < v.params[1]
+    return NOT_FINITE if ranged and FACTS[s.dtype].kind == "float" else ()
 
 
 def _image(row: Row, case: Case, pick: Pick) -> Case | None:
@@ -154,16 +183,42 @@ def _image(row: Row, case: Case, pick: Pick) -> Case | None:
     return replace(case, cotangent=fed).with_operands(specs)
 
 
+def _empty(row: Row, case: Case, pick: Pick) -> Case | None:
+    """A case with an operand of no elements; else a dimension of one operand alone, or of each that has this size there, gets
+    size 0, if the CPU takes that."""
+    specs = case.operands()
+    if not all(s.numel for s in specs):
+        return case
+    able = [k for k, s in enumerate(specs) if s.shape and s.values.family not in FORCED and s.values.literal is None]
+    if row.refuses.unchecked or row.judged.law or row.judged.relation or not able:
+        return None
+    k, alone = able[pick(len(able))], pick(2)
+    dim = max(0, pick(len(specs[k].shape) + 1) - 1)
+
+    def emptied(i: int, s: TensorSpec) -> TensorSpec:
+        here = i == k or (not alone and i in able and s.shape[dim : dim + 1] == specs[k].shape[dim : dim + 1])
+        return replace(s, shape=(*s.shape[:dim], 0, *s.shape[dim + 1 :]), layout=()) if here else s
+
+    new = case.with_operands([emptied(i, s) for i, s in enumerate(specs)])
+    return new if is_taken(row, new) else None
+
+
 def _where(holds: Callable[[Sequence[TensorSpec]], bool]) -> Aim:
     """The case, if its operands are so."""
     return lambda row, case, pick: case if holds(case.operands()) else None
 
 
+def _many(row: Row, case: Case, pick: Pick) -> Case | None:
+    """More dimensions than are usual, if the CPU takes them."""
+    return case if any(len(s.shape) > 4 for s in case.operands()) and is_taken(row, case) else None
+
+
 def _long(dim: int) -> tuple[How, Aim]:
-    """One dimension of three has any size up to `LONGEST`, by its logarithm."""
+    """One dimension of three has any size up to `LONGEST`, by its logarithm, and more often a large one, which shows what is
+    wrong beyond smaller ones, too."""
 
     def how(pick: Pick) -> dict[str, Any]:
-        n = round(SHORTEST * (LONGEST / SHORTEST) ** (pick(SEEDS) / SEEDS))
+        n = round(SHORTEST * (LONGEST / SHORTEST) ** math.sqrt(pick(SEEDS) / SEEDS))
         return {"borders": {dim: n}, "rank": 3, "tight": n > MOST}
 
     return how, _where(lambda specs: any(n >= SHORTEST for s in specs for n in s.shape))
@@ -182,14 +237,13 @@ def _with_shapes(case: Case, shapes: Sequence[Shape]) -> Case:
 
 TWINS = lambda pick: {"tight": True, "least": 2 + pick(4), "rank": 1 + pick(3)}, _shared  # they often have one shape then
 IMAGE = lambda pick: {"rank": 4 + pick(2), "least": 2}, _image
-EMPTY = lambda pick: {"borders": {pick(3): 0}, "rank": 1 + pick(3)}, _where(lambda x: not all(s.numel for s in x))
-ONES = (
-    lambda pick: {"rank": (6, 5, 2)[pick(3)], "tight": True},
-    _where(lambda x: all(s.numel == 1 for s in x) or any(len(s.shape) > 4 for s in x)),
-)
+EMPTY = lambda pick: {"borders": {pick(3): 0}, "rank": 1 + pick(3)}, _empty
+ONES = lambda pick: {"rank": 1 + pick(4), "tight": True}, _where(lambda x: all(s.numel == 1 for s in x))
+SIX, FIVE = ((lambda pick, n=n: {"rank": n, "tight": True, "beyond": True}, _many) for n in (6, 5))
 NONFINITE, EXTREME, OUTER = (None, _cotangent("nonfinite")), (None, _cotangent("huge", "tiny")), (None, _outer)
 AIMS: tuple[tuple[How | None, Aim], ...] = (
     *(NONFINITE, OUTER, (None, _shared), EXTREME, OUTER),
-    *(_long(0), NONFINITE, (None, _special), OUTER, TWINS, EXTREME, EMPTY, _long(2), IMAGE, OUTER, _long(1), ONES),
+    *(_long(0), SIX, TWINS, EMPTY, _long(2), ONES, IMAGE, FIVE, _long(1)),
+    *(NONFINITE, (None, _again), OUTER, (None, _special), EXTREME),
 )
-FIRST = 5  # of them, in the first cases of an item
+FIRST, FORMS = 5, 9  # of them, in the first cases of an item, and in every second later one; the rest are of contents

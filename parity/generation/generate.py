@@ -24,7 +24,7 @@ from parity.core.errors import UsageError
 from parity.core.layout import WORDS, base_shape, overlaps
 from parity.execution import values
 from parity.generation import mixing
-from parity.generation.aiming import FIRST, aimed
+from parity.generation.aiming import FIRST, FORMS, aimed
 from parity.generation.before import history
 from parity.generation.error_inputs import error_case
 from parity.generation.mixed_dtypes import with_mixed_dtypes
@@ -61,9 +61,11 @@ NO_LAYOUT = 5  # of 12 operands are contiguous
 FAR = 4099  # elements between the start of the memory and the view, or between rows of the view
 FAR_LIMIT = 1 << 17  # limit for the elements of a base with such gaps
 ALIKE = 6  # one in this many cases has all operands of one rank in one layout
-# One in so many cases of an item is aimed at a feature, and of those after the first, ordinary ones.
-AIMED, LATE, ORDINARY = 3, 2, 8
-GOING_ON = {"float32": 0, "float16": 12, "bfloat16": 18, "complex64": 22}  # late cases of a row in the dtypes before, in quick
+AIMED, ORDINARY = 3, 8  # one in so many of the first cases of an item is aimed at a feature; how many those are
+# Late cases of a row in the dtypes before, in quick.
+GOING_ON = {
+    "float16": 24, "bfloat16": 36, "complex64": 44, "int64": 48, "int32": 58, "int16": 64, "int8": 70, "uint8": 76, "bool": 82,
+}  # fmt: skip
 DISPLACED = 12  # one in this many views also gets an offset, like a slice of a larger batch
 
 
@@ -390,15 +392,23 @@ def nth(row: Row, dtype: str, sizes: Sizes, seed: str, ordinal: int, alike: int 
 
 def _planned(row: Row, dtype: str, seed: str, ordinal: int, picks: list[int], alike: int) -> Pick:
     """Picks what a case is aimed at. Of the first cases of an item, and of those that share shapes, every third one meets the
-    next of `FIRST` features. Later random cases would mostly repeat what the row has shown: every second one meets the next of
-    the others. So does every third one in a dtype that has few cases. Which one is the first depends on row, dtype and seed."""
+    next of `FIRST` features. Later random cases would mostly repeat what the row has shown: by turns one meets the next of the
+    forms, and one of the contents, which the row's dtypes share. In a dtype of few cases every second one meets a form."""
 
     def pick(n: int) -> int:
-        few = not FACTS[dtype].is_inexact
-        early, odds = alike > 1 or (ordinal <= ORDINARY and not few), AIMED if few or alike > 1 or ordinal <= ORDINARY else LATE
-        going_on = GOING_ON.get(dtype) if not early else None
-        turn = zlib.crc32(f"{seed}:{row.name}:{dtype if going_on is None else ''}".encode()) + (going_on or 0) + ordinal // odds
-        picks.append(0 if ordinal % odds else 1 + turn % FIRST if early else 1 + FIRST + turn % (n - 1 - FIRST))
+        late = ordinal if not FACTS[dtype].is_inexact else ordinal - ORDINARY
+        if late <= 0 or alike > 1:
+            turn = zlib.crc32(f"{seed}:{row.name}:{dtype}".encode()) + ordinal // AIMED
+            picks.append(0 if ordinal % AIMED else 1 + turn % FIRST)
+            return picks[-1]
+        turn, content = divmod(late + GOING_ON.get(dtype, 0), 2)
+        turn += zlib.crc32(f"{seed}:{row.name}".encode())
+        if not content:
+            picks.append(1 + FIRST + turn % FORMS)
+        elif FACTS[dtype].is_inexact:
+            picks.append(1 + FIRST + FORMS + turn % (n - 1 - FIRST - FORMS))
+        else:
+            picks.append(0)
         return picks[-1]
 
     return pick
