@@ -45,10 +45,7 @@ def aimed(row: Row, case: Case, aim: Pick, pick: Pick, anew: Callable[[Sweep], C
     tries = AIMS[k], AIMS[k - 1 if k > start else stop - 1]
     for how, feature in (t for t in tries[: 1 + bool(start)] if not t[0] or row.family != RECURRENT):
         for _ in range(TRIES if how else 1):
-            drawn = how(pick) if how else {}
-            if drawn.get("beyond") and row.refuses.unchecked:
-                break
-            new = anew(Sweep(pick, case.dtype, **drawn)) if how else case
+            new = anew(Sweep(pick, case.dtype, **how(pick))) if how else case
             large = how and (sum(s.numel for s in new.operands()) > LARGE or made(row, new).elements > ROOM)
             if not (new.refused or large) and (met := feature(row, new, pick)):
                 return met
@@ -209,8 +206,9 @@ def _where(holds: Callable[[Sequence[TensorSpec]], bool]) -> Aim:
 
 
 def _many(row: Row, case: Case, pick: Pick) -> Case | None:
-    """More dimensions than are usual, if the CPU takes them."""
-    return case if any(len(s.shape) > 4 for s in case.operands()) and is_taken(row, case) else None
+    """More dimensions than are usual, if the CPU takes them. Kernels that do not check them are not tried."""
+    many = any(len(s.shape) > 4 for s in case.operands())
+    return case if many and not row.refuses.unchecked and is_taken(row, case) else None
 
 
 def _long(dim: int) -> tuple[How, Aim]:

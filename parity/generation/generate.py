@@ -393,22 +393,17 @@ def nth(row: Row, dtype: str, sizes: Sizes, seed: str, ordinal: int, alike: int 
 def _planned(row: Row, dtype: str, seed: str, ordinal: int, picks: list[int], alike: int) -> Pick:
     """Picks what a case is aimed at. Of the first cases of an item, and of those that share shapes, every third one meets the
     next of `FIRST` features. Later random cases would mostly repeat what the row has shown: by turns one meets the next of the
-    forms, and one of the contents, which the row's dtypes share. In a dtype of few cases every second one meets a form."""
+    forms, and one the next of the contents; the dtypes of a row go on with both. Integers, of few cases, begin at once."""
 
     def pick(n: int) -> int:
-        late = ordinal if not FACTS[dtype].is_inexact else ordinal - ORDINARY
+        late = ordinal - ORDINARY if FACTS[dtype].is_inexact else ordinal
         if late <= 0 or alike > 1:
             turn = zlib.crc32(f"{seed}:{row.name}:{dtype}".encode()) + ordinal // AIMED
             picks.append(0 if ordinal % AIMED else 1 + turn % FIRST)
             return picks[-1]
         turn, content = divmod(late + GOING_ON.get(dtype, 0), 2)
         turn += zlib.crc32(f"{seed}:{row.name}".encode())
-        if not content:
-            picks.append(1 + FIRST + turn % FORMS)
-        elif FACTS[dtype].is_inexact:
-            picks.append(1 + FIRST + FORMS + turn % (n - 1 - FIRST - FORMS))
-        else:
-            picks.append(0)
+        picks.append(1 + FIRST + (FORMS + turn % (n - 1 - FIRST - FORMS) if content else turn % FORMS))
         return picks[-1]
 
     return pick

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from parity import catalog
-from parity.catalog.draw import Sizes
+from parity.catalog.draw import Sizes, Sweep
 from parity.checks.trial import values
 from parity.core.case import Case
 from parity.core.notation import case_text, parse
@@ -124,15 +124,35 @@ def test_where_right_kernels_differ_no_nan_is_planted() -> None:
 
 @pytest.mark.parametrize("name", ["relu", "softmax", "cat", "gelu_backward"])
 def test_late_cases_of_a_row_meet_what_random_ones_hardly_do(name: str) -> None:
-    """No elements, single ones, many dimensions, a long one wherever it is, and channels_last."""
+    """No elements, single ones, a long dimension wherever it is, and channels_last; many dimensions where they are checked."""
     specs = [s for seed in range(12) for c in drawn(name, seed=str(seed))[generate.ORDINARY + 1 :] for s in c.operands()[:1]]
     assert any(s.numel == 0 for s in specs)
     assert any(len(s.shape) > 1 and s.numel == 1 for s in specs)
-    assert any(len(s.shape) == 6 for s in specs)
+    assert any(len(s.shape) == 6 for s in specs) or catalog.row(name).refuses.unchecked
     assert any(s.layout == (("channels_last",),) for s in specs)
     long = [(n, d) for s in specs if len(s.shape) == 3 for d, n in enumerate(s.shape) if n > 300]
     assert {d for _, d in long} == {0, 1, 2}
     assert len({n for n, _ in long}) > 20
+
+
+@pytest.mark.parametrize("name", ["upsample_nearest3d", "_upsample_nearest_exact1d", "conv2d", "svd", "foreach_add"])
+def test_no_images_matrices_or_elements_are_there(name: str) -> None:
+    assert any(not s.numel for seed in "123456" for c in drawn(name, seed=seed)[generate.ORDINARY + 1 :] for s in c.operands())
+
+
+@pytest.mark.parametrize(("name", "most"), [("foreach_neg", 3), ("hstack", 4)])
+def test_calls_that_take_more_dimensions_than_a_row_draws_get_them(name: str, most: int) -> None:
+    ranks = {len(s.shape) for seed in range(8) for c in drawn(name, seed=str(seed)) for s in c.operands()[:1]}
+    assert {5, 6} <= ranks
+    shape = Sweep(lambda n: 0, "float32", rank=6, beyond=True).shape
+    assert (len(shape(0, most)), len(shape(2, 2)), len(shape(2, 3))) == (6, 2, 3)
+
+
+def test_gradients_of_a_step_hold_what_is_not_finite_and_probabilities_do_not() -> None:
+    step = next(c for c in drawn("optim.Adam") if c.operands()[0].shape and c.operands()[0].numel)
+    chance = drawn("bernoulli")[0]
+    assert aiming._special(catalog.row("optim.Adam"), step, lambda n: 0) is not None
+    assert aiming._special(catalog.row("bernoulli"), chance, lambda n: 0) is None
 
 
 def test_first_cases_are_ordinary_and_those_that_share_shapes_stay_so() -> None:
@@ -145,9 +165,9 @@ def test_first_cases_are_ordinary_and_those_that_share_shapes_stay_so() -> None:
 
 def test_a_feature_that_a_call_cannot_have_leaves_its_turn_to_the_one_before() -> None:
     row, case = catalog.row("exp"), drawn("exp")[0]
-    outer = max(k for k, aim in enumerate(aiming.AIMS[: aiming.FIRST + 4]) if aim is aiming.OUTER)
-    met = aiming.aimed(row, case, lambda n: outer + 1, lambda n: 0, lambda draw: case)
-    assert [bool(s.values.specials) for s in met.operands()] == [True]
+    outer = max(k for k, aim in enumerate(aiming.AIMS) if aim is aiming.OUTER)
+    assert aiming.aimed(row, case, lambda n: outer + 1, lambda n: 0, lambda draw: case).after == "other_values"
+    assert aiming.aimed(row, case, lambda n: 2, lambda n: 0, lambda draw: case) is case
     assert aiming.aimed(row, case, lambda n: 0, lambda n: 0, lambda draw: case) is case
 
 
