@@ -45,7 +45,9 @@ def aimed(row: Row, case: Case, aim: Pick, pick: Pick, anew: Callable[[Sweep], C
     tries = AIMS[k], AIMS[k - 1 if k > start else stop - 1]
     for how, feature in (t for t in tries[: 1 + bool(start)] if not t[0] or row.family != RECURRENT):
         for _ in range(TRIES if how else 1):
-            new = anew(Sweep(pick, case.dtype, **how(pick))) if how else case
+            drawn = how(pick) if how else {}
+            drawn["beyond"] = bool(drawn.get("beyond")) and not row.refuses.unchecked  # then the CPU is asked
+            new = anew(Sweep(pick, case.dtype, **drawn)) if how else case
             large = how and (sum(s.numel for s in new.operands()) > LARGE or made(row, new).elements > ROOM)
             if not (new.refused or large) and (met := feature(row, new, pick)):
                 return met
@@ -96,7 +98,7 @@ def _shared(row: Row, case: Case, pick: Pick) -> Case | None:
         return None
     j, k = pairs[pick(len(pairs))]
     both = {i for p in pairs if p[0] == j for i in p} if pick(2) else {j, k}
-    one = replace(specs[j], on_cpu=False)
+    one = replace(specs[j], on_cpu=False, values=_common(specs[j], [specs[i] for i in both]))
     specs = [replace(one, grad=s.grad) if i in both else s for i, s in enumerate(specs)]
     new = replace(case, sharing="memory").with_operands(specs)
     return new if alike or is_taken(row, new) else None
@@ -115,7 +117,15 @@ def _serves(row: Row, case: Case, one: TensorSpec, other: TensorSpec, any_two: b
         return True
     within = one.values.family in BOUND and one.values.family in (other.values.family, "inside")
     (low, high), (least, most) = (one.values.params, other.values.params) if within else ((0, 0), (1, 0))
-    return least <= low <= high <= most
+    return max(low, least) < min(high, most) or least <= low <= high <= most
+
+
+def _common(one: TensorSpec, others: Sequence[TensorSpec]) -> Values:
+    """The values of the first operand within the limits of all; those of `between` are planted beyond their own limits."""
+    bounds = [s.values.params for s in others if s.values.family in BOUND]
+    if one.values.family not in BOUND or len(set(bounds)) < 2:
+        return one.values
+    return replace(one.values, params=(max(b[0] for b in bounds), min(b[1] for b in bounds)), specials=())
 
 
 def _broadcast(row: Row, case: Case, rank: int) -> Shape | None:
@@ -187,7 +197,7 @@ def _empty(row: Row, case: Case, pick: Pick) -> Case | None:
     if not all(s.numel for s in specs):
         return case
     able = [k for k, s in enumerate(specs) if s.shape and s.values.family not in FORCED and s.values.literal is None]
-    if row.refuses.unchecked or row.judged.law or row.judged.relation or not able:
+    if row.refuses.unchecked or row.judged.law or row.judged.relation or row.quirks or not able:
         return None
     k, alone = able[pick(len(able))], pick(2)
     dim = max(0, pick(len(specs[k].shape) + 1) - 1)
@@ -206,9 +216,9 @@ def _where(holds: Callable[[Sequence[TensorSpec]], bool]) -> Aim:
 
 
 def _many(row: Row, case: Case, pick: Pick) -> Case | None:
-    """More dimensions than are usual, if the CPU takes them. Kernels that do not check them are not tried."""
-    many = any(len(s.shape) > 4 for s in case.operands())
-    return case if many and not row.refuses.unchecked and is_taken(row, case) else None
+    """Single elements, or more dimensions than are usual, if the CPU takes them. Kernels that check nothing are not tried."""
+    able = any(len(s.shape) > 3 or s.shape == (1,) * max(2, len(s.shape)) for s in case.operands())
+    return case if able and (row.refuses.unchecked or is_taken(row, case)) else None
 
 
 def _long(dim: int) -> tuple[How, Aim]:
@@ -236,12 +246,12 @@ def _with_shapes(case: Case, shapes: Sequence[Shape]) -> Case:
 TWINS = lambda pick: {"tight": True, "least": 2 + pick(4), "rank": 1 + pick(3)}, _shared  # they often have one shape then
 IMAGE = lambda pick: {"rank": 4 + pick(2), "least": 2}, _image
 EMPTY = lambda pick: {"borders": {pick(3): 0}, "rank": 1 + pick(3)}, _empty
-ONES = lambda pick: {"rank": 1 + pick(4), "tight": True}, _where(lambda x: all(s.numel == 1 for s in x))
-SIX, FIVE = ((lambda pick, n=n: {"rank": n, "tight": True, "beyond": True}, _many) for n in (6, 5))
+SIX, FIVE, FOUR = ((lambda pick, n=n: {"rank": n, "tight": True, "beyond": True}, _many) for n in (6, 5, 4))
 NONFINITE, EXTREME, OUTER = (None, _cotangent("nonfinite")), (None, _cotangent("huge", "tiny")), (None, _outer)
+HUGE, TINY = (None, _cotangent("huge")), (None, _cotangent("tiny"))
 AIMS: tuple[tuple[How | None, Aim], ...] = (
     *(NONFINITE, OUTER, (None, _shared), EXTREME, OUTER),
-    *(_long(0), SIX, TWINS, EMPTY, _long(2), ONES, IMAGE, FIVE, _long(1)),
-    *(NONFINITE, (None, _again), OUTER, (None, _special), EXTREME),
+    *(_long(0), SIX, TWINS, EMPTY, _long(2), FOUR, IMAGE, FIVE, _long(1)),
+    *(NONFINITE, (None, _again), OUTER, HUGE, (None, _special), TINY),
 )
 FIRST, FORMS = 5, 9  # of them, in the first cases of an item, and in every second later one; the rest are of contents

@@ -61,7 +61,8 @@ NO_LAYOUT = 5  # of 12 operands are contiguous
 FAR = 4099  # elements between the start of the memory and the view, or between rows of the view
 FAR_LIMIT = 1 << 17  # limit for the elements of a base with such gaps
 ALIKE = 6  # one in this many cases has all operands of one rank in one layout
-AIMED, ORDINARY = 3, 8  # one in so many of the first cases of an item is aimed at a feature; how many those are
+# One in so many of an item's first cases, and of those after all that quick has, is aimed at a feature; how many those are.
+AIMED, ORDINARY, PLANNED = 3, 8, 32
 # Late cases of a row in the dtypes before, in quick.
 GOING_ON = {
     "float16": 24, "bfloat16": 36, "complex64": 44, "int64": 48, "int32": 58, "int16": 64, "int8": 70, "uint8": 76, "bool": 82,
@@ -401,6 +402,9 @@ def _planned(row: Row, dtype: str, seed: str, ordinal: int, picks: list[int], al
             turn = zlib.crc32(f"{seed}:{row.name}:{dtype}".encode()) + ordinal // AIMED
             picks.append(0 if ordinal % AIMED else 1 + turn % FIRST)
             return picks[-1]
+        if ordinal > PLANNED and ordinal % AIMED:
+            picks.append(0)
+            return 0
         turn, content = divmod(late + GOING_ON.get(dtype, 0), 2)
         turn += zlib.crc32(f"{seed}:{row.name}".encode())
         picks.append(1 + FIRST + (FORMS + turn % (n - 1 - FIRST - FORMS) if content else turn % FORMS))
