@@ -246,12 +246,13 @@ def _with_shapes(case: Case, shapes: Sequence[Shape]) -> Case:
 TWINS = lambda pick: {"tight": True, "least": 2 + pick(4), "rank": 1 + pick(3)}, _shared  # they often have one shape then
 IMAGE = lambda pick: {"rank": 4 + pick(2), "least": 2}, _image
 EMPTY = lambda pick: {"borders": {pick(3): 0}, "rank": 1 + pick(3)}, _empty
-SIX, FIVE, FOUR = ((lambda pick, n=n: {"rank": n, "tight": True, "beyond": True}, _many) for n in (6, 5, 4))
+SIX, FIVE = ((lambda pick, n=n: {"rank": n, "beyond": True}, _many) for n in (6, 5))
+ONES = lambda pick: {"rank": (2, 4)[pick(2)], "tight": True, "beyond": True}, _many
 NONFINITE, EXTREME, OUTER = (None, _cotangent("nonfinite")), (None, _cotangent("huge", "tiny")), (None, _outer)
 HUGE, TINY = (None, _cotangent("huge")), (None, _cotangent("tiny"))
 AIMS: tuple[tuple[How | None, Aim], ...] = (
     *(NONFINITE, OUTER, (None, _shared), EXTREME, OUTER),
-    *(_long(0), SIX, TWINS, EMPTY, _long(2), FOUR, IMAGE, FIVE, _long(1)),
+    *(_long(0), SIX, TWINS, EMPTY, _long(2), ONES, IMAGE, FIVE, _long(1)),
     *(NONFINITE, (None, _again), OUTER, HUGE, (None, _special), TINY),
 )
 FIRST, FORMS = 5, 9  # of them, in the first cases of an item, and in every second later one; the rest are of contents

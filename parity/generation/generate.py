@@ -394,7 +394,8 @@ def nth(row: Row, dtype: str, sizes: Sizes, seed: str, ordinal: int, alike: int 
 def _planned(row: Row, dtype: str, seed: str, ordinal: int, picks: list[int], alike: int) -> Pick:
     """Picks what a case is aimed at. Of the first cases of an item, and of those that share shapes, every third one meets the
     next of `FIRST` features. Later random cases would mostly repeat what the row has shown: by turns one meets the next of the
-    forms, and one the next of the contents; the dtypes of a row go on with both. Integers, of few cases, begin at once."""
+    forms, one the next of the contents, and one stays as it is; the dtypes of a row go on with both. Integers, of few cases,
+    begin at once."""
 
     def pick(n: int) -> int:
         late = ordinal - ORDINARY if FACTS[dtype].is_inexact else ordinal
@@ -402,12 +403,12 @@ def _planned(row: Row, dtype: str, seed: str, ordinal: int, picks: list[int], al
             turn = zlib.crc32(f"{seed}:{row.name}:{dtype}".encode()) + ordinal // AIMED
             picks.append(0 if ordinal % AIMED else 1 + turn % FIRST)
             return picks[-1]
-        if ordinal > PLANNED and ordinal % AIMED:
-            picks.append(0)
-            return 0
-        turn, content = divmod(late + GOING_ON.get(dtype, 0), 2)
+        turn, way = divmod(late + GOING_ON.get(dtype, 0), AIMED)
+        if ordinal > PLANNED:
+            turn, rest = divmod(ordinal, 2 * AIMED)
+            way = {0: 1, AIMED: 2}.get(rest, 0)
         turn += zlib.crc32(f"{seed}:{row.name}".encode())
-        picks.append(1 + FIRST + (FORMS + turn % (n - 1 - FIRST - FORMS) if content else turn % FORMS))
+        picks.append((0, 1 + FIRST + FORMS + turn % (n - 1 - FIRST - FORMS), 1 + FIRST + turn % FORMS)[way])
         return picks[-1]
 
     return pick
