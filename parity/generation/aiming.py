@@ -92,7 +92,7 @@ def _shared(row: Row, case: Case, pick: Pick) -> Case | None:
     order = list(itertools.permutations(range(len(specs)), 2))
     pairs = [(j, k) for j, k in order if _serves(row, case, specs[j], specs[k], _broadcasts(row))]
     alike = bool(pairs)
-    if not alike and not (row.refuses.unchecked or row.judged.law or row.judged.relation):  # some calls take other shapes, too
+    if not alike and _may_be_tried(row, case):  # some calls take other shapes, too
         pairs = [(j, k) for j, k in order if specs[j].dtype == specs[k].dtype and _serves(row, case, specs[j], specs[k], True)]
     if not pairs:
         return None
@@ -190,6 +190,12 @@ def _image(row: Row, case: Case, pick: Pick) -> Case | None:
     return replace(case, cotangent=fed).with_operands(specs)
 
 
+def _may_be_tried(row: Row, case: Case) -> bool:
+    """Whether the CPU may be asked for a call of other shapes: it dies of some whose operands say where to read."""
+    kinds = {FACTS[s.dtype].kind for s in case.operands()}
+    return len(kinds) == 1 and not (row.refuses.unchecked or row.judged.law or row.judged.relation)
+
+
 def _empty(row: Row, case: Case, pick: Pick) -> Case | None:
     """A case with an operand of no elements; else a dimension of one operand alone, or of each that has this size there, gets
     size 0, if the CPU takes that."""
@@ -197,7 +203,7 @@ def _empty(row: Row, case: Case, pick: Pick) -> Case | None:
     if not all(s.numel for s in specs):
         return case
     able = [k for k, s in enumerate(specs) if s.shape and s.values.family not in FORCED and s.values.literal is None]
-    if row.refuses.unchecked or row.judged.law or row.judged.relation or row.quirks or not able:
+    if row.quirks or not able or not _may_be_tried(row, case):
         return None
     k, alone = able[pick(len(able))], pick(2)
     dim = max(0, pick(len(specs[k].shape) + 1) - 1)
