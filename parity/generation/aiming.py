@@ -1,14 +1,15 @@
 """Gives a drawn case a feature that random choices hardly ever meet: `AIMS`. Which one, a plan decides.
 
 A feature takes the place of what was drawn; no case is added. Whether a call can have it is read from the row and the operands
-alone; only a dimension that a row never draws empty is tried. Where it can't, one of the first features is left out, and of the
-others the one before takes its turn.
+alone; the CPU is asked only for more dimensions than a row draws, and for two operands of one shape where they have two. Where
+it can't, one of the first features is left out, and of the others the one before takes its turn.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -196,26 +197,6 @@ def _may_be_tried(row: Row, case: Case) -> bool:
     return len(kinds) == 1 and not (row.refuses.unchecked or row.judged.law or row.judged.relation)
 
 
-def _empty(row: Row, case: Case, pick: Pick) -> Case | None:
-    """A case with an operand of no elements; else a dimension of one operand alone, or of each that has this size there, gets
-    size 0, if the CPU takes that."""
-    specs = case.operands()
-    if not all(s.numel for s in specs):
-        return case
-    able = [k for k, s in enumerate(specs) if s.shape and s.values.family not in FORCED and s.values.literal is None]
-    if row.quirks or not able or not _may_be_tried(row, case):
-        return None
-    k, alone = able[pick(len(able))], pick(2)
-    dim = max(0, pick(len(specs[k].shape) + 1) - 1)
-
-    def emptied(i: int, s: TensorSpec) -> TensorSpec:
-        here = i == k or (not alone and i in able and s.shape[dim : dim + 1] == specs[k].shape[dim : dim + 1])
-        return replace(s, shape=(*s.shape[:dim], 0, *s.shape[dim + 1 :]), layout=()) if here else s
-
-    new = case.with_operands([emptied(i, s) for i, s in enumerate(specs)])
-    return new if is_taken(row, new) else None
-
-
 def _where(holds: Callable[[Sequence[TensorSpec]], bool]) -> Aim:
     """The case, if its operands are so."""
     return lambda row, case, pick: case if holds(case.operands()) else None
@@ -224,7 +205,7 @@ def _where(holds: Callable[[Sequence[TensorSpec]], bool]) -> Aim:
 def _many(row: Row, case: Case, pick: Pick) -> Case | None:
     """Single elements, or more dimensions than are usual, if the CPU takes them. Kernels that check nothing are not tried."""
     able = any(len(s.shape) > 3 or s.shape == (1,) * max(2, len(s.shape)) for s in case.operands())
-    return case if able and (row.refuses.unchecked or is_taken(row, case)) else None
+    return case if able and (row.refuses.unchecked or (_may_be_tried(row, case) and is_taken(row, case))) else None
 
 
 def _long(dim: int) -> tuple[How, Aim]:
@@ -251,7 +232,7 @@ def _with_shapes(case: Case, shapes: Sequence[Shape]) -> Case:
 
 TWINS = lambda pick: {"tight": True, "least": 2 + pick(4), "rank": 1 + pick(3)}, _shared  # they often have one shape then
 IMAGE = lambda pick: {"rank": 4 + pick(2), "least": 2}, _image
-EMPTY = lambda pick: {"borders": {pick(3): 0}, "rank": 1 + pick(3)}, _empty
+EMPTY = lambda pick: {"borders": {pick(3): 0}, "rank": 1 + pick(3)}, _where(lambda x: not all(s.numel for s in x))
 SIX, FIVE = ((lambda pick, n=n: {"rank": n, "beyond": True}, _many) for n in (6, 5))
 ONES = lambda pick: {"rank": (2, 4)[pick(2)], "tight": True, "beyond": True}, _many
 NONFINITE, EXTREME, OUTER = (None, _cotangent("nonfinite")), (None, _cotangent("huge", "tiny")), (None, _outer)
@@ -261,4 +242,28 @@ AIMS: tuple[tuple[How | None, Aim], ...] = (
     *(_long(0), SIX, TWINS, EMPTY, _long(2), ONES, IMAGE, FIVE, _long(1)),
     *(NONFINITE, (None, _again), OUTER, HUGE, (None, _special), TINY),
 )
-FIRST, FORMS = 5, 9  # of them, in the first cases of an item, and in every second later one; the rest are of contents
+# Of them, in the first cases of an item, and in later ones; the rest are of contents.
+FIRST, FORMS = 5, 9
+# One in so many of an item's first cases, and of those after all that quick has, is aimed at a feature; how many those are.
+AIMED, ORDINARY, PLANNED = 3, 8, 32
+# Late cases of a row in the dtypes before, in quick.
+GOING_ON = {
+    "float16": 24, "bfloat16": 36, "complex64": 44, "int64": 48, "int32": 58, "int16": 64, "int8": 70, "uint8": 76, "bool": 82,
+}  # fmt: skip
+
+
+def planned(row: Row, dtype: str, seed: str, ordinal: int, alike: int) -> int:
+    """Which of `AIMS` a case is aimed at, from 1 on; 0 for none. Of the first cases of an item, and of those that share shapes,
+    every third one meets the next of `FIRST`. Later random cases would mostly repeat what the row has shown: by turns one meets
+    the next of the forms, one the next of the contents, and one stays as it is; the dtypes of a row go on with both. Integers,
+    of few cases, begin at once."""
+    late = ordinal - ORDINARY if FACTS[dtype].is_inexact else ordinal
+    if late <= 0 or alike > 1:
+        turn = zlib.crc32(f"{seed}:{row.name}:{dtype}".encode()) + ordinal // AIMED
+        return 0 if ordinal % AIMED else 1 + turn % FIRST
+    turn, way = divmod(late + GOING_ON.get(dtype, 0), AIMED)
+    if ordinal > PLANNED:
+        turn, rest = divmod(ordinal, 2 * AIMED)
+        way = {0: 1, AIMED: 2}.get(rest, 0)
+    turn += zlib.crc32(f"{seed}:{row.name}".encode())
+    return (0, 1 + FIRST + FORMS + turn % (len(AIMS) - FIRST - FORMS), 1 + FIRST + turn % FORMS)[way]

@@ -12,7 +12,6 @@ import hashlib
 import itertools
 import math
 import struct
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
@@ -24,7 +23,7 @@ from parity.core.errors import UsageError
 from parity.core.layout import WORDS, base_shape, overlaps
 from parity.execution import values
 from parity.generation import mixing
-from parity.generation.aiming import FIRST, FORMS, aimed
+from parity.generation.aiming import aimed, planned
 from parity.generation.before import history
 from parity.generation.error_inputs import error_case
 from parity.generation.mixed_dtypes import with_mixed_dtypes
@@ -61,12 +60,6 @@ NO_LAYOUT = 5  # of 12 operands are contiguous
 FAR = 4099  # elements between the start of the memory and the view, or between rows of the view
 FAR_LIMIT = 1 << 17  # limit for the elements of a base with such gaps
 ALIKE = 6  # one in this many cases has all operands of one rank in one layout
-# One in so many of an item's first cases, and of those after all that quick has, is aimed at a feature; how many those are.
-AIMED, ORDINARY, PLANNED = 3, 8, 32
-# Late cases of a row in the dtypes before, in quick.
-GOING_ON = {
-    "float16": 24, "bfloat16": 36, "complex64": 44, "int64": 48, "int32": 58, "int16": 64, "int8": 70, "uint8": 76, "bool": 82,
-}  # fmt: skip
 DISPLACED = 12  # one in this many views also gets an offset, like a slice of a larger batch
 
 
@@ -386,29 +379,17 @@ def nth(row: Row, dtype: str, sizes: Sizes, seed: str, ordinal: int, alike: int 
     picks: list[int] = []
     pick = source(f"{seed}:{row.name}:{dtype}:{ordinal}", picks)
     one = source(f"{seed}:{row.name}:{dtype}:structure:{(ordinal - 1) // alike}", picks) if alike > 1 else pick
-    case = decode(row, dtype, pick, sizes, Draw(one, dtype, sizes), mixes, _planned(row, dtype, seed, ordinal, picks, alike))
+    aim = _picking(planned(row, dtype, seed, ordinal, alike), picks)
+    case = decode(row, dtype, pick, sizes, Draw(one, dtype, sizes), mixes, aim)
     # The shrinker decodes with mixing, so its picks need three more: nothing is mixed, and no feature is met.
     return Drawn(case, (*picks, *(() if mixes else (0, 0, 0))))
 
 
-def _planned(row: Row, dtype: str, seed: str, ordinal: int, picks: list[int], alike: int) -> Pick:
-    """Picks what a case is aimed at. Of the first cases of an item, and of those that share shapes, every third one meets the
-    next of `FIRST` features. Later random cases would mostly repeat what the row has shown: by turns one meets the next of the
-    forms, one the next of the contents, and one stays as it is; the dtypes of a row go on with both. Integers, of few cases,
-    begin at once."""
+def _picking(k: int, picks: list[int]) -> Pick:
+    """Picks k, which a plan says."""
 
     def pick(n: int) -> int:
-        late = ordinal - ORDINARY if FACTS[dtype].is_inexact else ordinal
-        if late <= 0 or alike > 1:
-            turn = zlib.crc32(f"{seed}:{row.name}:{dtype}".encode()) + ordinal // AIMED
-            picks.append(0 if ordinal % AIMED else 1 + turn % FIRST)
-            return picks[-1]
-        turn, way = divmod(late + GOING_ON.get(dtype, 0), AIMED)
-        if ordinal > PLANNED:
-            turn, rest = divmod(ordinal, 2 * AIMED)
-            way = {0: 1, AIMED: 2}.get(rest, 0)
-        turn += zlib.crc32(f"{seed}:{row.name}".encode())
-        picks.append((0, 1 + FIRST + FORMS + turn % (n - 1 - FIRST - FORMS), 1 + FIRST + turn % FORMS)[way])
-        return picks[-1]
+        picks.append(k)
+        return k
 
     return pick

@@ -126,7 +126,7 @@ def test_where_right_kernels_differ_no_nan_is_planted() -> None:
 @pytest.mark.parametrize("name", ["relu", "softmax", "cat", "gelu_backward"])
 def test_late_cases_of_a_row_meet_what_random_ones_hardly_do(name: str) -> None:
     """No elements, single ones, a long dimension wherever it is, and channels_last; many dimensions where they are checked."""
-    specs = [s for seed in range(12) for c in drawn(name, seed=str(seed))[generate.ORDINARY + 1 :] for s in c.operands()[:1]]
+    specs = [s for seed in range(12) for c in drawn(name, seed=str(seed))[aiming.ORDINARY + 1 :] for s in c.operands()[:1]]
     assert any(s.numel == 0 for s in specs)
     assert any(len(s.shape) > 1 and s.numel == 1 for s in specs)
     assert any(len(s.shape) == 6 for s in specs) or catalog.row(name).refuses.unchecked
@@ -138,7 +138,7 @@ def test_late_cases_of_a_row_meet_what_random_ones_hardly_do(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["upsample_nearest3d", "_upsample_nearest_exact1d", "conv2d", "svd", "foreach_add"])
 def test_no_images_matrices_or_elements_are_there(name: str) -> None:
-    assert any(not s.numel for seed in "123456" for c in drawn(name, seed=seed)[generate.ORDINARY + 1 :] for s in c.operands())
+    assert any(not s.numel for seed in "123456" for c in drawn(name, seed=seed)[aiming.ORDINARY + 1 :] for s in c.operands())
 
 
 @pytest.mark.parametrize(("name", "most"), [("foreach_neg", 3), ("hstack", 4)])
@@ -158,7 +158,7 @@ def test_gradients_of_a_step_hold_what_is_not_finite_and_probabilities_do_not() 
 
 def test_first_cases_are_ordinary_and_those_that_share_shapes_stay_so() -> None:
     """Runs of few examples, and graphs that a Mac compiles for each new shape."""
-    first = [c for seed in range(12) for c in drawn("relu", seed=str(seed))[: generate.ORDINARY + 1]]
+    first = [c for seed in range(12) for c in drawn("relu", seed=str(seed))[: aiming.ORDINARY + 1]]
     assert max(n for c in first for s in c.operands() for n in s.shape) <= max(Sizes().border)
     alike = [generate.nth(catalog.row("relu"), "float32", Sizes(), "1", k, alike=64).case for k in range(1, 33)]
     assert len({s.shape for c in alike for s in c.operands()}) == 1
