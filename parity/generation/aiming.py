@@ -1,8 +1,8 @@
 """Gives a drawn case a feature that random choices hardly ever meet: `AIMS`. Which one, a plan decides.
 
 A feature takes the place of what was drawn; no case is added. Whether a call can have it is read from the row and the operands
-alone; the CPU is asked only for more dimensions than a row draws, and for two operands of one shape where they have two. Where
-it can't, one of the first features is left out, and of the others the one before takes its turn.
+alone; the CPU is asked only for more dimensions than a row draws. Where it can't, one of the first features is left out, and
+of the others the one before takes its turn.
 """
 
 from __future__ import annotations
@@ -90,24 +90,19 @@ def _shared(row: Row, case: Case, pick: Pick) -> Case | None:
     if left_out or row.rule.is_conditional:
         return None
     specs = case.operands()
-    order = list(itertools.permutations(range(len(specs)), 2))
-    pairs = [(j, k) for j, k in order if _serves(row, case, specs[j], specs[k], _broadcasts(row))]
-    alike = bool(pairs)
-    if not alike and _may_be_tried(row, case):  # some calls take other shapes, too
-        pairs = [(j, k) for j, k in order if specs[j].dtype == specs[k].dtype and _serves(row, case, specs[j], specs[k], True)]
+    pairs = [(j, k) for j, k in itertools.permutations(range(len(specs)), 2) if _serves(row, case, specs[j], specs[k])]
     if not pairs:
         return None
     j, k = pairs[pick(len(pairs))]
     both = {i for p in pairs if p[0] == j for i in p} if pick(2) else {j, k}
-    one = replace(specs[j], on_cpu=False, values=_common(specs[j], [specs[i] for i in both]))
+    one = replace(specs[j], on_cpu=False)
     specs = [replace(one, grad=s.grad) if i in both else s for i, s in enumerate(specs)]
-    new = replace(case, sharing="memory").with_operands(specs)
-    return new if alike or is_taken(row, new) else None
+    return replace(case, sharing="memory").with_operands(specs)
 
 
-def _serves(row: Row, case: Case, one: TensorSpec, other: TensorSpec, any_two: bool) -> bool:
-    """Whether a tensor may be another operand, too; of two dtypes, only one in that which the call is named by. any_two: if
-    the call takes any two shapes that broadcast."""
+def _serves(row: Row, case: Case, one: TensorSpec, other: TensorSpec) -> bool:
+    """Whether a tensor may be another operand, too; of two dtypes, only one in that which the call is named by."""
+    any_two = _broadcasts(row)
     families = {one.values.family, other.values.family}
     kept = families & FORCED or families & set(MATRICES) or ((one.on_cpu or other.on_cpu) and not any_two)
     if kept or overlaps(one.layout) or overlaps(other.layout) or not all(0 < x.numel <= LARGE for x in (one, other)):
@@ -118,15 +113,7 @@ def _serves(row: Row, case: Case, one: TensorSpec, other: TensorSpec, any_two: b
         return True
     within = one.values.family in BOUND and one.values.family in (other.values.family, "inside")
     (low, high), (least, most) = (one.values.params, other.values.params) if within else ((0, 0), (1, 0))
-    return max(low, least) < min(high, most) or least <= low <= high <= most
-
-
-def _common(one: TensorSpec, others: Sequence[TensorSpec]) -> Values:
-    """The values of the first operand within the limits of all; those of `between` are planted beyond their own limits."""
-    bounds = [s.values.params for s in others if s.values.family in BOUND]
-    if one.values.family not in BOUND or len(set(bounds)) < 2:
-        return one.values
-    return replace(one.values, params=(max(b[0] for b in bounds), min(b[1] for b in bounds)), specials=())
+    return least <= low <= high <= most
 
 
 def _broadcast(row: Row, case: Case, rank: int) -> Shape | None:
@@ -191,21 +178,18 @@ def _image(row: Row, case: Case, pick: Pick) -> Case | None:
     return replace(case, cotangent=fed).with_operands(specs)
 
 
-def _may_be_tried(row: Row, case: Case) -> bool:
-    """Whether the CPU may be asked for a call of other shapes: it dies of some whose operands say where to read."""
-    kinds = {FACTS[s.dtype].kind for s in case.operands()}
-    return len(kinds) == 1 and not (row.refuses.unchecked or row.judged.law or row.judged.relation)
-
-
 def _where(holds: Callable[[Sequence[TensorSpec]], bool]) -> Aim:
     """The case, if its operands are so."""
     return lambda row, case, pick: case if holds(case.operands()) else None
 
 
 def _many(row: Row, case: Case, pick: Pick) -> Case | None:
-    """Single elements, or more dimensions than are usual, if the CPU takes them. Kernels that check nothing are not tried."""
-    able = any(len(s.shape) > 3 or s.shape == (1,) * max(2, len(s.shape)) for s in case.operands())
-    return case if able and (row.refuses.unchecked or (_may_be_tried(row, case) and is_taken(row, case))) else None
+    """Single elements, or more dimensions than are usual, if the CPU takes them: it is asked where it checks its arguments, and
+    no operand says where to read."""
+    specs, unasked = case.operands(), row.refuses.unchecked
+    able = any(len(s.shape) > 3 or s.shape == (1,) * max(2, len(s.shape)) for s in specs)
+    safe = len({FACTS[s.dtype].kind for s in specs}) == 1 and not (row.judged.law or row.judged.relation)
+    return case if able and (unasked or (safe and is_taken(row, case))) else None
 
 
 def _long(dim: int) -> tuple[How, Aim]:

@@ -334,11 +334,7 @@ RECIPES: tuple[Recipe, ...] = (
     _channels_last,
     _expand,
 )
-IMAGES: tuple[Recipe, ...] = (
-    *RECIPES,
-    _channels_last,
-    _channels_last,
-)  # drawn more often, because most models use it for images
+IMAGES: tuple[Recipe, ...] = (*RECIPES, _channels_last, _channels_last)  # drawn more often: most models use it for images
 RECIPES_0D: tuple[Recipe, ...] = (
     lambda s, pick: (("select", 1, 2 + pick(2)),),
     lambda s, pick: (("flat", 1 + pick(4), pick(2)),),

@@ -23,11 +23,8 @@ BEYOND_CASTS = ("nan", "inf", "max", "lowest", "min")
 # Complex numbers with one infinite or NaN part, or with a signed zero at a branch cut. No backend follows C99, annex G, for
 # functions of these, so only ops that move data get them, and must keep them.
 PARTLY_NONFINITE = ("inf+nanj", "nan-infj", "-1-0.0j")
-FREE = (
-    "any",
-    "between",
-    "sample",
-)  # families that may get special values; the values of all others must stay within their domain
+# Families that may get special values; the values of all others must stay within their domain.
+FREE = ("any", "between", "sample")
 PLAIN, ONE, EACH, TOGETHER = range(4)
 # By whether each element of the result depends on single elements; otherwise one special value may hide the rest.
 WAYS = {True: (*(PLAIN,) * 7, *(ONE,) * 2, *(EACH,) * 2, *(TOGETHER,) * 5), False: (*(PLAIN,) * 5, ONE, EACH, TOGETHER)}

@@ -102,11 +102,10 @@ def test_operands_that_are_described_alike_are_two_tensors_else() -> None:
 def test_an_operand_with_limits_gets_no_values_beyond_them() -> None:
     """An exponent of any size made intermediate results subnormal, which right kernels round as they like."""
     row = catalog.row("ldexp")
-    for one, other in (("-9, 6", "-6, 7"), ("-6, 6", "-9, 9")):
-        shared = aiming._shared(row, parse(f"ldexp(float32[2].inside({one}), float32[2].inside({other}))"), lambda _: 0)
-        assert shared is not None
-        assert {s.values.params for s in shared.operands()} == {(-6, 6)}
-    assert aiming._shared(row, parse("ldexp(float32[2].inside(-9, -7), float32[2].inside(-6, 6))"), lambda _: 0) is None
+    assert aiming._shared(row, parse("ldexp(float32[2].inside(-9, 6), int32[2].inside(-6, 6))"), lambda _: 0) is None
+    shared = aiming._shared(row, parse("ldexp(float32[2].inside(-5, 6), float32[2].inside(-6, 6))"), lambda _: 0)
+    assert shared is not None
+    assert {s.values.params for s in shared.operands()} == {(-5, 6)}
 
 
 @pytest.mark.parametrize("name", ["mm", "layer_norm", "where"])
