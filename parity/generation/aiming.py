@@ -193,11 +193,10 @@ def _many(row: Row, case: Case, pick: Pick) -> Case | None:
 
 
 def _long(dim: int) -> tuple[How, Aim]:
-    """One dimension of three has any size up to `LONGEST`, by its logarithm, and more often a large one, which shows what is
-    wrong beyond smaller ones, too."""
+    """One dimension of three has any size up to `LONGEST`, by its logarithm."""
 
     def how(pick: Pick) -> dict[str, Any]:
-        n = round(SHORTEST * (LONGEST / SHORTEST) ** math.sqrt(pick(SEEDS) / SEEDS))
+        n = round(SHORTEST * (LONGEST / SHORTEST) ** (pick(SEEDS) / SEEDS))
         return {"borders": {dim: n}, "rank": 3, "tight": n > MOST}
 
     return how, _where(lambda specs: any(n >= SHORTEST for s in specs for n in s.shape))
