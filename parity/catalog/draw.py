@@ -149,6 +149,10 @@ class Draw:
         """The size of one dimension, or its excess over another size: one of these."""
         return sizes[self.pick(len(sizes))]
 
+    def batch(self) -> int:
+        """How many images there are."""
+        return self.extent((1, 2))
+
     def lead(self, shapes: Sequence[Shape]) -> Shape:
         """Leading dimensions, of a stack: one of these."""
         return self.choice(shapes)
@@ -274,29 +278,43 @@ class Draw:
 class Sweep(Draw):
     """Draws a call in which some dimensions have border sizes and all others are small.
 
-    borders: their sizes, by the order in which the row draws dimensions; tight: all others are as small as can be; drawn: how
-    many dimensions it has drawn.
+    borders: their sizes, by the order in which the row draws dimensions; tight: all others are as small as can be; rank: of
+    shapes, or the nearest that the row draws (0: any); least: size of the others; beyond: shapes may have more dimensions than
+    the row draws; drawn: how many dimensions it has drawn.
     """
 
-    __slots__ = ("borders", "drawn", "tight")
+    __slots__ = ("beyond", "borders", "drawn", "least", "rank", "tight")
 
-    def __init__(self, pick: Pick, dtype: str, borders: Mapping[int, int], tight: bool = False) -> None:
+    def __init__(
+        self,
+        pick: Pick,
+        dtype: str,
+        borders: Mapping[int, int] = {},
+        tight: bool = False,
+        rank: int = 0,
+        least: int = 1,
+        beyond: bool = False,
+    ) -> None:
         super().__init__(pick, dtype, Sizes())
-        self.borders, self.tight, self.drawn = borders, tight, 0
+        self.borders, self.tight, self.rank, self.least, self.beyond, self.drawn = borders, tight, rank, least, beyond, 0
 
     def size(self, low: int = 1) -> int:
         """The size of one dimension, at least `low`."""
         self.drawn += 1
-        small = low + self.pick(2) * (not self.tight)
+        small = max(low, self.least) + self.pick(2) * (not self.tight)
         return max(low, self.borders.get(self.drawn - 1, small))
 
     def extent(self, sizes: Sequence[int]) -> int:
         """The size of one dimension: the smallest of these that is not 0, or one more."""
         return self.size(min(n for n in sizes if n))
 
+    def batch(self) -> int:
+        """How many images there are; none where there is a border of 0."""
+        return 0 if 0 in self.borders.values() else self.size()
+
     def lead(self, shapes: Sequence[Shape]) -> Shape:
-        """One leading dimension."""
-        return (self.size(),)
+        """One leading dimension; the most of these, the first of them 0, where there is a border of 0."""
+        return (0, *max(shapes, key=len)[1:]) if 0 in self.borders.values() else (self.size(),)
 
     def long(self, size: int) -> int:
         """The length of a sum: that of its dimension."""
@@ -307,8 +325,10 @@ class Sweep(Draw):
         return False
 
     def shape(self, low: int = 0, high: int = 4, empty: bool = True) -> Shape:
-        """A shape of rank low..high, without a dimension of 0."""
-        return tuple(self.size() for _ in range(low + self.pick(high - low + 1)))
+        """A shape of rank low..high, without a dimension of 0 but where that is a border."""
+        high = 8 if high == ANY_RANK or (self.beyond and high > low + 1) else high
+        rank = min(max(low, self.rank), high) if self.rank else low + self.pick(min(high, ANY_RANK) - low + 1)
+        return tuple(self.size(int(not empty)) for _ in range(rank))
 
     def grown(self, shape: Shape, dim: int | None = None) -> Shape:
         """The shape."""

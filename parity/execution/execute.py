@@ -263,7 +263,7 @@ def forward(
 
 
 def _forward(p: Program, case: Case, inputs: Inputs, placed: Placed, grad: bool, word: Callable[[str], Any]) -> Live:
-    tensors = [v.clone() for v in placed.views] if p.row.forms.updates else list(placed.views)
+    tensors = [_copied(v) for v in placed.views] if p.row.forms.updates else list(placed.views)
     leaves: list[tuple[int, Tensor]] = []
     if grad:
         for i, o in enumerate(inputs.operands):
@@ -283,6 +283,14 @@ def _forward(p: Program, case: Case, inputs: Inputs, placed: Placed, grad: bool,
     args, kwargs = arguments(case, inputs, tensors, word, placed.device)
     p.on(placed).function(*args, **kwargs)
     return Live((("out", tensors[0]), ("base[out]", base)), tuple(leaves))
+
+
+def _copied(v: Tensor) -> Tensor:
+    """A dense copy of an operand, which starts as far into its memory: parameters are often parts of one tensor."""
+    copy = v.clone()
+    if not (start := v.storage_offset()) or not copy.numel():
+        return copy
+    return copy.new_empty(start + copy.numel()).as_strided(copy.shape, copy.stride(), start).copy_(copy)
 
 
 def differentiable(live: Live) -> tuple[tuple[str, Tensor], ...]:

@@ -12,11 +12,10 @@ import hashlib
 import itertools
 import math
 import struct
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from parity.catalog.draw import Arguments, Draw, Pick, Sizes
+from parity.catalog.draw import Arguments, Draw, Pick, Sizes, Sweep
 from parity.catalog.row import Quirk, Row
 from parity.core.case import Arg, Case, Cotangent, Layout, TensorSpec, Values, map_operands_in, operands_in
 from parity.core.dtypes import FACTS
@@ -24,7 +23,7 @@ from parity.core.errors import UsageError
 from parity.core.layout import WORDS, base_shape, overlaps
 from parity.execution import values
 from parity.generation import mixing
-from parity.generation.aiming import AIMS, aimed
+from parity.generation.aiming import aimed, planned
 from parity.generation.before import history
 from parity.generation.error_inputs import error_case
 from parity.generation.mixed_dtypes import with_mixed_dtypes
@@ -61,7 +60,6 @@ NO_LAYOUT = 5  # of 12 operands are contiguous
 FAR = 4099  # elements between the start of the memory and the view, or between rows of the view
 FAR_LIMIT = 1 << 17  # limit for the elements of a base with such gaps
 ALIKE = 6  # one in this many cases has all operands of one rank in one layout
-AIMED = 3  # one in this many cases of an item is aimed at a feature
 DISPLACED = 12  # one in this many views also gets an offset, like a slice of a larger batch
 
 
@@ -101,15 +99,16 @@ _WORDS = struct.Struct("<16I").unpack
 
 
 def decode(
-    row: Row, dtype: str, pick: Pick, sizes: Sizes, structure: Pick | None = None, mixes: bool = True, aim: Pick | None = None
+    row: Row, dtype: str, pick: Pick, sizes: Sizes, draw: Draw | None = None, mixes: bool = True, aim: Pick | None = None
 ) -> Case:
     """One case of a row in a dtype. Structure is picked first, features after it, seeds last, so that shrinking leads to a
-    small, contiguous, plain case. structure: picks the structure, if that has a source of its own. mixes: whether all operands
-    may get one layout, one argument another dtype, and the case a feature it is aimed at, which are picked last of all. aim:
-    picks that feature, if a plan does. Raises CaseError where the row's samples cannot be made (OpInfo rows)."""
-    call, specs = _draw_call(row, Draw(structure or pick, dtype, sizes))
+    small, contiguous, plain case. draw: draws the structure, if that has sizes or a source of its own. mixes: whether all
+    operands may get one layout, one argument another dtype, and the case a feature it is aimed at, which are picked last of
+    all. aim: picks that feature, if a plan does. Raises CaseError where the row's samples cannot be made (OpInfo rows)."""
+    draw = draw or Draw(pick, dtype, sizes)
+    call, specs = _draw_call(row, draw)
     if sum([s.numel for s in specs]) > max(sizes.limit, ROOM) or not fits(row, dtype, call, sizes.limit):
-        call, specs = _draw_call(row, Draw(structure or pick, dtype, Sizes(border=sizes.plain, limit=0)))
+        call, specs = _draw_call(row, Draw(draw.pick, dtype, Sizes(border=sizes.plain, limit=0)))
     if row.forms.promotes:
         kept = int(Quirk.MASK in row.quirks)
         specs = [*specs[:kept], *(_typed(s, len(specs), row, pick) for s in specs[kept:])]
@@ -138,12 +137,13 @@ def decode(
     specs = [_with_seed(*whole) for whole in zip(specs, grads, seeds)]
     args, kwargs = _with_operands(call, specs)
     odds = ERROR_ODDS if len(row.dtypes) > 1 else ERROR_ODDS_ONE_DTYPE
-    if pick(odds) == odds - 1:
+    if pick(odds) == odds - 1 and not isinstance(draw, Sweep):  # a misfit that torch takes could be huge
         return error_case(row, Case(row.name, dtype, args, kwargs, under=under), pick)
     case = Case(row.name, dtype, args, kwargs, cotangent if under == "grad" else Cotangent(), into, under, after)
     if not mixes:
         return case
-    return aimed(row, with_mixed_dtypes(row, _in_one_layout(row, case, pick), pick), aim or pick, pick)
+    mixed = with_mixed_dtypes(row, _in_one_layout(row, case, pick), pick)
+    return aimed(row, mixed, aim or pick, pick, lambda draw: decode(row, dtype, pick, sizes, draw, mixes=False))
 
 
 def fits(row: Row, dtype: str, call: Arguments, limit: int, most: int = MOST) -> bool:
@@ -334,11 +334,7 @@ RECIPES: tuple[Recipe, ...] = (
     _channels_last,
     _expand,
 )
-IMAGES: tuple[Recipe, ...] = (
-    *RECIPES,
-    _channels_last,
-    _channels_last,
-)  # drawn more often, because most models use it for images
+IMAGES: tuple[Recipe, ...] = (*RECIPES, _channels_last, _channels_last)  # drawn more often: most models use it for images
 RECIPES_0D: tuple[Recipe, ...] = (
     lambda s, pick: (("select", 1, 2 + pick(2)),),
     lambda s, pick: (("flat", 1 + pick(4), pick(2)),),
@@ -378,18 +374,17 @@ def nth(row: Row, dtype: str, sizes: Sizes, seed: str, ordinal: int, alike: int 
         return Drawn(decode(row, dtype, lambda n: 0, sizes), ())
     picks: list[int] = []
     pick = source(f"{seed}:{row.name}:{dtype}:{ordinal}", picks)
-    structure = source(f"{seed}:{row.name}:{dtype}:structure:{(ordinal - 1) // alike}", picks) if alike > 1 else None
-    case = decode(row, dtype, pick, sizes, structure, mixes, _planned(row, dtype, seed, ordinal, picks))
+    one = source(f"{seed}:{row.name}:{dtype}:structure:{(ordinal - 1) // alike}", picks) if alike > 1 else pick
+    aim = _picking(planned(row, dtype, seed, ordinal, alike), picks)
+    case = decode(row, dtype, pick, sizes, Draw(one, dtype, sizes), mixes, aim)
     # The shrinker decodes with mixing, so its picks need three more: nothing is mixed, and no feature is met.
     return Drawn(case, (*picks, *(() if mixes else (0, 0, 0))))
 
 
-def _planned(row: Row, dtype: str, seed: str, ordinal: int, picks: list[int]) -> Pick:
-    """Picks what a case is aimed at: every third case of an item meets the next feature; the first one depends on row, dtype
-    and seed."""
+def _picking(k: int, picks: list[int]) -> Pick:
+    """Picks k, which a plan says."""
 
     def pick(n: int) -> int:
-        k = 0 if ordinal % AIMED else 1 + (zlib.crc32(f"{seed}:{row.name}:{dtype}".encode()) + ordinal // AIMED) % len(AIMS)
         picks.append(k)
         return k
 

@@ -23,11 +23,8 @@ BEYOND_CASTS = ("nan", "inf", "max", "lowest", "min")
 # Complex numbers with one infinite or NaN part, or with a signed zero at a branch cut. No backend follows C99, annex G, for
 # functions of these, so only ops that move data get them, and must keep them.
 PARTLY_NONFINITE = ("inf+nanj", "nan-infj", "-1-0.0j")
-FREE = (
-    "any",
-    "between",
-    "sample",
-)  # families that may get special values; the values of all others must stay within their domain
+# Families that may get special values; the values of all others must stay within their domain.
+FREE = ("any", "between", "sample")
 PLAIN, ONE, EACH, TOGETHER = range(4)
 # By whether each element of the result depends on single elements; otherwise one special value may hide the rest.
 WAYS = {True: (*(PLAIN,) * 7, *(ONE,) * 2, *(EACH,) * 2, *(TOGETHER,) * 5), False: (*(PLAIN,) * 5, ONE, EACH, TOGETHER)}
@@ -52,8 +49,7 @@ def contents(specs: Sequence[TensorSpec], row: Row, pick: Pick) -> list[TensorSp
     """The operands with drawn families and special values."""
     operands = [_with_contents(s, _family(s, row, pick)) for s in specs]
     rule = rule_of(row)
-    given = row.draws.places or rule.keeps_samples
-    words = [_words(s.values.family, s.values.params, s.dtype, given, row.draws.finite, rule.exact) for s in specs]
+    words = [words_of(s, row) for s in specs]
     able = [k for k, w in enumerate(words) if w and specs[k].numel]
     if not able:
         return operands
@@ -69,6 +65,12 @@ def contents(specs: Sequence[TensorSpec], row: Row, pick: Pick) -> list[TensorSp
         count = 1 + pick(3) if len(able) == 1 else max(0, pick(4) - 1)
         _plant(operands, k, [(pick(PLACES), words[k][pick(len(words[k]))]) for _ in range(count)])
     return operands
+
+
+def words_of(spec: TensorSpec, row: Row) -> tuple[str, ...]:
+    """The special values that an operand of a row may get."""
+    rule, v = rule_of(row), spec.values
+    return _words(v.family, v.params, spec.dtype, row.draws.places or rule.keeps_samples, row.draws.finite, rule.exact)
 
 
 def _with_contents(s: TensorSpec, v: Values) -> TensorSpec:

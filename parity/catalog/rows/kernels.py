@@ -39,7 +39,7 @@ def _pad(spatial: int, most: Callable[[int], int]) -> Signature:
 
     def signature(draw: Draw) -> Arguments:
         sizes = tuple(draw.extent((3, 2, 1, 4, 7)) for _ in range(spatial))
-        lead = (draw.extent((2, 1, 3)),) if draw.flag() else (draw.extent((1, 2)), draw.extent((2, 1, 3)))
+        lead = (draw.extent((2, 1, 3)),) if draw.flag() else (draw.batch(), draw.extent((2, 1, 3)))
         padding = tuple(draw.choice(tuple(p for p in (1, 0, 2, 3) if p <= most(s))) for s in reversed(sizes) for _ in (0, 1))
         padded = tuple(s + padding[2 * k] + padding[2 * k + 1] for k, s in zip(reversed(range(spatial)), sizes))
         return Arguments((draw.tensor((*lead, *padded)), draw.tensor((*lead, *sizes), grad=False), padding))
@@ -88,7 +88,7 @@ def _resampled(spatial: int, corners: bool, backward: bool, least: int = 1) -> S
     def signature(draw: Draw) -> Arguments:
         sizes = tuple(max(least, draw.extent((2, 1, 3, 4, 5, 7, 16))) for _ in range(spatial))
         target = tuple(max(least, draw.extent((3, 1, 2, 4, 6, 11))) for _ in range(spatial))
-        lead = draw.extent((1, 2)), draw.extent((1, 2, 3, 5))
+        lead = draw.batch(), draw.extent((1, 2, 3, 5))
         scales = tuple(t / s for t, s in zip(target, sizes)) if draw.pick(4) == 3 else ()
         aligned: tuple[Arg, ...] = (draw.flag(),) if corners else ()
         if backward:

@@ -210,9 +210,7 @@ def _pad_mode(mode: str) -> Signature:
 
     def signature(draw: Draw) -> Arguments:
         count = 1 + draw.pick(3)
-        lead = (
-            (draw.extent((1, 2, 3)),) if draw.flag() and mode != "circular" else (draw.extent((1, 2)), draw.extent((1, 2, 3)))
-        )
+        lead = (draw.extent((1, 2, 3)),) if draw.flag() and mode != "circular" else (draw.batch(), draw.extent((1, 2, 3)))
         sizes = draw.shape(count, count, empty=False)
         if draw.rare(24):
             many = draw.choice((65536, 65537, 65535))

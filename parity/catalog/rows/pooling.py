@@ -125,7 +125,7 @@ def _fractional(spatial: int) -> Signature:
         k = tuple(draw.choice((2, 1, 3)) for _ in range(spatial))
         shape = tuple(s + draw.extent((1, 2, 4)) for s in k)
         size = tuple(1 + draw.pick(s - n) for s, n in zip(shape, k))
-        batch, channels = draw.extent((1, 2)), draw.extent((1, 2, 3))
+        batch, channels = draw.batch(), draw.extent((1, 2, 3))
         samples = draw.inside((batch, channels, spatial), 0, 0.96875, grad=False)
         return Arguments((draw.tensor((batch, channels, *shape)), k, size, draw.flag(), samples))
 

@@ -35,7 +35,7 @@ def _interpolate(mode: str, ranks: tuple[int, ...]) -> Signature:
     def signature(draw: Draw) -> Arguments:
         spatial = draw.choice(ranks)
         sizes = tuple(draw.extent((1, 2, 3, 4, 5, 7, 20) if spatial == 1 else (1, 2, 3, 4, 5)) for _ in range(spatial))
-        lead = draw.extent((1, 2)), draw.extent((1, 2, 3, 5))
+        lead = draw.batch(), draw.extent((1, 2, 3, 5))
         if draw.rare(6):  # with size-1 dimensions a tensor is both contiguous and channels_last
             k = draw.pick(spatial)
             lead, sizes = (1, 1) if draw.flag() else (1, lead[1]), (*sizes[:k], 1, *sizes[k + 1 :])
@@ -67,7 +67,7 @@ def _grid_sample(spatial: int) -> Signature:
     """Positions inside the image and slightly outside; every padding and mode."""
 
     def signature(draw: Draw) -> Arguments:
-        batch, channels = draw.extent((1, 2)), draw.extent((1, 2, 3))
+        batch, channels = draw.batch(), draw.extent((1, 2, 3))
         source = tuple(draw.extent((2, 1, 3, 4)) for _ in range(spatial))
         target = tuple(draw.extent((1, 2, 3, 5)) for _ in range(spatial))
         if draw.rare(16):  # no positions, or no images

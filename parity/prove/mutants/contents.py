@@ -133,11 +133,8 @@ def tie(k: Kernel) -> Made:
         return
 
     def bump(t: Tensor) -> Tensor:
-        return (
-            t + (t.abs() * torch.finfo(t.dtype).eps * 2).clamp(min=torch.finfo(t.dtype).tiny)
-            if t.is_floating_point()
-            else t + 1
-        )
+        f = torch.finfo(t.dtype) if t.is_floating_point() else None
+        return t + (t.abs() * f.eps * 2).clamp(min=f.tiny) if f else t + 1
 
     def has(c: Call, t: Tensor) -> bool:
         return (t.is_floating_point() or t.dtype is torch.int64) and t.numel() < 1e5 and bool(_repeated(t).any())
@@ -178,14 +175,11 @@ def narrow(k: Kernel) -> Made:
         mask = ~((1 << bits) - 1)
         yield "half", reads(None, _rounded(torch.float16), single)
         yield "bfloat16", reads(None, _rounded(torch.bfloat16), single)
-        yield (
-            "tf32",
-            reads(
-                None,
-                lambda c, t: (t.contiguous().view(torch.int32) & mask).view(torch.float32).where(t.isfinite(), t),
-                lambda c, t: t.dtype is torch.float32,
-            ),
-        )
+
+        def cut(c: Call, t: Tensor) -> Tensor:
+            return (t.contiguous().view(torch.int32) & mask).view(torch.float32).where(t.isfinite(), t)
+
+        yield "tf32", reads(None, cut, lambda c, t: t.dtype is torch.float32)
         yield "out_half", results(lambda c, o: o.half().float() if o.dtype is torch.float32 else None)
     if {"int64", "int32"} & set(k.facts["dtypes"]):
         whole = (torch.int64, torch.int32)
@@ -235,9 +229,5 @@ def output(k: Kernel) -> Made:
                 return o * 1.05
             return ~o if o.dtype is torch.bool else o.flip(-1) if o.dim() else torch.where(o > 0, o - 1, o)
 
-        yield (
-            str(j),
-            results(change)._replace(
-                change=lambda c, outs, j=j: [change(c, o) if i == j else None for i, o in enumerate(outs)]
-            ),
-        )
+        made = results(change)
+        yield str(j), made._replace(change=lambda c, outs, j=j: [change(c, o) if i == j else None for i, o in enumerate(outs)])

@@ -13,6 +13,7 @@ from parity.prove.mutants.mutant import Kernel, Made, instead, mapped, mutants
 from parity.prove.mutants.reading import is_expanded
 
 MOST = 3  # tensors of a function with mutants of their own
+OF_GRADIENTS = ("scale", "strided", "zerod", "broadcast", "expanded", "double", "large", "last")
 
 
 @mutants("gradient of one operand wrong", "function")
@@ -22,17 +23,7 @@ def gradient(k: Kernel) -> Made:
         return
     share, large = k.draw.choice((0.99, 1.01, 1.02)), k.draw.randrange(200, 2000)
     for i in range(min(max(int(k.facts["tensors"]), 1), MOST)):
-        for word in (
-            "scale",
-            "strided",
-            "zerod",
-            "broadcast",
-            "expanded",
-            "double",
-            "large",
-            "last",
-            *(("alone",) if i else ()),
-        ):
+        for word in (*OF_GRADIENTS, *(("alone",) if i else ())):
             yield f"{word}_{i}", _of_gradient(i, word, share, large)
 
 

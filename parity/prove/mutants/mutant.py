@@ -159,7 +159,8 @@ def reads(i: int | None, change: Change, holds: Holds = lambda c, t: True) -> Ef
         return any(meant(c, k, t) for k, t in enumerate(c.operands))
 
     def alter(c: Call, copy: Call) -> None:
-        mapped(copy, lambda k, t: change(c, t) if meant(c, k, t) else None)
+        ops = c.operands  # what holds of them may not hold of their copies: a bit that torch resolved before the kernel
+        mapped(copy, lambda k, t: change(c, t) if k < len(ops) and meant(c, k, ops[k]) else None)
 
     return Effect(when, "reads", alter)
 

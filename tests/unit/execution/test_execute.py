@@ -78,6 +78,14 @@ def test_a_row_that_writes_works_on_a_copy_of_its_operand() -> None:
     assert torch.equal(live.outputs[0][1], inputs.operands[1].view)
 
 
+def test_a_step_writes_dense_copies_that_begin_where_its_operands_do() -> None:
+    far = torch.arange(12.0)[5:11].view(2, 3).t()
+    copy = execute._copied(far)
+    assert (copy.storage_offset(), copy.stride(), copy.tolist()) == (5, far.stride(), far.tolist())
+    assert copy.data_ptr() != far.data_ptr()
+    assert execute._copied(far[:, :1].expand(3, 2)).is_contiguous()
+
+
 def test_a_destination_is_full_of_the_fill_value_and_written_through_its_view() -> None:
     p, case, inputs = prepared('exp(float32[3]).into("stepped")')
     target = execute.destination(torch.zeros(3), case.into)

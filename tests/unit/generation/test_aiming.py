@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from parity import catalog
-from parity.catalog.draw import Sizes
+from parity.catalog.draw import Sizes, Sweep
 from parity.checks.trial import values
 from parity.core.case import Case
 from parity.core.notation import case_text, parse
@@ -27,7 +27,7 @@ def drawn(name: str, dtype: str = "float32", seed: str = "1", count: int = 32) -
 @pytest.mark.parametrize("name", ["conv2d", "layer_norm", "embedding", "sum"])
 @pytest.mark.parametrize("word", ["nonfinite", "huge", "tiny"])
 def test_each_row_with_gradients_meets_incoming_gradients_that_are_not_ordinary(name: str, word: str) -> None:
-    assert any(c.cotangent.values == word for seed in "1234" for c in drawn(name, seed=seed))
+    assert any(c.cotangent.values == word for seed in range(16) for c in drawn(name, seed=str(seed)))
 
 
 @pytest.mark.parametrize(("name", "why"), [("cholesky", "factors"), ("dropout", "a law"), ("gru", "formulas of gates")])
@@ -37,7 +37,8 @@ def test_rows_whose_gradients_have_conditions_do_not(name: str, why: str) -> Non
 
 @pytest.mark.parametrize("name", ["add", "maximum", "eq", "logaddexp"])
 def test_both_operands_are_broadcast_and_one_along_a_middle_dimension(name: str) -> None:
-    shapes = [[s.shape for s in c.operands()] for c in drawn(name) if len(c.operands()) == 2]
+    cases = [c for seed in "1234" for c in drawn(name, seed=seed) if len(c.operands()) == 2]
+    shapes = [[s.shape for s in c.operands()] for c in cases]
     pairs = [(a, b) for a, b in shapes if len(a) == len(b)]
     assert any(
         any(m == 1 < n for m, n in zip(a, b, strict=True)) and any(n == 1 < m for m, n in zip(a, b, strict=True))
@@ -96,6 +97,78 @@ def test_a_shared_operand_is_uploaded_once_and_written_once_in_a_script() -> Non
 def test_operands_that_are_described_alike_are_two_tensors_else() -> None:
     operands = build(parse("mul(float32[3].normal(), float32[3].normal())")).operands
     assert operands[0].base.data_ptr() != operands[1].base.data_ptr()
+
+
+def test_an_operand_with_limits_gets_no_values_beyond_them() -> None:
+    """An exponent of any size made intermediate results subnormal, which right kernels round as they like."""
+    row = catalog.row("ldexp")
+    assert aiming._shared(row, parse("ldexp(float32[2].inside(-9, 6), int32[2].inside(-6, 6))"), lambda _: 0) is None
+    shared = aiming._shared(row, parse("ldexp(float32[2].inside(-5, 6), float32[2].inside(-6, 6))"), lambda _: 0)
+    assert shared is not None
+    assert {s.values.params for s in shared.operands()} == {(-5, 6)}
+
+
+@pytest.mark.parametrize("name", ["mm", "layer_norm", "where"])
+def test_each_operand_alone_holds_a_nan_or_inf(name: str) -> None:
+    row, case = catalog.row(name), next(c for c in drawn(name) if all(s.numel for s in c.operands()))
+    met = {aiming._special(row, case, lambda n, k=k: k % n) for k in range(40)}  # type: ignore[misc]
+    held = [[i for i, s in enumerate(c.operands()) if s.values.specials] for c in met if c]
+    assert {i for one in held for i in one} == {k for k, s in enumerate(case.operands()) if s.dtype == "float32"}
+    assert {len(one) for one in held} == {1}
+
+
+def test_where_right_kernels_differ_no_nan_is_planted() -> None:
+    for name in ("scaled_dot_product_attention", "cholesky"):
+        assert not any(aiming._special(catalog.row(name), c, lambda n: 0) for c in drawn(name))
+
+
+@pytest.mark.parametrize("name", ["relu", "softmax", "cat", "gelu_backward"])
+def test_late_cases_of_a_row_meet_what_random_ones_hardly_do(name: str) -> None:
+    """No elements, single ones, a long dimension wherever it is, and channels_last; many dimensions where they are checked."""
+    specs = [s for seed in range(12) for c in drawn(name, seed=str(seed))[aiming.ORDINARY + 1 :] for s in c.operands()[:1]]
+    assert any(s.numel == 0 for s in specs)
+    assert any(len(s.shape) > 1 and s.numel == 1 for s in specs)
+    assert any(len(s.shape) == 6 for s in specs) or catalog.row(name).refuses.unchecked
+    assert any(s.layout == (("channels_last",),) for s in specs)
+    long = [(n, d) for s in specs if len(s.shape) == 3 for d, n in enumerate(s.shape) if n > 300]
+    assert {d for _, d in long} == {0, 1, 2}
+    assert len({n for n, _ in long}) > 20
+
+
+@pytest.mark.parametrize("name", ["upsample_nearest3d", "_upsample_nearest_exact1d", "conv2d", "svd", "foreach_add"])
+def test_no_images_matrices_or_elements_are_there(name: str) -> None:
+    assert any(not s.numel for seed in "123456" for c in drawn(name, seed=seed)[aiming.ORDINARY + 1 :] for s in c.operands())
+
+
+@pytest.mark.parametrize(("name", "most"), [("foreach_neg", 3), ("hstack", 4)])
+def test_calls_that_take_more_dimensions_than_a_row_draws_get_them(name: str, most: int) -> None:
+    ranks = {len(s.shape) for seed in range(8) for c in drawn(name, seed=str(seed)) for s in c.operands()[:1]}
+    assert {5, 6} <= ranks
+    shape = Sweep(lambda n: 0, "float32", rank=6, beyond=True).shape
+    assert (len(shape(0, most)), len(shape(2, 2)), len(shape(2, 3))) == (6, 2, 3)
+
+
+def test_gradients_of_a_step_hold_what_is_not_finite_and_probabilities_do_not() -> None:
+    step = next(c for c in drawn("optim.Adam") if c.operands()[0].shape and c.operands()[0].numel)
+    chance = drawn("bernoulli")[0]
+    assert aiming._special(catalog.row("optim.Adam"), step, lambda n: 0) is not None
+    assert aiming._special(catalog.row("bernoulli"), chance, lambda n: 0) is None
+
+
+def test_first_cases_are_ordinary_and_those_that_share_shapes_stay_so() -> None:
+    """Runs of few examples, and graphs that a Mac compiles for each new shape."""
+    first = [c for seed in range(12) for c in drawn("relu", seed=str(seed))[: aiming.ORDINARY + 1]]
+    assert max(n for c in first for s in c.operands() for n in s.shape) <= max(Sizes().border)
+    alike = [generate.nth(catalog.row("relu"), "float32", Sizes(), "1", k, alike=64).case for k in range(1, 33)]
+    assert len({s.shape for c in alike for s in c.operands()}) == 1
+
+
+def test_a_feature_that_a_call_cannot_have_leaves_its_turn_to_the_one_before() -> None:
+    row, case = catalog.row("exp"), drawn("exp")[0]
+    outer = max(k for k, aim in enumerate(aiming.AIMS) if aim is aiming.OUTER)
+    assert aiming.aimed(row, case, lambda n: outer + 1, lambda n: 0, lambda draw: case).after == "other_values"
+    assert aiming.aimed(row, case, lambda n: 2, lambda n: 0, lambda draw: case) is case
+    assert aiming.aimed(row, case, lambda n: 0, lambda n: 0, lambda draw: case) is case
 
 
 def test_pinned_cases_stay_as_they_were() -> None:

@@ -211,7 +211,7 @@ def test_the_full_profile_reaches_every_dimension_of_products_and_convolutions()
 def test_the_deep_profile_draws_huge_dimensions_within_its_limit(name: str) -> None:
     """Up to beyond 2**24, wherever they are."""
     deep = suite.profile("deep").sizes
-    sizes = [sum(t.numel for t in tensors(generate.nth(catalog.row(name), "float32", deep, "9", k).case)) for k in range(1000)]
+    sizes = [sum(t.numel for t in tensors(generate.nth(catalog.row(name), "float32", deep, "9", k).case)) for k in range(1500)]
     assert max(sizes) <= deep.limit
     assert sum(n > 1 << 20 for n in sizes) > 4
     assert any(n > 1 << 24 for n in sizes)
@@ -272,7 +272,8 @@ def _in_one_order(case: Case) -> bool:
 
 
 @pytest.mark.parametrize(("name", "dtype", "odds"), [("cumsum", "bool", 3), ("cumsum", "int8", 24), ("any", "bool", 3)])
-def test_masks_are_long_more_often_than_numbers(name: str, dtype: str, odds: int) -> None:
+def test_masks_are_long_more_often_than_numbers(name: str, dtype: str, odds: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generate, "planned", lambda *_: 0)  # a long dimension is met by plan, too
     cases = [d.case for d in generate.search(catalog.row(name), dtype, SIZES, "2", 400)]
     long = sum(max(c.operands()[0].shape, default=0) >= 1000 for c in cases)
     assert 400 / odds / 3 < long < 3 * 400 / odds
