@@ -7,7 +7,9 @@ kept by kernel, after the causes (`Gathered.searched`), but for errors whose wor
 Several operators have one cause if the deciding property is of a kind that they handle by one convention: operands on the CPU,
 empty operands, NaN and Inf, numbers near the ends of the range, half types, destinations with gaps or of another dtype; and
 operators of elements if it is a layout, for which they share code. Where an operator gives wrong values without any deciding
-property, its findings with one belong to that cause, and so does drift of a function in which no operator differs by itself.
+property, its findings with one belong to that cause, and so does drift of a function in which no operator differs by itself;
+so are its wrong values that need several things each by itself. A setting that explains a finding is a class of its own, and
+drift of less than twice the budget counts as rare: neither sends anybody to an editor first.
 """
 
 from __future__ import annotations
@@ -52,6 +54,7 @@ RESULTS = ("values", "metadata", "memory")  # symptoms of one fault of a kernel,
 SHARED_ENDINGS = (" operand", " destination")  # of layouts
 RARE_ASPECTS = (Aspect.DOUBLE, Aspect.TANGENT, Aspect.TRANSFER, Aspect.REFUSAL, Aspect.REPEAT)
 SELDOM = 10  # a pass that has less than one in so many of a cause's findings is not the one that is shown
+DETERMINISTIC = "under deterministic"  # algorithms, where operators that write by indices are one other operator
 FAMILY = 3  # operators whose causes differ in nothing else are reported as one
 ORDINARY_VALUES = ("uniform", "normal", "between", "inside", "index", "unique", "sample", "conditioned", "symmetric", "any")
 # Words of layouts that ordinary programs make without asking for them.
@@ -59,12 +62,14 @@ ORDINARY_LAYOUTS = ("transpose", "permute", "channels_last", "slice", "select", 
 A_COPY = "a copy"
 LOOKED_AT = 1000  # characters of a message that are looked at
 SKELETON = 100  # most characters of an error's message in a symptom
+NEAR = 2.0  # budgets, within which drift is of little weight
 USUAL_SIZE = 1 << 16  # elements of a case's operands together
 
 WEIGHTS = {
     "A": "ordinary calls: contiguous operands, finite values, default arguments, forward or first gradient",
     "B": "the same with a layout, dtype or argument that models use",
-    "C": "rare calls: special values, odd destinations, second derivatives, error inputs",
+    "C": "rare calls: special values, odd destinations, second derivatives, error inputs; and drift within twice the budget",
+    "S": "settings that are in force, without which the device agrees",
     "R": "errors and refusals in words, which are not silent",
 }
 
@@ -108,7 +113,8 @@ class Gathered:
 
 
 def gather(records: Iterable[Record], deaths: Iterable[Death] = ()) -> tuple[Gathered, ...]:
-    """The causes of a run: by weight, and within a weight those first that most ops show; what was not looked into is last."""
+    """The causes of a run: by weight, and within a weight wrong metadata last, and those first that most ops show; what was not
+    looked into is last."""
     by_cause: dict[Cause, list[Record]] = defaultdict(list)
     for r in records:
         if r.shrunk and r.counts:
@@ -121,14 +127,25 @@ def gather(records: Iterable[Record], deaths: Iterable[Death] = ()) -> tuple[Gat
         cause = Cause(words, "dies")
         order = tuple(sorted(ds, key=lambda d: (not d.shrunk, len(d.least))))
         causes.append(Gathered(cause, min(map(_weight_of_death, ds)), (), order))
-    return tuple(
-        sorted(causes, key=lambda c: (not c.searched, [*WEIGHTS].index(c.weight), -len(c.ops), -len(c.records), c.cause.id))
-    )
+    return tuple(sorted(causes, key=_place))
+
+
+def _place(c: Gathered) -> tuple[bool, int, bool, int, int, str]:
+    weight = [*WEIGHTS].index(c.weight)
+    return not c.searched, weight, c.cause.symptom == "metadata", -len(c.ops), -len(c.records), c.cause.id
 
 
 def said_of(r: Record) -> Cause:
-    """The cause of a record, or what it says by itself where nobody looked for one."""
-    return r.cause or Cause(function_of(r.op), _symptom(r), (UNSEARCHED,))
+    """The cause of a record, or what it says by itself where nobody looked for one, or where that was the copy of a lazy view
+    of the drawn case that the least case is without."""
+    lost = r.cause is not None and r.cause.subject == A_COPY and _is_lazy(r.case) and not _is_lazy(r.shrunk or r.case)
+    if r.cause is not None and not lost:
+        return r.cause
+    return Cause(function_of(r.op), _symptom(r), () if lost and r.status != Status.ERROR else (UNSEARCHED,))
+
+
+def _is_lazy(case: str) -> bool:
+    return ".neg()" in case or ".conj()" in case
 
 
 def _needed(c: Cause, records: Iterable[Record]) -> Cause:
@@ -154,13 +171,17 @@ def _families(by_cause: dict[Cause, list[Record]]) -> dict[Cause, list[Record]]:
     by_cause = {
         replace(c, properties=()) if c.says_all and UNSEARCHED in c.properties else c: rs for c, rs in _by_id(by_cause).items()
     }
-    wrong = Counter(c.kernel for c in by_cause if c.symptom in RESULTS and UNSEARCHED not in c.properties)
-    by_cause = {_needed(c, records) if wrong[c.kernel] <= 1 else c: records for c, records in by_cause.items()}
+    otherwise = [c for c in by_cause if c.symptom in RESULTS and c.properties not in ((UNSEARCHED,), (NON_FINITE,))]
+    wrong = Counter(c.kernel for c in otherwise)
+    needed: dict[Cause, list[Record]] = defaultdict(list)
+    for c, records in by_cause.items():
+        needed[_needed(c, records) if wrong[c.kernel] <= 1 else c] += records
+    by_cause = needed
     facts = {c: _mechanism(c) for c in by_cause}
     kernels: dict[Cause, set[str]] = defaultdict(set)
     for c, shared in facts.items():
-        kernels[shared].add(c.kernel)
-    plain = [c for c in by_cause if c.symptom in RESULTS and not c.properties]
+        kernels[shared] |= {said_of(r).kernel for r in by_cause[c]}
+    plain = [c for c, rs in by_cause.items() if c.symptom in RESULTS and not c.properties and not all(map(_is_near, rs))]
     wrong_anyway = {c.kernel: c for c in sorted(plain, key=lambda c: RESULTS.index(c.symptom), reverse=True)}
     unknown = {c.kernel: c for c in by_cause if UNSEARCHED in c.properties}  # kept by kernel
     joined: dict[Cause, list[Record]] = defaultdict(list)
@@ -168,7 +189,7 @@ def _families(by_cause: dict[Cause, list[Record]]) -> dict[Cause, list[Record]]:
         same = unknown if UNSEARCHED in c.properties else wrong_anyway if c.symptom == "values" or c in plain else {}
         whole = same.get(c.kernel, c)
         joined[facts[c] if whole is c and len(kernels[facts[c]]) >= _least(facts[c]) else whole] += records
-    return _by_id(_errors_by_kernel(_by_id(joined)))
+    return _by_id(_errors_by_kernel(_by_id(_values_by_kernel(joined))))
 
 
 def _of_one(by_cause: Mapping[Cause, list[Record]]) -> dict[Cause, list[Record]]:
@@ -179,9 +200,19 @@ def _of_one(by_cause: Mapping[Cause, list[Record]]) -> dict[Cause, list[Record]]
     for c, records in by_cause.items():
         drifts = c in wrong and not c.subject.startswith("aten::") and all(r.status == Status.DRIFT for r in records)
         of = [k for k in wrong if k.subject.startswith("aten::") and wrong[c] <= wrong[k]] if drifts else []
-        is_lazy = c.subject == A_COPY and all(".neg()" in r.shrunk or ".conj()" in r.shrunk for r in records)
-        joined[lazy if is_lazy else of[0] if len(of) == 1 else c] += records
+        for r in records:
+            joined[lazy if c.subject == A_COPY and _is_lazy(r.shrunk) else of[0] if len(of) == 1 else c].append(r)
     return joined
+
+
+def _values_by_kernel(by_cause: Mapping[Cause, list[Record]]) -> dict[Cause, list[Record]]:
+    """The causes, with the wrong values of one kernel as one, if they need several things each by itself."""
+    searched = [c for c in by_cause if c.symptom == "values" and UNSEARCHED not in c.properties and c.subject != A_COPY]
+    often = Counter(c.kernel for c in searched if c.subject != OPERATORS)
+    joined: dict[Cause, list[Record]] = defaultdict(list)
+    for c, records in by_cause.items():
+        joined[replace(c, properties=()) if c in searched and often[c.kernel] > 1 else c] += records
+    return _by_id(joined)
 
 
 def _errors_by_kernel(by_cause: Mapping[Cause, list[Record]]) -> dict[Cause, list[Record]]:
@@ -205,7 +236,7 @@ def _errors_by_kernel(by_cause: Mapping[Cause, list[Record]]) -> dict[Cause, lis
 
 def _least(shared: Cause) -> int:
     """How many kernels must show a mechanism, so that it is one cause."""
-    return 2 if set(shared.properties) <= {OTHER_DESTINATION, STRIDED_DESTINATION, EMPTY_OPERAND} else FAMILY
+    return 2 if set(shared.properties) <= {OTHER_DESTINATION, STRIDED_DESTINATION, EMPTY_OPERAND, DETERMINISTIC} else FAMILY
 
 
 def _by_id(by_cause: Mapping[Cause, list[Record]]) -> dict[Cause, list[Record]]:
@@ -233,6 +264,8 @@ def _mechanism(c: Cause) -> Cause:
     symptom = "raises" if c.symptom.startswith("raises") else c.symptom
     if c.subject == A_COPY or c.properties in ((), (UNSEARCHED,)):  # what goes wrong between the devices is no kernel's
         return c
+    if c.symptom.startswith("raises") and c.properties == (DETERMINISTIC,):
+        return Cause(OPERATORS, symptom, c.properties)
     if c.says_all and CPU_OPERAND not in c.properties:
         return c
     if named := [p for p in SHARED if p in c.properties]:
@@ -300,6 +333,8 @@ def _weight_of_death(d: Death) -> str:
 
 def weight(r: Record) -> str:
     """The class of a finding by its least case: a key of `WEIGHTS`."""
+    if r.cause is not None and r.cause.symptom == "flag":
+        return "S"
     if Status(r.status).raised:
         return "R"
     if is_own(r.op):
@@ -308,7 +343,7 @@ def weight(r: Record) -> str:
         case = notation.parse(r.shrunk or r.case)
     except CaseError:  # of another version
         return "C"
-    if _is_rare(case, r):
+    if _is_rare(case, r) or _is_near(r):
         return "C"
     return "A" if _is_ordinary(case, r) else "B"
 
@@ -351,6 +386,12 @@ def _far(r: Record) -> int:
     return math.floor(math.log10(share)) if share and 0.0 < share < math.inf else BEYOND
 
 
+def _is_near(r: Record) -> bool:
+    """Whether it is drift of less than twice the budget, which sends nobody to an editor."""
+    share = r.measures[0].share if r.measures else None
+    return r.status in (Status.DRIFT, Status.MARGINAL) and share is not None and share < NEAR
+
+
 def _is_rare(case: Case, r: Record) -> bool:
     specs = case.operands()
     return (
@@ -358,7 +399,7 @@ def _is_rare(case: Case, r: Record) -> bool:
         or bool(case.after or case.refused)
         or case.under == "deterministic"
         or (r.aspect == Aspect.OUT and case.into != "contiguous")
-        or case.cotangent.values == "zero"
+        or case.cotangent.values in ("zero", "nonfinite")
         or any(_is_rare_operand(s) for s in specs)
     )
 
