@@ -389,7 +389,7 @@ def _far(r: Record) -> int:
 def _is_near(r: Record) -> bool:
     """Whether it is drift of less than twice the budget, which sends nobody to an editor."""
     share = r.measures[0].share if r.measures else None
-    return r.status in (Status.DRIFT, Status.MARGINAL) and share is not None and share < NEAR
+    return r.status == Status.DRIFT and share is not None and share < NEAR
 
 
 def _is_rare(case: Case, r: Record) -> bool:

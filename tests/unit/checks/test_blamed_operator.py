@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from parity.checks.deciding import properties
-from parity.checks.following import following
-from parity.checks.operators import OperatorCall, StridedOperand, error_ratio
+from parity.checks.following import Followed, following
+from parity.checks.operators import OperatorCall, StridedOperand, _differ, error_ratio
 from parity.devices import Call, Device, Fault, resolve
 
 
@@ -195,3 +195,16 @@ def test_a_call_in_float32_widens_its_floating_point_operands_alone() -> None:
     )
     wide = OperatorCall(torch.ops.aten.index_select.default, (half, 0, index), {}).in_float32()
     assert [x.base.dtype if isinstance(x, StridedOperand) else x for x in wide.args] == [torch.float32, 0, torch.int64]
+
+
+def test_equal_nan_of_complex_numbers_are_no_difference() -> None:
+    """A copy of them is not to blame; another number is."""
+    x = torch.tensor([complex(math.nan, 1.0), 2j])
+    assert not _differ(x.clone(), x)
+    assert _differ(x + 1, x)
+
+
+def test_what_only_makes_a_tensor_like_another_is_not_named() -> None:
+    """If there is anything else."""
+    assert Followed(functions=[("torch.zeros_like", 2), ("torch.nn.functional.embedding_bag", 1)]).function.endswith("bag")
+    assert Followed(functions=[("torch.zeros_like", 2)]).function == "torch.zeros_like"
