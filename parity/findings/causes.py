@@ -25,8 +25,7 @@ from dataclasses import dataclass, replace
 from parity.catalog import entries
 from parity.catalog.lookup import called_by
 from parity.core import notation
-from parity.core.case import Case, TensorSpec, entry_of
-from parity.core.dtypes import HALF
+from parity.core.case import entry_of
 from parity.core.errors import CaseError, ParityError
 from parity.core.results import (
     ANYBODYS,
@@ -45,33 +44,20 @@ from parity.core.results import (
     Record,
     Status,
 )
+from parity.findings.weights import WEIGHTS, is_near, weight
 from parity.findings.workaround import NAMED, best
-from parity.store.rows import Death, is_own
+from parity.store.rows import Death
 
 OPERATORS = "several operators"
 SHARED = (CPU_OPERAND, EMPTY_OPERAND, EXTREME_VALUES, NON_FINITE, OTHER_DESTINATION, NARROW_INTEGERS, HALF_TYPES)
 RESULTS = ("values", "metadata", "memory")  # symptoms of one fault of a kernel, if it is so however it is called
 SHARED_ENDINGS = (" operand", " destination")  # of layouts
-RARE_ASPECTS = (Aspect.DOUBLE, Aspect.TANGENT, Aspect.TRANSFER, Aspect.REFUSAL, Aspect.REPEAT)
 SELDOM = 10  # a pass that has less than one in so many of a cause's findings is not the one that is shown
 DETERMINISTIC = "under deterministic"  # algorithms, where operators that write by indices are one other operator
 FAMILY = 3  # operators whose causes differ in nothing else are reported as one
-ORDINARY_VALUES = ("uniform", "normal", "between", "inside", "index", "unique", "sample", "conditioned", "symmetric", "any")
-# Words of layouts that ordinary programs make without asking for them.
-ORDINARY_LAYOUTS = ("transpose", "permute", "channels_last", "slice", "select", "step", "flat", "expand")
 A_COPY = "a copy"
 LOOKED_AT = 1000  # characters of a message that are looked at
 SKELETON = 100  # most characters of an error's message in a symptom
-NEAR = 2.0  # budgets, within which drift is of little weight
-USUAL_SIZE = 1 << 16  # elements of a case's operands together
-
-WEIGHTS = {
-    "A": "ordinary calls: contiguous operands, finite values, default arguments, forward or first gradient",
-    "B": "the same with a layout, dtype or argument that models use",
-    "C": "rare calls: special values, odd destinations, second derivatives, error inputs; and drift within twice the budget",
-    "S": "settings that are in force, without which the device agrees",
-    "R": "errors and refusals in words, which are not silent",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,18 +163,18 @@ def _families(by_cause: dict[Cause, list[Record]]) -> dict[Cause, list[Record]]:
     for c, records in by_cause.items():
         needed[_needed(c, records) if wrong[c.kernel] <= 1 else c] += records
     by_cause = needed
-    facts = {c: _mechanism(c) for c in by_cause}
+    mechanisms = {c: _mechanism(c) for c in by_cause}
     kernels: dict[Cause, set[str]] = defaultdict(set)
-    for c, shared in facts.items():
+    for c, shared in mechanisms.items():
         kernels[shared] |= {said_of(r).kernel for r in by_cause[c]}
-    plain = [c for c, rs in by_cause.items() if c.symptom in RESULTS and not c.properties and not all(map(_is_near, rs))]
+    plain = [c for c, rs in by_cause.items() if c.symptom in RESULTS and not c.properties and not all(map(is_near, rs))]
     wrong_anyway = {c.kernel: c for c in sorted(plain, key=lambda c: RESULTS.index(c.symptom), reverse=True)}
     unknown = {c.kernel: c for c in by_cause if UNSEARCHED in c.properties}  # kept by kernel
     joined: dict[Cause, list[Record]] = defaultdict(list)
     for c, records in by_cause.items():
         same = unknown if UNSEARCHED in c.properties else wrong_anyway if c.symptom == "values" or c in plain else {}
         whole = same.get(c.kernel, c)
-        joined[facts[c] if whole is c and len(kernels[facts[c]]) >= _least(facts[c]) else whole] += records
+        joined[mechanisms[c] if whole is c and len(kernels[mechanisms[c]]) >= _least(mechanisms[c]) else whole] += records
     return _by_id(_errors_by_kernel(_by_id(_values_by_kernel(joined))))
 
 
@@ -331,23 +317,6 @@ def _weight_of_death(d: Death) -> str:
     return weight(Record(d.case, d.op, d.dtype, d.shrunk_aspect or d.aspect or "forward", d.how, shrunk=d.least))
 
 
-def weight(r: Record) -> str:
-    """The class of a finding by its least case: a key of `WEIGHTS`."""
-    if r.cause is not None and r.cause.symptom == "flag":
-        return "S"
-    if Status(r.status).raised:
-        return "R"
-    if is_own(r.op):
-        return "A"
-    try:
-        case = notation.parse(r.shrunk or r.case)
-    except CaseError:  # of another version
-        return "C"
-    if _is_rare(case, r) or _is_near(r):
-        return "C"
-    return "A" if _is_ordinary(case, r) else "B"
-
-
 @dataclass(frozen=True, slots=True)
 class Promise:
     """What looking for the cause of an item's findings may bring, by what was drawn. weight: of the plainest of them, a key of
@@ -384,39 +353,6 @@ def _promise(r: Record) -> Promise:
 def _far(r: Record) -> int:
     share = r.measures[0].share if r.measures else None
     return math.floor(math.log10(share)) if share and 0.0 < share < math.inf else BEYOND
-
-
-def _is_near(r: Record) -> bool:
-    """Whether it is drift of less than twice the budget, which sends nobody to an editor."""
-    share = r.measures[0].share if r.measures else None
-    return r.status == Status.DRIFT and share is not None and share < NEAR
-
-
-def _is_rare(case: Case, r: Record) -> bool:
-    specs = case.operands()
-    return (
-        r.aspect in RARE_ASPECTS
-        or bool(case.after or case.refused)
-        or case.under == "deterministic"
-        or (r.aspect == Aspect.OUT and case.into != "contiguous")
-        or case.cotangent.values in ("zero", "nonfinite")
-        or any(_is_rare_operand(s) for s in specs)
-    )
-
-
-def _is_rare_operand(s: TensorSpec) -> bool:
-    v = s.values
-    odd = any(str(step[0]) not in ORDINARY_LAYOUTS for step in s.layout)
-    return odd or s.on_cpu or s.numel == 0 or bool(v.specials) or (v.literal is None and v.family not in ORDINARY_VALUES)
-
-
-def _is_ordinary(case: Case, r: Record) -> bool:
-    specs = case.operands()
-    plain = all(not s.layout for s in specs) and case.cotangent.layout == "contiguous"
-    numbers = not case.kwargs and not any(isinstance(a, (bool, str, float)) for a in case.args)
-    numbers &= r.aspect != Aspect.INPLACE or len({s.dtype for s in specs}) <= 1
-    usual = case.dtype not in HALF and not case.dtype.startswith("complex") and case.numel <= USUAL_SIZE
-    return plain and numbers and usual and r.aspect in (Aspect.FORWARD, Aspect.BACKWARD, Aspect.INPLACE)
 
 
 def skeleton(message: str) -> str:

@@ -68,17 +68,16 @@ def _where(c: Gathered) -> str:
 
 def _of_death(d: Death, f: Fingerprint) -> list[str]:
     """A script that is not run here, and how the process ended."""
-    aspect, text = d.shrunk_aspect or d.aspect or "forward", ""
+    aspect, text, case = d.shrunk_aspect or d.aspect or "forward", "", None
     with contextlib.suppress(CaseError):
         case = notation.parse(d.least)
-        text = minimal(case, aspect, f.device, DIES) or ""
-        if not text or is_long(text):
-            text = minimal(case, aspect, f.device, DIES, tried=True) or text
+    for drawn in (False, True):
+        if case is not None and (not text or is_long(text)):
+            text = minimal(case, aspect, f.device, DIES, tried=drawn) or text
+    parts = ["There are no few lines of torch for it: it takes many, or ends the process that would write them, too."]
     if text:
-        drawn = "; its numbers are drawn anew, and those of the case may matter" if re.search(DRAWN, text) else ""
-        parts = [_fenced(text, "python"), f"It was not run for this report, because it ends the process{drawn}."]
-    else:
-        parts = ["There are no few lines of torch for it: it takes many, or ends the process that would write them, too."]
+        other = "; its numbers are drawn anew, and those of the case may matter" if re.search(DRAWN, text) else ""
+        parts = [_fenced(text, "python"), f"It was not run for this report, because it ends the process{other}."]
     return [*parts, f"How it ended: {inert(d.how)}, {inert(d.signal)}, at stage {inert(d.stage or 'unknown')}. {inert(d.why)}"]
 
 

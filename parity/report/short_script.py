@@ -10,7 +10,7 @@ import math
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -27,20 +27,8 @@ from parity.core.results import Aspect
 from parity.execution import execute
 from parity.execution.execute import Destination
 from parity.execution.inputs import build, torch_word
-from parity.report.script import (
-    CaseScript,
-    Unwritable,
-    arguments_text,
-    base_text,
-    cotangents,
-    data_of,
-    expression,
-    function_of,
-    in_mode,
-    into_text,
-    operands_text,
-    view_text,
-)
+from parity.report import script
+from parity.report.script import CaseScript, Unwritable, base_text, cotangents, operands_text, view_text
 
 SHOWN_BITS = 32  # of dtypes whose differences may not show in the four digits that torch prints
 LONGEST = 4000  # most characters of a script that is worth reading
@@ -52,13 +40,16 @@ SHOWN = 64  # most elements of results that are printed whole
 WRITTEN = 7  # into a result that lies in an operand's memory
 DIES = "dies"
 ABOUT = (DIES, metadata.PROBLEM, metadata.ALIASING, inputs_unchanged.PROBLEM)
+MANY = 6  # results of a call
 SPREAD = 1e4  # of numbers that are drawn anew, largest to middle size
-PRINT_STRIDES = [
-    "    result = run(device)",
-    "    print(device, [t.stride() for t in (result if isinstance(result, (list, tuple)) else [result])])",
-]
-ON_ERROR = ["    except Exception as e:", "        print(device, type(e).__name__, e)"]
-PRINT_REFUSAL = ["    try:", "        print(device, run(device))", *ON_ERROR]
+PRINT_STRIDES = """\
+    result = run(device)
+    print(device, [t.stride() for t in (result if isinstance(result, (list, tuple)) else [result])])"""
+PRINT_REFUSAL = """\
+    try:
+        print(device, run(device))
+    except Exception as e:
+        print(device, type(e).__name__, e)"""
 PRINT_WORST = """\
 devices = "cpu", {place}
 here, there = (torch.cat([t.detach().cpu().flatten() for t in {each}]).{wide} for r in map(run, devices))
@@ -86,7 +77,7 @@ def minimal(case: Case, aspect: str, device: str, about: str = "", *, tried: boo
     if tried or aspect == Aspect.REFUSAL:
         case = replace(case, after="", history=(), refused="" if aspect == Aspect.REFUSAL else case.refused)
     try:
-        data = data_of(case, written, dies=about == DIES)
+        data = script.data_of(case, written, dies=about == DIES)
         text = "" if data is None else _few_lines(data, Aspect(aspect), device, about, tried)
     except (Unwritable, ParityError):
         return None
@@ -94,13 +85,12 @@ def minimal(case: Case, aspect: str, device: str, about: str = "", *, tried: boo
 
 
 def _few_lines(t: CaseScript, aspect: Aspect, device: str, about: str, tried: bool) -> str:
-    function, sources = ("", []) if aspect == Aspect.TRANSFER else function_of(t)
+    function, sources = ("", []) if aspect == Aspect.TRANSFER else script.function_of(t)
     ours = not all(s.startswith(("from ", "import ")) for s in sources)  # parity's own: in its place the calls that it makes
     body = _body(t, aspect, function, about, ours)
     imports = [*(["from torch.nn import functional as F"] if "F." in "\n".join(body) else [])] if ours else sources
     lines = _anew(body, t) if tried else body
-    drawn = any(re.search(DRAWN, line) for line in lines)
-    lines = in_mode(t.case, [*(["torch.manual_seed(0)"] if drawn else []), *lines])
+    lines = script.in_mode(t.case, [*["torch.manual_seed(0)"] * bool(re.search(DRAWN, "\n".join(lines))), *lines])
     default = device if not device.startswith("sim") else "mps"
     place = f'sys.argv[1] if sys.argv[1:] else "{default}"'
     last = _printed(t, aspect, place, about)
@@ -127,9 +117,9 @@ def _printed(t: CaseScript, aspect: Aspect, place: str, about: str) -> list[str]
     digits = [] if FACTS[t.case.dtype].bits < SHOWN_BITS else ["torch.set_printoptions(precision=9)"]
     loop = f'for device in ("cpu", {place}):'
     if about == metadata.PROBLEM:
-        return [*digits, loop, *PRINT_STRIDES]
+        return [*digits, loop, *PRINT_STRIDES.splitlines()]
     if aspect == Aspect.REFUSAL:
-        return [*digits, loop, *PRINT_REFUSAL]
+        return [*digits, loop, *PRINT_REFUSAL.splitlines()]
     results = [x for name, x in t.result if not name.startswith("base[")]
     made = [o.view for o in t.inputs.operands] if aspect in (Aspect.BACKWARD, Aspect.DOUBLE) else results
     large = about not in ABOUT and sum(x.numel() for x in made) > SHOWN
@@ -158,13 +148,15 @@ def _sharing(lines: Sequence[str]) -> list[str]:
 
 
 def _unusual(function: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    usual: dict[str, Any] = {}
+    """The arguments that are not a function's defaults."""
     with contextlib.suppress(ValueError, TypeError):
-        usual = {k: p.default for k, p in inspect.signature(function).parameters.items()}
-    return {k: v for k, v in kwargs.items() if isinstance(v, Tensor) or k not in usual or usual[k] is not v}
+        usual = inspect.signature(function).parameters
+        return {k: v for k, v in kwargs.items() if isinstance(v, Tensor) or k not in usual or usual[k].default is not v}
+    return {**kwargs}
 
 
 def _call(name: str, args: list[str], kwargs: Mapping[str, str]) -> str:
+    """A call as text. Raises Unwritable for a function without a name."""
     said, method = [*args, *(f"{k}={v}" for k, v in kwargs.items())], name.removeprefix("torch.Tensor.")
     if not name or ("__" in method and not re.search(r"__(get|set|getitem|setitem)__$", method)):
         raise Unwritable(name)
@@ -177,91 +169,81 @@ def _call(name: str, args: list[str], kwargs: Mapping[str, str]) -> str:
     return f"{said[0]}[{said[1]}]" if method == "__getitem__" else f"{said[0]}.{method}({', '.join(said[1:])})"
 
 
+@dataclass(slots=True)
+class _Calls:
+    """What a function calls of torch, as statements. names: of tensors, by their ids; refused: the call that raised."""
+
+    names: dict[int, str]
+    lines: list[str] = field(default_factory=list)
+    refused: str = ""
+    kept: list[object] = field(default_factory=list)  # so that no id comes twice
+
+    def say(self, a: object) -> str:
+        """An argument. Raises Unwritable for a tensor that no call made."""
+        if isinstance(a, Tensor):
+            if id(a) not in self.names:
+                raise Unwritable("a tensor of no call")
+            return self.names[id(a)]
+        if isinstance(a, (list, tuple)):
+            return f"({', '.join(map(self.say, a))}{',' * (len(a) == 1)})"
+        return _plain(script.expression(a))
+
+    def observe(self, function: Any, args: Any, kwargs: Any) -> Any:
+        """Makes a call, and keeps it if it made a tensor or wrote to one."""
+        name = f"torch.ops.{function}" if isinstance(function, OpOverloadPacket) else name_of(function)
+        own_names = (f"{s.__name__}.{n}" for s in (torch, torch.sparse) for n, f in vars(s).items() if f is function)
+        name = (name or next(own_names, "")).replace("torch.nn.functional.", "F.")
+
+        def call() -> str:
+            return _call(name, [*map(self.say, args)], {k: self.say(v) for k, v in _unusual(function, kwargs).items()})
+
+        try:
+            result: Any = function(*args, **kwargs)
+        except Exception:  # what must be refused
+            self.refused = self.refused or call()
+            raise
+        some = [result] if isinstance(result, Tensor) else result if isinstance(result, (list, tuple)) else ()
+        if name in ("torch.Tensor.cpu", "torch.Tensor.to"):  # which may be the tensor itself here, and not on the device
+            result = (some := [result.clone()])[0]
+        new = any(isinstance(x, Tensor) and id(x) not in self.names for x in some)
+        writes = "__set" in name or re.search(r"[^_]_$", name) or ("__i" in name and isinstance(result, Tensor))
+        if new or writes or "out" in kwargs:
+            word, line = f"x{len(self.kept)}", call()
+            if new:
+                line = f"{word} = {line}"
+                self.names.update({id(x): word if x is result else f"{word}[{k}]" for k, x in enumerate(some)})
+            self.kept.append(result)
+            dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
+            self.lines.append(f"with torch.autocast(torch.device(device).type, {dtype}): {line}" if dtype else line)
+        return result
+
+
 def _steps(t: CaseScript, targets: Sequence[Destination]) -> tuple[list[str], str]:
     """What a function of parity calls of torch for this case, one call a line, and its result: in place of the function.
     targets: of a call into destinations. Raises Unwritable for what is no call by a name."""
     fresh = build(t.case)
     given = [o.view for o in fresh.operands]
     outs = [d.base.new_empty(d.shape) for d in targets]
-    names = {id(x): f"{word}{k}" for word, some in (("t", given), ("out", outs)) for k, x in enumerate(some)}
-    lines, refused, kept = list[str](), list[str](), list[object]()
-
-    def say(a: object) -> str:
-        if isinstance(a, Tensor):
-            if id(a) not in names:
-                raise Unwritable("a tensor of no call")
-            return names[id(a)]
-        if isinstance(a, (list, tuple)):
-            return f"({', '.join(map(say, a))}{',' * (len(a) == 1)})"
-        return _plain(expression(a))
-
-    def said_as(function: Any) -> str:
-        name = f"torch.ops.{function}" if isinstance(function, OpOverloadPacket) else name_of(function)
-        own_names = (f"{s.__name__}.{n}" for s in (torch, torch.sparse) for n, f in vars(s).items() if f is function)
-        return (name or next(own_names, "")).replace("torch.nn.functional.", "F.")
-
-    def written(function: Any, args: Any, kwargs: Any) -> str:
-        return _call(said_as(function), [*map(say, args)], {k: say(v) for k, v in _unusual(function, kwargs).items()})
-
-    def observe(function: Any, args: Any, kwargs: Any) -> Any:
-        result: Any = None
-        try:
-            result = function(*args, **kwargs)
-        except Exception:  # what must be refused
-            refused.append(written(function, args, kwargs))
-            raise
-        some = [result] if isinstance(result, Tensor) else result if isinstance(result, (list, tuple)) else ()
-        name = said_as(function)
-        if name in ("torch.Tensor.cpu", "torch.Tensor.to"):  # which may be the tensor itself here, and not on the device
-            result = (some := [result.clone()])[0]
-        new = any(isinstance(x, Tensor) and id(x) not in names for x in some)
-        writes = "__set" in name or re.search(r"[^_]_$", name) or ("__i" in name and isinstance(result, Tensor))
-        if not (new or writes or "out" in kwargs):
-            return result
-        call = written(function, args, kwargs)
-        if new:
-            word = f"x{len(kept)}"
-            call = f"{word} = {call}"
-            names.update({id(x): word if x is result else f"{word}[{k}]" for k, x in enumerate(some)})
-        kept.append(result)
-        dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
-        lines.append(f"with torch.autocast(torch.device(device).type, {dtype}): {call}" if dtype else call)
-        return result
-
+    calls = _Calls({id(x): f"{word}{k}" for word, some in (("t", given), ("out", outs)) for k, x in enumerate(some)})
     program = execute.program(t.row)
     called: Any = program.inplace if t.aspect == Aspect.INPLACE and not t.row.forms.mutates else program.function
     args, kwargs = execute.arguments(t.case, fresh, given, torch_word, "cpu")
     into = {"out": outs[0] if len(outs) == 1 else tuple(outs)} if outs else {}
     try:
-        with Functions(observe):
-            result = called(*args, **kwargs, **into)
+        with Functions(calls.observe):
+            said = calls.say(called(*args, **kwargs, **into))
     except Exception:
-        if not refused:
+        if not calls.refused:
             raise
-        return _nested([*lines, refused[0]])
-    said = re.sub(r"\((x\d+)\[0\], (?:\1\[\d+\],? ?)+\)", lambda m: _whole(m[0], m[1]), say(result))
-    return _nested([*lines, said])
-
-
-def _whole(text: str, name: str) -> str:
-    """The first elements of a tuple in their order as a part of it."""
-    many = text.count(name)
-    return f"{name}[:{many}]" if text.rstrip(",)") == f"({', '.join(f'{name}[{k}]' for k in range(many))}" else text
-
-
-def _nested(lines: list[str]) -> tuple[list[str], str]:
-    """The statements before the last, and that, with what is used once, and after nothing was written, where it is used."""
-    for k in reversed(range(len(lines) - 1)):
-        made = re.fullmatch(r"(x\d+) = (.+)", lines[k])
-        uses = [i for i in range(k + 1, len(lines)) if made and re.search(rf"\b{made[1]}\b", lines[i])]
-        pure = len(uses) == 1 and all(re.match(r"x\d+ = ", x) for x in lines[k + 1 : uses[0]])
-        if made and pure and not lines[uses[0]].startswith("with "):
-            parts = re.split(rf"\b{made[1]}\b", lines[uses[0]])
-            text = made[2].join(parts)
-            if len(parts) == 2 and (len(text) < WIDTH or len(lines[k]) > WIDTH or uses[0] == len(lines) - 1):
-                lines[uses[0]] = text
-                del lines[k]
-    return lines[:-1], lines[-1]
+        said = calls.refused
+    for n in range(MANY, 1, -1):  # the first results of a call
+        first = r"\((x\d+)\[0\]" + "".join(rf", \1\[{k}\]" for k in range(1, n))
+        said = re.sub(first + r"\)", rf"\1[:{n}]", said)
+    lines = calls.lines
+    while lines and (last := re.fullmatch(r"(x\d+) = (.+)", lines[-1])) and len(re.findall(rf"\b{last[1]}\b", said)) == 1:
+        said = re.sub(rf"\b{last[1]}\b", lambda m: last[2], said)
+        lines.pop()
+    return lines, said
 
 
 def _body(t: CaseScript, aspect: Aspect, function: str, about: str, steps: bool = False) -> list[str]:
@@ -269,9 +251,9 @@ def _body(t: CaseScript, aspect: Aspect, function: str, about: str, steps: bool 
     if aspect == Aspect.TRANSFER:
         return _copies(t)
     lines, leaves = operands_text(t, _put)
-    arguments = _plain(arguments_text(t))
+    arguments = _plain(script.arguments_text(t))
     if aspect == Aspect.OUT:
-        more, targets = into_text(t, (function, arguments), _put)
+        more, targets = script.into_text(t, (function, arguments), _put)
         more[-1:] = _steps(t, targets)[0] if steps else more[-1:]
         bases = ", ".join(f"{'base' if d.shape and d.base.numel() else 'out'}{i}" for i, d in enumerate(targets))
         return [*lines, *more, f"return {bases}"]

@@ -28,8 +28,9 @@ from parity.engine.journal import LOCATING, SHRINKING, NoJournal
 from parity.engine.options import RunOptions
 from parity.engine.planning import RunPlan
 from parity.findings import cause_search, known_entries
-from parity.findings.causes import OPERATORS, Gathered, gather, skeleton, weight
+from parity.findings.causes import OPERATORS, Gathered, gather, skeleton
 from parity.findings.known import Entry, Found
+from parity.findings.weights import weight
 from parity.generation import shrink
 from parity.report.causes import count_text
 from parity.store.rows import Death, Header, Run
