@@ -52,10 +52,9 @@ class Followed:
 
     @property
     def function(self) -> str:
-        """The public function to name for the case as a whole: the one that raised, else the one that ran most operators, but
-        for those that only make a tensor like another; "" if there was none."""
-        some = [f for f in self.functions if not f[0].endswith("_like")] or self.functions
-        return self.raised or max(some, key=lambda f: f[1], default=("", 0))[0]
+        """The public function to name for the case as a whole: the one that raised, else the one that ran most operators; "" if
+        there was none."""
+        return self.raised or max(self.functions, key=lambda f: f[1], default=("", 0))[0]
 
     def first(self, symptom: str = "values") -> OperatorCall | None:
         """The operator to blame: the first that is clearly outside, else the one farthest outside, else one that the CPU cannot

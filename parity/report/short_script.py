@@ -295,17 +295,18 @@ def _gradients(t: CaseScript, call: str, leaves: list[str], twice: bool) -> list
     live = ", ".join(filter(None, leaves))
     outputs = "t0" if t.row.forms.mutates else call
     lines = [call] if t.row.forms.mutates else []
-    asked = f"[{live}], {texts[0]}"
+    given = "fed" if twice else texts[0]
     if len(fed) > 1 or len(t.result) - t.row.forms.mutates > 1:
         lines += [f"live = [x for x in {outputs} if x.requires_grad]"]
-        outputs, asked = "live", f"[{live}], [{', '.join(texts)}]"
+        outputs, given = "live", "fed" if twice else f"[{', '.join(texts)}]"
     if not twice:
-        return [*lines, f"return torch.autograd.grad({outputs}, {asked}, allow_unused=True)"]
-    return [
+        return [*lines, f"return torch.autograd.grad({outputs}, [{live}], {given}, allow_unused=True)"]
+    return [  # by what is fed as well
+        f"fed = [{', '.join(f'{x}.requires_grad_()' for x in texts)}]",
         *lines,
-        f"first = torch.autograd.grad({outputs}, {asked}, create_graph=True, allow_unused=True)",
+        f"first = torch.autograd.grad({outputs}, [{live}], fed, create_graph=True, allow_unused=True)",
         "first = [g for g in first if g is not None and g.requires_grad]",
-        f"return torch.autograd.grad(first, [{live}], [torch.ones_like(g) for g in first], allow_unused=True)",
+        f"return torch.autograd.grad(first, [{live}, *fed], [torch.ones_like(g) for g in first], allow_unused=True)",
     ]
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from parity.checks.deciding import properties
-from parity.checks.following import Followed, following
+from parity.checks.following import following
 from parity.checks.operators import OperatorCall, StridedOperand, _differ, error_ratio
 from parity.devices import Call, Device, Fault, resolve
 
@@ -202,9 +202,3 @@ def test_equal_nan_of_complex_numbers_are_no_difference() -> None:
     x = torch.tensor([complex(math.nan, 1.0), 2j])
     assert not _differ(x.clone(), x)
     assert _differ(x + 1, x)
-
-
-def test_what_only_makes_a_tensor_like_another_is_not_named() -> None:
-    """If there is anything else."""
-    assert Followed(functions=[("torch.zeros_like", 2), ("torch.nn.functional.embedding_bag", 1)]).function.endswith("bag")
-    assert Followed(functions=[("torch.zeros_like", 2)]).function == "torch.zeros_like"

@@ -13,6 +13,7 @@ import tf32
 import torch
 
 from parity import tolerance
+from parity.catalog import entries
 from parity.checks import deciding
 from parity.checks.following import _runs_on_the_cpu
 from parity.checks.operators import OperatorCall, StridedOperand, compared
@@ -219,6 +220,13 @@ def test_a_copy_that_the_least_case_is_without_is_no_cause() -> None:
     assert one.cause == copied
     (one,) = gather([replace(lost, status="error", reason="RuntimeError in run: must lie in a row")])
     assert one.cause.symptom == "raises: RuntimeError in run: must lie in a row"
+
+
+def test_a_helper_that_ran_most_operators_is_not_named() -> None:
+    """Where the function of torch that the op is for is known."""
+    wrong = Result(Aspect.FORWARD, Verdict(Status.WRONG, "far outside"))
+    assert cause_search.unlocated(entries.row("embedding_bag"), wrong, (), "torch.cat").subject.endswith(".embedding_bag")
+    assert cause_search.unlocated(entries.row("coo_mm"), wrong, (), "torch.mm").subject == "torch.mm"
 
 
 def test_the_heaviest_come_first_and_then_what_most_ops_show() -> None:

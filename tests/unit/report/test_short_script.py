@@ -141,6 +141,15 @@ def test_a_result_in_the_memory_of_an_operand_shows_in_the_operand(
     assert "7." not in ours
 
 
+def test_a_second_derivative_is_also_by_what_is_fed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A gradient that is linear in it has no other one."""
+    text = minimal(notation.parse("neg(float32[3])"), "double backward", "sim")
+    assert text is not None
+    assert printed(text, resolve("sim"), monkeypatch, capsys)[1].count("-1.") == 3
+
+
 def test_a_nan_with_a_sign_is_written() -> None:
     """Its bits are those of the case."""
     text = minimal(notation.parse('sort(float32[3].at(0, "-nan"))'), "forward", "cuda")
