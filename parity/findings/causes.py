@@ -167,14 +167,19 @@ def _families(by_cause: dict[Cause, list[Record]]) -> dict[Cause, list[Record]]:
     kernels: dict[Cause, set[str]] = defaultdict(set)
     for c, shared in mechanisms.items():
         kernels[shared] |= {said_of(r).kernel for r in by_cause[c]}
-    plain = [c for c, rs in by_cause.items() if c.symptom in RESULTS and not c.properties and not all(map(is_near, rs))]
+    near = {c for c, rs in by_cause.items() if not c.properties and all(map(is_near, rs))}
+    plain = [c for c in by_cause if c.symptom in RESULTS and not c.properties and c not in near]
     wrong_anyway = {c.kernel: c for c in sorted(plain, key=lambda c: RESULTS.index(c.symptom), reverse=True)}
     unknown = {c.kernel: c for c in by_cause if UNSEARCHED in c.properties}  # kept by kernel
+    # A kernel that is wrong by what it shares with no other one is one cause, with what it shares.
+    values = [c for c in by_cause if c.symptom == "values" and UNSEARCHED not in c.properties]
+    alone = {c.kernel for c in values if mechanisms[c] is c and c not in near}
     joined: dict[Cause, list[Record]] = defaultdict(list)
     for c, records in by_cause.items():
         same = unknown if UNSEARCHED in c.properties else wrong_anyway if c.symptom == "values" or c in plain else {}
         whole = same.get(c.kernel, c)
-        joined[mechanisms[c] if whole is c and len(kernels[mechanisms[c]]) >= _least(mechanisms[c]) else whole] += records
+        own = whole is not c or (c in values and c.kernel in alone)
+        joined[mechanisms[c] if not own and len(kernels[mechanisms[c]]) >= _least(mechanisms[c]) else whole] += records
     return _by_id(_errors_by_kernel(_by_id(_values_by_kernel(joined))))
 
 

@@ -642,6 +642,10 @@ def test_an_operator_that_is_wrong_anyway_is_one_cause() -> None:
     near = replace(records[0], status="drift", measures=(Measure("out", 1.5),))
     others = [replace(r, op=op, cause=Cause(f"aten::{op}", "values", ("NaN or Inf",))) for r, op in zip(records, "abc")]
     assert len(gather([near, *others, records[1]])) == 2  # which explains no lost NaN
+    strided = replace(records[1], cause=Cause("aten::convolution", "values", ("non-contiguous operand",)))
+    made = gather([strided, *others, records[1]])  # what it shares with others stays with what it alone is wrong by
+    assert [c.cause.subject for c in made] == [OPERATORS, "aten::convolution"]
+    assert len(made[1].records) == 2
 
 
 def test_the_function_is_named_if_no_operator_differs_alone() -> None:
