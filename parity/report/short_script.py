@@ -152,7 +152,7 @@ def _unusual(function: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
     with contextlib.suppress(ValueError, TypeError):
         usual = inspect.signature(function).parameters
         return {k: v for k, v in kwargs.items() if isinstance(v, Tensor) or k not in usual or usual[k].default is not v}
-    return {**kwargs}
+    return {k: v for k, v in kwargs.items() if v is not None}  # of a function in C
 
 
 def _call(name: str, args: list[str], kwargs: Mapping[str, str]) -> str:
