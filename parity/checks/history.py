@@ -408,15 +408,7 @@ def _case(like: Case, call: Arguments) -> Case:
 
 
 _STEPS: dict[str, Callable[[Trial, Placed, bool], Iterator[Step]]] = {
-    "other_scalar": _other_scalar,
-    "other_values": _other_values,
-    "smaller": _smaller,
-    "larger": _larger,
-    "other_layout": _other_layout,
-    "other_dtype": _other_dtype,
-    "larger_smaller": _larger_smaller,
-    "other_grad": _other_grad,
-    "other_presence": _other_presence,
-    "destination": _destination,
-    "sibling": _sibling,
-}
+    "other_scalar": _other_scalar, "other_values": _other_values, "smaller": _smaller, "larger": _larger,
+    "other_layout": _other_layout, "other_dtype": _other_dtype, "larger_smaller": _larger_smaller, "other_grad":
+    _other_grad, "other_presence": _other_presence, "destination": _destination, "sibling": _sibling,
+}  # fmt: skip

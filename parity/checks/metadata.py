@@ -20,6 +20,7 @@ from parity.core.results import Measure, MetadataNote, Status, Verdict
 from parity.execution.execute import Named
 
 PROBLEM = "strides"  # of findings
+ALIASING = "aliasing"
 
 
 def judged(t: Trial, so_far: Result, ours: Named, theirs: Named, here: Sequence[Tensor], there: Sequence[Tensor]) -> Result:
@@ -35,7 +36,7 @@ def judged(t: Trial, so_far: Result, ours: Named, theirs: Named, here: Sequence[
     if not row.forms.view:
         for (name, a), (_, b) in zip(ours, theirs):
             if b.numel() and _shares(b, there) and not _shares(a, here):
-                return _malformed(so_far, name, f"{name} lies in the memory of an operand, unlike the reference's", "aliasing")
+                return _malformed(so_far, name, f"{name} lies in the memory of an operand, unlike the reference's", ALIASING)
     if row.forms.view or row.forms.strides:
         only = row.forms.view or len(t.inputs.operands) == 1  # of several operands devices may follow different ones
         for (name, a), (_, b) in zip(ours, theirs):
@@ -43,7 +44,7 @@ def judged(t: Trial, so_far: Result, ours: Named, theirs: Named, here: Sequence[
                 return _malformed(so_far, name, f"{name}.stride()={b.stride()}, but should be {a.stride()}", PROBLEM)
             if row.forms.view and a.numel() and _shares(a, here) != _shares(b, there):
                 text = f"{name} {'aliases' if _shares(b, there) else 'does not alias'} the input, unlike the reference's"
-                return _malformed(so_far, name, text, "aliasing")
+                return _malformed(so_far, name, text, ALIASING)
         if row.forms.view:
             return so_far
     notes = tuple(_notes(str(so_far.aspect), ours, theirs, here, there))

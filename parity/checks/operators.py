@@ -311,6 +311,8 @@ def _difference(call: OperatorCall, ours: CallResult, theirs: CallResult, truth:
 
 def _differ(got: Tensor, cpu: Tensor) -> bool:
     """Whether any bits differ, but for those of NaN."""
+    if cpu.is_complex():
+        got, cpu = _parts(got), _parts(cpu)
     return not torch.equal(got.nan_to_num(0.0), cpu.nan_to_num(0.0)) if cpu.is_floating_point() else not torch.equal(got, cpu)
 
 

@@ -22,7 +22,8 @@ from pathlib import Path
 from parity.catalog import ROWS
 from parity.core.results import STRIDED_DESTINATION, UNSEARCHED, Cause, Record
 from parity.engine.suite import Item, RunProfile
-from parity.findings.causes import OPERATORS, weight
+from parity.findings.causes import OPERATORS
+from parity.findings.weights import weight
 
 PINNED, CAUSES = 0, -1  # parts of an item that are no rounds of exploration
 FIRST_ROUND = 0.25  # of the cases that the profile explores in an item

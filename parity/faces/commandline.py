@@ -17,21 +17,10 @@ from parity.faces.commands.groups import EVERYWHERE, EXIT_CODES, Parser, fill
 # Each has HELP, in a few words, ABOUT, `add(parser)` and `run(options)`; it may have USAGE, MORE after the options, and
 # SETTINGS, the keys of [tool.parity] that fill in what no option gives.
 COMMANDS: dict[str, ModuleType] = {
-    "help": manual,
-    "run": run,
-    "report": report,
-    "diff": diff,
-    "upgrade": upgrade,
-    "merge": merge,
-    "replay": replay,
-    "explain": explain,
-    "known": known,
-    "locate": locate,
-    "train": train,
-    "audit": audit,
-    "doctor": doctor,
+    "help": manual, "run": run, "report": report, "diff": diff, "upgrade": upgrade, "merge": merge, "replay":
+    replay, "explain": explain, "known": known, "locate": locate, "train": train, "audit": audit, "doctor": doctor,
     "prove": prove,
-}
+}  # fmt: skip
 VERBOSE = ("-v", "--verbose")
 JSON = "--json"
 MORE_HELP = f"""\

@@ -30,7 +30,7 @@ OURS = re.compile(
             rb"<!doctype html>.*<title>parity",
             rb"(\*\*[^\n]*\*\*\n\n)?(changed|same fingerprint): [^\n]*\ncompared: ",  # diffs
             rb"\*\*parity on |### Describe the bug\n.*parity's notation",
-            rb".*^(PASS  no finding\n\Z|[ABCR]: (ordinary calls|the same with|rare calls|errors and refusals))",  # causes
+            rb".*^(PASS  no finding\n\Z|[ABCSR]: (ordinary|the same with|rare calls|settings|errors and) )",  # causes
             rb"[Ff]our letters[^\n]*: forward, backward|\d+ runs side by side\n",
             rb"::\w+ title=parity",
             rb'""".*\n(Ends with 1 where the device and the CPU differ|Written by: parity)',  # scripts of findings, tests

@@ -80,7 +80,8 @@ def cause_of(row: Row, case: Case, result: Result, device: Device, found: Outcom
 
 def unlocated(row: Row, result: Result, properties: tuple[str, ...] = (), function: str = "") -> Cause:
     """The cause of a finding that no operator explains, or with which nothing was tried."""
-    public = row.call if row.call.startswith("torch.") else function or function_of(row.name)
+    own = function_of(row.name)  # which its helpers, such as a torch.cat, are not
+    public = row.call if row.call.startswith("torch.") else own if own.startswith("torch.") else function or own
     if STRIDED_DESTINATION in properties:
         return Cause(public, "memory", (STRIDED_DESTINATION,))
     symptom = symptom_of(result)

@@ -7,7 +7,9 @@ kept by kernel, after the causes (`Gathered.searched`), but for errors whose wor
 Several operators have one cause if the deciding property is of a kind that they handle by one convention: operands on the CPU,
 empty operands, NaN and Inf, numbers near the ends of the range, half types, destinations with gaps or of another dtype; and
 operators of elements if it is a layout, for which they share code. Where an operator gives wrong values without any deciding
-property, its findings with one belong to that cause, and so does drift of a function in which no operator differs by itself.
+property, its findings with one belong to that cause, and so does drift of a function in which no operator differs by itself;
+so are its wrong values that need several things each by itself. A setting that explains a finding is a class of its own, and
+drift of less than twice the budget counts as rare: neither sends anybody to an editor first.
 """
 
 from __future__ import annotations
@@ -23,8 +25,7 @@ from dataclasses import dataclass, replace
 from parity.catalog import entries
 from parity.catalog.lookup import called_by
 from parity.core import notation
-from parity.core.case import Case, TensorSpec, entry_of
-from parity.core.dtypes import HALF
+from parity.core.case import entry_of
 from parity.core.errors import CaseError, ParityError
 from parity.core.results import (
     ANYBODYS,
@@ -43,30 +44,20 @@ from parity.core.results import (
     Record,
     Status,
 )
+from parity.findings.weights import WEIGHTS, is_near, weight
 from parity.findings.workaround import NAMED, best
-from parity.store.rows import Death, is_own
+from parity.store.rows import Death
 
 OPERATORS = "several operators"
 SHARED = (CPU_OPERAND, EMPTY_OPERAND, EXTREME_VALUES, NON_FINITE, OTHER_DESTINATION, NARROW_INTEGERS, HALF_TYPES)
 RESULTS = ("values", "metadata", "memory")  # symptoms of one fault of a kernel, if it is so however it is called
 SHARED_ENDINGS = (" operand", " destination")  # of layouts
-RARE_ASPECTS = (Aspect.DOUBLE, Aspect.TANGENT, Aspect.TRANSFER, Aspect.REFUSAL, Aspect.REPEAT)
 SELDOM = 10  # a pass that has less than one in so many of a cause's findings is not the one that is shown
+DETERMINISTIC = "under deterministic"  # algorithms, where operators that write by indices are one other operator
 FAMILY = 3  # operators whose causes differ in nothing else are reported as one
-ORDINARY_VALUES = ("uniform", "normal", "between", "inside", "index", "unique", "sample", "conditioned", "symmetric", "any")
-# Words of layouts that ordinary programs make without asking for them.
-ORDINARY_LAYOUTS = ("transpose", "permute", "channels_last", "slice", "select", "step", "flat", "expand")
 A_COPY = "a copy"
 LOOKED_AT = 1000  # characters of a message that are looked at
 SKELETON = 100  # most characters of an error's message in a symptom
-USUAL_SIZE = 1 << 16  # elements of a case's operands together
-
-WEIGHTS = {
-    "A": "ordinary calls: contiguous operands, finite values, default arguments, forward or first gradient",
-    "B": "the same with a layout, dtype or argument that models use",
-    "C": "rare calls: special values, odd destinations, second derivatives, error inputs",
-    "R": "errors and refusals in words, which are not silent",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +99,8 @@ class Gathered:
 
 
 def gather(records: Iterable[Record], deaths: Iterable[Death] = ()) -> tuple[Gathered, ...]:
-    """The causes of a run: by weight, and within a weight those first that most ops show; what was not looked into is last."""
+    """The causes of a run: by weight, and within a weight wrong metadata last, and those first that most ops show; what was not
+    looked into is last."""
     by_cause: dict[Cause, list[Record]] = defaultdict(list)
     for r in records:
         if r.shrunk and r.counts:
@@ -121,14 +113,25 @@ def gather(records: Iterable[Record], deaths: Iterable[Death] = ()) -> tuple[Gat
         cause = Cause(words, "dies")
         order = tuple(sorted(ds, key=lambda d: (not d.shrunk, len(d.least))))
         causes.append(Gathered(cause, min(map(_weight_of_death, ds)), (), order))
-    return tuple(
-        sorted(causes, key=lambda c: (not c.searched, [*WEIGHTS].index(c.weight), -len(c.ops), -len(c.records), c.cause.id))
-    )
+    return tuple(sorted(causes, key=_place))
+
+
+def _place(c: Gathered) -> tuple[bool, int, bool, int, int, str]:
+    weight = [*WEIGHTS].index(c.weight)
+    return not c.searched, weight, c.cause.symptom == "metadata", -len(c.ops), -len(c.records), c.cause.id
 
 
 def said_of(r: Record) -> Cause:
-    """The cause of a record, or what it says by itself where nobody looked for one."""
-    return r.cause or Cause(function_of(r.op), _symptom(r), (UNSEARCHED,))
+    """The cause of a record, or what it says by itself where nobody looked for one, or where that was the copy of a lazy view
+    of the drawn case that the least case is without."""
+    lost = r.cause is not None and r.cause.subject == A_COPY and _is_lazy(r.case) and not _is_lazy(r.shrunk or r.case)
+    if r.cause is not None and not lost:
+        return r.cause
+    return Cause(function_of(r.op), _symptom(r), () if lost and r.status != Status.ERROR else (UNSEARCHED,))
+
+
+def _is_lazy(case: str) -> bool:
+    return ".neg()" in case or ".conj()" in case
 
 
 def _needed(c: Cause, records: Iterable[Record]) -> Cause:
@@ -154,21 +157,30 @@ def _families(by_cause: dict[Cause, list[Record]]) -> dict[Cause, list[Record]]:
     by_cause = {
         replace(c, properties=()) if c.says_all and UNSEARCHED in c.properties else c: rs for c, rs in _by_id(by_cause).items()
     }
-    wrong = Counter(c.kernel for c in by_cause if c.symptom in RESULTS and UNSEARCHED not in c.properties)
-    by_cause = {_needed(c, records) if wrong[c.kernel] <= 1 else c: records for c, records in by_cause.items()}
-    facts = {c: _mechanism(c) for c in by_cause}
+    otherwise = [c for c in by_cause if c.symptom in RESULTS and c.properties not in ((UNSEARCHED,), (NON_FINITE,))]
+    wrong = Counter(c.kernel for c in otherwise)
+    needed: dict[Cause, list[Record]] = defaultdict(list)
+    for c, records in by_cause.items():
+        needed[_needed(c, records) if wrong[c.kernel] <= 1 else c] += records
+    by_cause = needed
+    mechanisms = {c: _mechanism(c) for c in by_cause}
     kernels: dict[Cause, set[str]] = defaultdict(set)
-    for c, shared in facts.items():
-        kernels[shared].add(c.kernel)
-    plain = [c for c in by_cause if c.symptom in RESULTS and not c.properties]
+    for c, shared in mechanisms.items():
+        kernels[shared] |= {said_of(r).kernel for r in by_cause[c]}
+    near = {c for c, rs in by_cause.items() if not c.properties and all(map(is_near, rs))}
+    plain = [c for c in by_cause if c.symptom in RESULTS and not c.properties and c not in near]
     wrong_anyway = {c.kernel: c for c in sorted(plain, key=lambda c: RESULTS.index(c.symptom), reverse=True)}
     unknown = {c.kernel: c for c in by_cause if UNSEARCHED in c.properties}  # kept by kernel
+    # A kernel that is wrong by what it shares with no other one is one cause, with what it shares.
+    values = [c for c in by_cause if c.symptom == "values" and UNSEARCHED not in c.properties]
+    alone = {c.kernel for c in values if mechanisms[c] is c and c not in near}
     joined: dict[Cause, list[Record]] = defaultdict(list)
     for c, records in by_cause.items():
         same = unknown if UNSEARCHED in c.properties else wrong_anyway if c.symptom == "values" or c in plain else {}
         whole = same.get(c.kernel, c)
-        joined[facts[c] if whole is c and len(kernels[facts[c]]) >= _least(facts[c]) else whole] += records
-    return _by_id(_errors_by_kernel(_by_id(joined)))
+        own = whole is not c or (c in values and c.kernel in alone)
+        joined[mechanisms[c] if not own and len(kernels[mechanisms[c]]) >= _least(mechanisms[c]) else whole] += records
+    return _by_id(_errors_by_kernel(_by_id(_values_by_kernel(joined))))
 
 
 def _of_one(by_cause: Mapping[Cause, list[Record]]) -> dict[Cause, list[Record]]:
@@ -179,9 +191,19 @@ def _of_one(by_cause: Mapping[Cause, list[Record]]) -> dict[Cause, list[Record]]
     for c, records in by_cause.items():
         drifts = c in wrong and not c.subject.startswith("aten::") and all(r.status == Status.DRIFT for r in records)
         of = [k for k in wrong if k.subject.startswith("aten::") and wrong[c] <= wrong[k]] if drifts else []
-        is_lazy = c.subject == A_COPY and all(".neg()" in r.shrunk or ".conj()" in r.shrunk for r in records)
-        joined[lazy if is_lazy else of[0] if len(of) == 1 else c] += records
+        for r in records:
+            joined[lazy if c.subject == A_COPY and _is_lazy(r.shrunk) else of[0] if len(of) == 1 else c].append(r)
     return joined
+
+
+def _values_by_kernel(by_cause: Mapping[Cause, list[Record]]) -> dict[Cause, list[Record]]:
+    """The causes, with the wrong values of one kernel as one, if they need several things each by itself."""
+    searched = [c for c in by_cause if c.symptom == "values" and UNSEARCHED not in c.properties and c.subject != A_COPY]
+    often = Counter(c.kernel for c in searched if c.subject != OPERATORS)
+    joined: dict[Cause, list[Record]] = defaultdict(list)
+    for c, records in by_cause.items():
+        joined[replace(c, properties=()) if c in searched and often[c.kernel] > 1 else c] += records
+    return _by_id(joined)
 
 
 def _errors_by_kernel(by_cause: Mapping[Cause, list[Record]]) -> dict[Cause, list[Record]]:
@@ -205,7 +227,7 @@ def _errors_by_kernel(by_cause: Mapping[Cause, list[Record]]) -> dict[Cause, lis
 
 def _least(shared: Cause) -> int:
     """How many kernels must show a mechanism, so that it is one cause."""
-    return 2 if set(shared.properties) <= {OTHER_DESTINATION, STRIDED_DESTINATION, EMPTY_OPERAND} else FAMILY
+    return 2 if set(shared.properties) <= {OTHER_DESTINATION, STRIDED_DESTINATION, EMPTY_OPERAND, DETERMINISTIC} else FAMILY
 
 
 def _by_id(by_cause: Mapping[Cause, list[Record]]) -> dict[Cause, list[Record]]:
@@ -233,6 +255,8 @@ def _mechanism(c: Cause) -> Cause:
     symptom = "raises" if c.symptom.startswith("raises") else c.symptom
     if c.subject == A_COPY or c.properties in ((), (UNSEARCHED,)):  # what goes wrong between the devices is no kernel's
         return c
+    if c.symptom.startswith("raises") and c.properties == (DETERMINISTIC,):
+        return Cause(OPERATORS, symptom, c.properties)
     if c.says_all and CPU_OPERAND not in c.properties:
         return c
     if named := [p for p in SHARED if p in c.properties]:
@@ -298,21 +322,6 @@ def _weight_of_death(d: Death) -> str:
     return weight(Record(d.case, d.op, d.dtype, d.shrunk_aspect or d.aspect or "forward", d.how, shrunk=d.least))
 
 
-def weight(r: Record) -> str:
-    """The class of a finding by its least case: a key of `WEIGHTS`."""
-    if Status(r.status).raised:
-        return "R"
-    if is_own(r.op):
-        return "A"
-    try:
-        case = notation.parse(r.shrunk or r.case)
-    except CaseError:  # of another version
-        return "C"
-    if _is_rare(case, r):
-        return "C"
-    return "A" if _is_ordinary(case, r) else "B"
-
-
 @dataclass(frozen=True, slots=True)
 class Promise:
     """What looking for the cause of an item's findings may bring, by what was drawn. weight: of the plainest of them, a key of
@@ -349,33 +358,6 @@ def _promise(r: Record) -> Promise:
 def _far(r: Record) -> int:
     share = r.measures[0].share if r.measures else None
     return math.floor(math.log10(share)) if share and 0.0 < share < math.inf else BEYOND
-
-
-def _is_rare(case: Case, r: Record) -> bool:
-    specs = case.operands()
-    return (
-        r.aspect in RARE_ASPECTS
-        or bool(case.after or case.refused)
-        or case.under == "deterministic"
-        or (r.aspect == Aspect.OUT and case.into != "contiguous")
-        or case.cotangent.values == "zero"
-        or any(_is_rare_operand(s) for s in specs)
-    )
-
-
-def _is_rare_operand(s: TensorSpec) -> bool:
-    v = s.values
-    odd = any(str(step[0]) not in ORDINARY_LAYOUTS for step in s.layout)
-    return odd or s.on_cpu or s.numel == 0 or bool(v.specials) or (v.literal is None and v.family not in ORDINARY_VALUES)
-
-
-def _is_ordinary(case: Case, r: Record) -> bool:
-    specs = case.operands()
-    plain = all(not s.layout for s in specs) and case.cotangent.layout == "contiguous"
-    numbers = not case.kwargs and not any(isinstance(a, (bool, str, float)) for a in case.args)
-    numbers &= r.aspect != Aspect.INPLACE or len({s.dtype for s in specs}) <= 1
-    usual = case.dtype not in HALF and not case.dtype.startswith("complex") and case.numel <= USUAL_SIZE
-    return plain and numbers and usual and r.aspect in (Aspect.FORWARD, Aspect.BACKWARD, Aspect.INPLACE)
 
 
 def skeleton(message: str) -> str:

@@ -290,8 +290,9 @@ class Entry:
         rare values are needed is chance; the extent says at which it was seen."""
         if self.cause is None or UNSEARCHED in c.properties:
             return False
-        wordless = bool(self.members) and self.cause.symptom == "raises" and not self.cause.properties  # several messages
-        for m in self.members if wordless else (self.cause, *self.members):
+        # Several messages, or wrong values that need several things: of none of its findings.
+        joined = bool(self.members) and not self.cause.properties and self.cause not in self.members
+        for m in self.members if joined else (self.cause, *self.members):
             if m.says_all and m.symptom == c.symptom:  # of whatever function
                 return True
             like = m.kernel == c.kernel and m.symptom in (c.symptom, c.symptom.partition(": ")[0])

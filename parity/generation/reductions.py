@@ -365,15 +365,6 @@ def _together(case: Case) -> Iterator[Case]:
 
 # Those that remove most come first.
 PASSES: tuple[Pass, ...] = (
-    _all_plain,
-    _smaller_everywhere,
-    _without_suffixes,
-    _without_decorations,
-    _fewer_arguments,
-    _smaller_in_dimension,
-    _ranks,
-    _details,
-    _numbers,
-    _with_special,
-    _together,
-)
+    _all_plain, _smaller_everywhere, _without_suffixes, _without_decorations, _fewer_arguments,
+    _smaller_in_dimension, _ranks, _details, _numbers, _with_special, _together,
+)  # fmt: skip

@@ -304,12 +304,6 @@ def _power(o: argparse.Namespace) -> int:
 
 
 ACTIONS: dict[str, Callable[[argparse.Namespace], int]] = {
-    "zoo": _zoo,
-    "mutants": _mutants,
-    "counts": _counts,
-    "reach": _reach,
-    "cost": _cost,
-    "coverage": _coverage,
-    "trace": _trace,
+    "zoo": _zoo, "mutants": _mutants, "counts": _counts, "reach": _reach, "cost": _cost, "coverage": _coverage, "trace": _trace,
     "power": _power,
-}
+}  # fmt: skip

@@ -18,7 +18,6 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from parity import catalog
-from parity.checks.metadata import PROBLEM
 from parity.core import notation, picture
 from parity.core.case import OpClass, source_of
 from parity.core.dtypes import DEFAULT
@@ -157,7 +156,7 @@ class _Details:
             "says": r.reason,
             "origin": r.origin,
             "replay": reproduced(case, self.header).partition(": ")[2],
-            "script": self._script(r, case, m is not None and m.problem == PROBLEM),
+            "script": self._script(r, case, m.problem if m is not None else ""),
             **_of_measure(m),
             "drawn": self._drawn(r, m),
         }
@@ -178,7 +177,7 @@ class _Details:
             "bins": svg.of_bins(larger),
         }
 
-    def _script(self, r: Record, case: str, strides: bool) -> str:
+    def _script(self, r: Record, case: str, about: str) -> str:
         self.scripts -= 1
         if self.scripts < 0:
             return ""
@@ -188,7 +187,7 @@ class _Details:
                 parsed = notation.parse(case)
                 small = parsed.numel <= ELEMENTS
                 device = self.header.fingerprint.device
-                return (minimal(parsed, r.aspect, device, strides=strides) or "") if small else ""
+                return (minimal(parsed, r.aspect, device, about) or "") if small else ""
         except CaseError:  # of another version
             return ""
 

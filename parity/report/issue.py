@@ -11,14 +11,13 @@ from typing import TypeAlias
 import torch
 
 from parity import catalog
-from parity.checks.metadata import PROBLEM
 from parity.core import notation
 from parity.core.errors import CaseError
 from parity.core.results import Fingerprint, Record, Status
 from parity.findings.causes import Gathered
 from parity.judging.rules import rule_of
 from parity.report.causes import code, inert, sentence
-from parity.report.short_script import minimal
+from parity.report.short_script import DIES, DRAWN, is_long, minimal
 from parity.report.words import listed, plural, reproduced
 from parity.store.rows import Death, Header
 
@@ -69,26 +68,29 @@ def _where(c: Gathered) -> str:
 
 def _of_death(d: Death, f: Fingerprint) -> list[str]:
     """A script that is not run here, and how the process ended."""
-    try:
-        text = minimal(notation.parse(d.least), d.shrunk_aspect or d.aspect or "forward", f.device)
-    except CaseError:
-        text = None
-    parts = [_fenced(text, "python"), "It was not run for this report, because it ends the process."] if text else []
+    aspect, text, case = d.shrunk_aspect or d.aspect or "forward", "", None
+    with contextlib.suppress(CaseError):
+        case = notation.parse(d.least)
+    for drawn in (False, True):
+        if case is not None and (not text or is_long(text)):
+            text = minimal(case, aspect, f.device, DIES, tried=drawn) or text
+    parts = ["There are no few lines of torch for it: it takes many, or ends the process that would write them, too."]
+    if text:
+        other = "; its numbers are drawn anew, and those of the case may matter" if re.search(DRAWN, text) else ""
+        parts = [_fenced(text, "python"), f"It was not run for this report, because it ends the process{other}."]
     return [*parts, f"How it ended: {inert(d.how)}, {inert(d.signal)}, at stage {inert(d.stage or 'unknown')}. {inert(d.why)}"]
 
 
 def _shown(r: Record, header: Header, run: RunScript, anyhow: bool = False) -> list[str]:
     """Script, output, and the worst element. Empty if no script of a few lines shows the difference here, unless anyhow."""
     f, m = header.fingerprint, r.measures[0] if r.measures else None
-    reads = r.cause is not None and r.cause.symptom == "operands"
-    strides = m is not None and m.problem == PROBLEM
     made: dict[str, tuple[str, str]] = {}
     for tried in (True, False):  # a shorter script that does not show it gives way to the exact one
         with contextlib.suppress(CaseError):
             case = notation.parse(r.shrunk or r.case)
             if tried and f.simulated and (case.history or case.after):  # a script that runs on the CPU alone shows nothing
                 continue
-            text = minimal(case, r.aspect, f.device, reads, strides, tried=tried)
+            text = minimal(case, r.aspect, f.device, m.problem if m is not None else "", tried=tried)
             if text is not None and text not in made:
                 made[text] = _run(text, header, run)
                 if not made[text][0].endswith(SAME):

@@ -11,7 +11,8 @@ from textwrap import wrap
 from parity.core.version import __version__
 from parity.devices.mps_calls import Answer
 from parity.devices.operator_table import Kernels
-from parity.findings.causes import WEIGHTS, Gathered
+from parity.findings.causes import Gathered
+from parity.findings.weights import WEIGHTS
 from parity.locating.located import PASSES, plural
 from parity.locating.needs import Match, Need, Needs, where
 from parity.report.answers import Audited

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from parity.core.results import AspectWord, StatusWord
 from parity.core.status import Status
 from parity.core.stored import Number, words
-from parity.findings.causes import WEIGHTS
+from parity.findings.weights import WEIGHTS
 from parity.store.rows import Ending
 
 NOT_RUN = "not run"

@@ -100,16 +100,17 @@ def standalone(case: Case, aspect: str, device_name: str, title: str, kept: bool
         return None
 
 
-def data_of(case: Case, aspect: str, kept: bool = False) -> CaseScript | None:
+def data_of(case: Case, aspect: str, kept: bool = False, dies: bool = False) -> CaseScript | None:
     """What a script of a case needs; None if there are no results to print next to each other, several calls, a call that
-    raises, or one that parity assembles itself. Raises Unwritable, or CaseError if the case cannot be built here."""
+    raises, or one that parity assembles itself. dies: no results are to be compared, so that they
+    may be random. Raises Unwritable, or CaseError if the case cannot be built here."""
     row = entries.row(case.op)
     if case.dtype not in FACTS:
         raise CaseError(f"'{case.dtype}' is no dtype")
     if (elements := room.elements(row, case)) > room.MOST:
         raise CaseError(f"the case takes {elements:,} elements, and scripts are written of at most {room.MOST:,}")
     known = aspect in tuple(Aspect) and aspect not in SELDOM
-    if not rule_of(row).has_values or case.after or case.history or case.refused or not known:
+    if not (dies or rule_of(row).has_values) or case.after or case.history or case.refused or not known:
         return None
     inputs = build(case)
     return CaseScript(case, row, aspect, inputs, _outputs(case, row, inputs), kept)
@@ -239,7 +240,7 @@ def expression(a: Any) -> str:
     if a is None or type(a) in (bool, int, str):
         return repr(a)
     if type(a) is float:
-        return notation.number(a)
+        return "-nan" if a != a and math.copysign(1.0, a) < 0.0 else notation.number(a)
     if type(a) is complex:
         return f"complex({notation.number(a.real)}, {notation.number(a.imag)})"
     return _special(a)
@@ -284,7 +285,7 @@ def base_text(t: Tensor) -> str:
 
 def _reads_back(elements: list[Any], t: Tensor) -> bool:
     """Whether the elements as text give the same bits again (signs and payloads of NaN and 64-bit unsigned numbers may not)."""
-    values = [math.nan if isinstance(x, float) and x != x else x for x in elements]
+    values = [math.copysign(math.nan, x) if isinstance(x, float) and x != x else x for x in elements]
     signed = any(isinstance(x, complex) and math.copysign(1.0, y) < 0.0 for x in elements for y in _nans(x))
     try:
         return not signed and raw_bytes(torch.tensor(values, dtype=t.dtype)) == raw_bytes(t)

@@ -5,51 +5,51 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import itertools
+import inspect
 import math
 import re
 import textwrap
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import TypeVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch._ops import OpOverloadPacket
 
-from parity.checks import transfer
+from parity.checks import inputs_unchanged, metadata, transfer
 from parity.core.case import Case
 from parity.core.dtypes import FACTS
 from parity.core.errors import ParityError
+from parity.core.observer import Functions, name_of
 from parity.core.results import Aspect
-from parity.report.script import (
-    CaseScript,
-    Unwritable,
-    arguments_text,
-    base_text,
-    cotangents,
-    data_of,
-    function_of,
-    in_mode,
-    into_text,
-    operands_text,
-    view_text,
-)
+from parity.execution import execute
+from parity.execution.execute import Destination
+from parity.execution.inputs import build, torch_word
+from parity.report import script
+from parity.report.script import CaseScript, Unwritable, base_text, cotangents, operands_text, view_text
 
-Block = TypeVar("Block", ast.FunctionDef, ast.With, ast.If)
 SHOWN_BITS = 32  # of dtypes whose differences may not show in the four digits that torch prints
 LONGEST = 4000  # most characters of a script that is worth reading
-LINES = 15  # of a script, not counted those that are empty, beyond which short statements share one
+LINES = 15  # of a script, not counted those that are empty, beyond which imports share one
 WIDTH = 120
+DRAWN = r"torch\.rand|uniform_\("
 FEW = 8  # numbers of an operand that are not drawn anew
 SHOWN = 64  # most elements of results that are printed whole
+WRITTEN = 7  # into a result that lies in an operand's memory
+DIES = "dies"
+ABOUT = (DIES, metadata.PROBLEM, metadata.ALIASING, inputs_unchanged.PROBLEM)
+MANY = 6  # results of a call
 SPREAD = 1e4  # of numbers that are drawn anew, largest to middle size
-PRINT_STRIDES = [
-    "    result = run(device)",
-    "    print(device, [t.stride() for t in (result if isinstance(result, (list, tuple)) else [result])])",
-]
-ON_ERROR = ["    except Exception as e:", "        print(device, type(e).__name__, e)"]
-PRINT_REFUSAL = ["    try:", "        print(device, run(device))", *ON_ERROR]
+PRINT_STRIDES = """\
+    result = run(device)
+    print(device, [t.stride() for t in (result if isinstance(result, (list, tuple)) else [result])])"""
+PRINT_REFUSAL = """\
+    try:
+        print(device, run(device))
+    except Exception as e:
+        print(device, type(e).__name__, e)"""
 PRINT_WORST = """\
 devices = "cpu", {place}
 here, there = (torch.cat([t.detach().cpu().flatten() for t in {each}]).{wide} for r in map(run, devices))
@@ -62,16 +62,14 @@ WRITTEN_AS |= dict.fromkeys((Aspect.FORWARD, Aspect.TRANSFER, Aspect.REPEAT, Asp
 WRITTEN_AS |= dict.fromkeys((Aspect.BACKWARD, Aspect.DOUBLE), Aspect.BACKWARD)
 
 
-def minimal(
-    case: Case, aspect: str, device: str, operands: bool = False, strides: bool = False, *, tried: bool = False
-) -> str | None:
+def minimal(case: Case, aspect: str, device: str, about: str = "", *, tried: bool = False) -> str | None:
     """The script, which takes the device as its argument; None if there are more than a few lines, or if it cannot be written
     in torch alone.
 
     A destination and an operand that is written are printed whole, so that a write outside the view shows; of large results the
-    element that differs most. operands: print the operands after the call instead of its result; strides: print the strides of
-    its result; tried: whether it will be seen if it shows the finding: then many numbers are drawn anew, and the calls before
-    the case are left out.
+    element that differs most. about: the problem of the finding, if it is one of `ABOUT`: then the strides of the result are
+    printed, or the operands after the call, or after its result was written; tried: whether it will be seen if it shows the
+    finding: then many numbers are drawn anew, and the calls before the case are left out.
     """
     written = WRITTEN_AS.get(aspect)  # type: ignore[call-overload]
     if written is None:
@@ -79,50 +77,53 @@ def minimal(
     if tried or aspect == Aspect.REFUSAL:
         case = replace(case, after="", history=(), refused="" if aspect == Aspect.REFUSAL else case.refused)
     try:
-        data = data_of(case, written)
-        text = "" if data is None else _few_lines(replace(data, strides=strides), Aspect(aspect), device, operands, tried)
+        data = script.data_of(case, written, dies=about == DIES)
+        text = "" if data is None else _few_lines(data, Aspect(aspect), device, about, tried)
     except (Unwritable, ParityError):
         return None
     return text if text and len(text) <= LONGEST and "unpacked(" not in text else None
 
 
-def _few_lines(t: CaseScript, aspect: Aspect, device: str, operands: bool, tried: bool) -> str:
-    function, sources = ("", []) if aspect == Aspect.TRANSFER else function_of(t)
-    definitions = _compact([s for s in sources if not s.startswith(("from ", "import "))], function)
-    used = set(re.findall(r"\w+", "\n".join(definitions)))
-    imports = [s for s in sources if s.startswith(("from ", "import ")) and (used & set(re.findall(r"\w+$", s)) or "KEPT" in s)]
-    imports += [s for s in sources if s.startswith("import ") and function.startswith(s.split()[1]) and s not in imports]
-    body = _body(t, aspect, function, operands)
+def _few_lines(t: CaseScript, aspect: Aspect, device: str, about: str, tried: bool) -> str:
+    function, sources = ("", []) if aspect == Aspect.TRANSFER else script.function_of(t)
+    ours = not all(s.startswith(("from ", "import ")) for s in sources)  # parity's own: in its place the calls that it makes
+    body = _body(t, aspect, function, about, ours)
+    imports = [*(["from torch.nn import functional as F"] if "F." in "\n".join(body) else [])] if ours else sources
     lines = _anew(body, t) if tried else body
-    drawn = any(re.search(r"torch\.rand|uniform_\(", line) for line in lines)
-    lines = in_mode(t.case, [*(["torch.manual_seed(0)"] if drawn else []), *lines])
+    lines = script.in_mode(t.case, [*["torch.manual_seed(0)"] * bool(re.search(DRAWN, "\n".join(lines))), *lines])
     default = device if not device.startswith("sim") else "mps"
     place = f'sys.argv[1] if sys.argv[1:] else "{default}"'
-    last = _printed(t, aspect, place)
+    last = _printed(t, aspect, place, about)
     head = ["import sys", "", "import torch", *imports]
-    if len(lines) + len("\n".join((*head[2:], *definitions, *last)).splitlines()) + 2 > LINES:
+    if len("\n".join((*head[2:], *lines, *last)).splitlines()) + 2 > LINES:
         lines = _sharing(lines)
-    parts = ["\n".join(head), *definitions, "\n".join(["def run(device):", *(f"    {line}" for line in lines)])]
+    parts = ["\n".join(head), "\n".join(["def run(device):", *(f"    {line}" for line in lines)])]
     text = "\n\n\n".join(parts) + "\n\n" + "\n".join(last) + "\n"
     if re.search(r"\b(nan|inf)\b", text):
         text = text.replace("import torch\n", "import torch\nfrom math import inf, nan\n", 1)
-    if sum(map(bool, text.splitlines())) > LINES:
+    if is_long(text):
         text = text.replace("import sys\n\nimport torch\n", "import sys, torch\n", 1)
     compile(text, "script", "exec")
     return text
 
 
-def _printed(t: CaseScript, aspect: Aspect, place: str) -> list[str]:
+def is_long(text: str) -> bool:
+    """Whether a script is longer than a report's should be."""
+    return sum(map(bool, text.splitlines())) > LINES
+
+
+def _printed(t: CaseScript, aspect: Aspect, place: str, about: str) -> list[str]:
     """The statements that run it on both sides, and print."""
     digits = [] if FACTS[t.case.dtype].bits < SHOWN_BITS else ["torch.set_printoptions(precision=9)"]
     loop = f'for device in ("cpu", {place}):'
-    if t.strides:
-        return [*digits, loop, *PRINT_STRIDES]
+    if about == metadata.PROBLEM:
+        return [*digits, loop, *PRINT_STRIDES.splitlines()]
     if aspect == Aspect.REFUSAL:
-        return [*digits, loop, *PRINT_REFUSAL]
+        return [*digits, loop, *PRINT_REFUSAL.splitlines()]
     results = [x for name, x in t.result if not name.startswith("base[")]
     made = [o.view for o in t.inputs.operands] if aspect in (Aspect.BACKWARD, Aspect.DOUBLE) else results
-    if sum(x.numel() for x in made) > SHOWN and aspect in (Aspect.FORWARD, Aspect.BACKWARD, Aspect.DOUBLE):
+    large = about not in ABOUT and sum(x.numel() for x in made) > SHOWN
+    if large and aspect in (Aspect.FORWARD, Aspect.BACKWARD, Aspect.DOUBLE):
         wide = "to(torch.complex128)" if any(x.is_complex() for x in made) else "double()"
         each = "r if t is not None" if len(made) > 1 or aspect != Aspect.FORWARD else "[r]"
         return PRINT_WORST.format(place=place, each=each, wide=wide).splitlines()
@@ -130,77 +131,14 @@ def _printed(t: CaseScript, aspect: Aspect, place: str) -> list[str]:
     return [*digits, loop, f"    print(device, run(device){again})"]
 
 
-def _compact(sources: Sequence[str], function: str) -> list[str]:
-    """The definitions that a function needs, without docstrings and annotations."""
-    trees = {_defined(tree): tree for source in sources for tree in ast.parse(source).body}
-    needed = [function]
-    for name in needed:
-        needed += [n for n in _asked_of(trees[name]) if n in trees and n not in needed] if name in trees else []
-    return [ast.unparse(_Plain().visit(tree)) for name, tree in trees.items() if name in needed]
-
-
-def _defined(tree: ast.stmt) -> str:
-    target = tree.targets[0] if isinstance(tree, ast.Assign) else getattr(tree, "target", None)
-    return target.id if isinstance(target, ast.Name) else getattr(tree, "name", "")
-
-
-def _asked_of(tree: ast.stmt) -> set[str]:
-    """The names that a definition uses, without those of its annotations and arguments."""
-    plain = _Plain().visit(ast.parse(ast.unparse(tree)))
-    given = {a.arg for a in ast.walk(plain) if isinstance(a, ast.arg)}
-    return {n.id for n in ast.walk(plain) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)} - given
-
-
-class _Plain(ast.NodeTransformer):
-    """Code without docstrings, annotations, checks of arguments, and names for what is only returned."""
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
-        """A function."""
-        node.returns = None
-        if ast.get_docstring(node) is not None and len(node.body) > 1:
-            node.body = node.body[1:]
-        return self._joined(node)
-
-    def visit_With(self, node: ast.With) -> ast.With:
-        """A context."""
-        return self._joined(node)
-
-    def visit_If(self, node: ast.If) -> ast.If | None:
-        """A condition; None for a check."""
-        return None if isinstance(node.body[0], ast.Raise) and not node.orelse else self._joined(node)
-
-    def _joined(self, node: Block) -> Block:
-        self.generic_visit(node)
-        for a, b in itertools.pairwise([*node.body]):
-            target = a.targets[0] if isinstance(a, ast.Assign) else None
-            returned = b.value if isinstance(b, ast.Return) else None
-            alike = isinstance(target, ast.Name) and isinstance(returned, ast.Name) and target.id == returned.id
-            if isinstance(a, ast.Assign) and alike:
-                node.body[-2:] = [ast.copy_location(ast.Return(a.value), b)]
-        return node
-
-    def visit_arg(self, node: ast.arg) -> ast.arg:
-        """An argument."""
-        node.annotation = None
-        return node
-
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
-        """A name with its type."""
-        return node if node.value is None else ast.copy_location(ast.Assign([node.target], node.value), node)
-
-
 def _sharing(lines: Sequence[str]) -> list[str]:
     """The statements with short assignments in a row as one."""
     made: list[str] = []
     for line in lines:
-        ours, theirs = (re.fullmatch(r"(\w+(?:, \w+)*) = ([^\n]+)", x) for x in (made[-1] if made else "", line))
-        if (
-            ours
-            and theirs
-            and len(made[-1] + line) < WIDTH
-            and not re.search(rf"\b({ours[1].replace(', ', '|')})\b", theirs[2])
-        ):
-            made[-1] = f"{ours[1]}, {theirs[1]} = {ours[2]}, {theirs[2]}"
+        ours, theirs = (re.fullmatch(r"( *\w+(?:, \w+)*) = ([^\n]+)", x) for x in (made[-1] if made else "", line))
+        alone = ours and theirs and not re.search(rf"\b({ours[1].strip().replace(', ', '|')})\b", theirs[2])
+        if ours and theirs and alone and len(made[-1] + line) < WIDTH:
+            made[-1] = f"{ours[1]}, {theirs[1].strip()} = {ours[2]}, {theirs[2]}"
         else:
             made.append(line)
     return made
@@ -209,18 +147,121 @@ def _sharing(lines: Sequence[str]) -> list[str]:
 # ------------------------------------------------------------------------------------------------------------ the body
 
 
-def _body(t: CaseScript, aspect: Aspect, function: str, operands: bool) -> list[str]:
-    """The statements of `run`."""
+def _unusual(function: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments that are not a function's defaults."""
+    with contextlib.suppress(ValueError, TypeError):
+        usual = inspect.signature(function).parameters
+        return {k: v for k, v in kwargs.items() if isinstance(v, Tensor) or k not in usual or usual[k].default is not v}
+    return {k: v for k, v in kwargs.items() if v is not None}  # of a function in C
+
+
+def _call(name: str, args: list[str], kwargs: Mapping[str, str]) -> str:
+    """A call as text. Raises Unwritable for a function without a name."""
+    said, method = [*args, *(f"{k}={v}" for k, v in kwargs.items())], name.removeprefix("torch.Tensor.")
+    if not name or ("__" in method and not re.search(r"__(get|set|getitem|setitem)__$", method)):
+        raise Unwritable(name)
+    if "__set" in method:
+        return f"{said[0]}[{said[1]}] = {said[2]}" if "item" in method else f"{said[0]}.{method[:-8]} = {said[1]}"
+    if method == name:
+        return f"{name}({', '.join(said)})"
+    if method.endswith(".__get__"):
+        return f"{said[0]}.{method.removesuffix('.__get__')}"
+    return f"{said[0]}[{said[1]}]" if method == "__getitem__" else f"{said[0]}.{method}({', '.join(said[1:])})"
+
+
+@dataclass(slots=True)
+class _Calls:
+    """What a function calls of torch, as statements. names: of tensors, by their ids; refused: the call that raised."""
+
+    names: dict[int, str]
+    lines: list[str] = field(default_factory=list)
+    refused: str = ""
+    kept: list[object] = field(default_factory=list)  # so that no id comes twice
+
+    def say(self, a: object) -> str:
+        """An argument. Raises Unwritable for a tensor that no call made."""
+        if isinstance(a, Tensor):
+            if id(a) not in self.names:
+                raise Unwritable("a tensor of no call")
+            return self.names[id(a)]
+        if isinstance(a, (list, tuple)):
+            return f"({', '.join(map(self.say, a))}{',' * (len(a) == 1)})"
+        return _plain(script.expression(a))
+
+    def observe(self, function: Any, args: Any, kwargs: Any) -> Any:
+        """Makes a call, and keeps it if it made a tensor or wrote to one."""
+        name = f"torch.ops.{function}" if isinstance(function, OpOverloadPacket) else name_of(function)
+        own_names = (f"{s.__name__}.{n}" for s in (torch, torch.sparse) for n, f in vars(s).items() if f is function)
+        name = (name or next(own_names, "")).replace("torch.nn.functional.", "F.")
+
+        def call() -> str:
+            return _call(name, [*map(self.say, args)], {k: self.say(v) for k, v in _unusual(function, kwargs).items()})
+
+        try:
+            result: Any = function(*args, **kwargs)
+        except Exception:  # what must be refused
+            self.refused = self.refused or call()
+            raise
+        some = [result] if isinstance(result, Tensor) else result if isinstance(result, (list, tuple)) else ()
+        if name in ("torch.Tensor.cpu", "torch.Tensor.to"):  # which may be the tensor itself here, and not on the device
+            result = (some := [result.clone()])[0]
+        new = any(isinstance(x, Tensor) and id(x) not in self.names for x in some)
+        writes = "__set" in name or re.search(r"[^_]_$", name) or ("__i" in name and isinstance(result, Tensor))
+        if new or writes or "out" in kwargs:
+            word, line = f"x{len(self.kept)}", call()
+            if new:
+                line = f"{word} = {line}"
+                self.names.update({id(x): word if x is result else f"{word}[{k}]" for k, x in enumerate(some)})
+            self.kept.append(result)
+            dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
+            self.lines.append(f"with torch.autocast(torch.device(device).type, {dtype}): {line}" if dtype else line)
+        return result
+
+
+def _steps(t: CaseScript, targets: Sequence[Destination]) -> tuple[list[str], str]:
+    """What a function of parity calls of torch for this case, one call a line, and its result: in place of the function.
+    targets: of a call into destinations. Raises Unwritable for what is no call by a name."""
+    fresh = build(t.case)
+    given = [o.view for o in fresh.operands]
+    outs = [d.base.new_empty(d.shape) for d in targets]
+    calls = _Calls({id(x): f"{word}{k}" for word, some in (("t", given), ("out", outs)) for k, x in enumerate(some)})
+    program = execute.program(t.row)
+    called: Any = program.inplace if t.aspect == Aspect.INPLACE and not t.row.forms.mutates else program.function
+    args, kwargs = execute.arguments(t.case, fresh, given, torch_word, "cpu")
+    into = {"out": outs[0] if len(outs) == 1 else tuple(outs)} if outs else {}
+    try:
+        with Functions(calls.observe):
+            said = calls.say(called(*args, **kwargs, **into))
+    except Exception:
+        if not calls.refused:
+            raise
+        said = calls.refused
+    for n in range(MANY, 1, -1):  # the first results of a call
+        first = r"\((x\d+)\[0\]" + "".join(rf", \1\[{k}\]" for k in range(1, n))
+        said = re.sub(first + r"\)", rf"\1[:{n}]", said)
+    lines = calls.lines
+    while lines and (last := re.fullmatch(r"(x\d+) = (.+)", lines[-1])) and len(re.findall(rf"\b{last[1]}\b", said)) == 1:
+        said = re.sub(rf"\b{last[1]}\b", lambda m: last[2], said)
+        lines.pop()
+    return lines, said
+
+
+def _body(t: CaseScript, aspect: Aspect, function: str, about: str, steps: bool = False) -> list[str]:
+    """The statements of `run`. steps: see `_steps`."""
     if aspect == Aspect.TRANSFER:
         return _copies(t)
     lines, leaves = operands_text(t, _put)
-    arguments = _plain(arguments_text(t))
+    arguments = _plain(script.arguments_text(t))
     if aspect == Aspect.OUT:
-        more, targets = into_text(t, (function, arguments), _put)
+        more, targets = script.into_text(t, (function, arguments), _put)
+        more[-1:] = _steps(t, targets)[0] if steps else more[-1:]
         bases = ", ".join(f"{'base' if d.shape and d.base.numel() else 'out'}{i}" for i, d in enumerate(targets))
         return [*lines, *more, f"return {bases}"]
-    call = f"{function}({arguments})"
-    if operands and not t.writes:
+    before, call = _steps(t, ()) if steps else ([], f"{function}({arguments})")
+    lines += before
+    if about in (inputs_unchanged.PROBLEM, metadata.ALIASING) and not t.writes and aspect == Aspect.FORWARD:
+        if about == metadata.ALIASING:
+            call = f"{call}.fill_({WRITTEN})" if len(t.result) == 1 else f"[x.fill_({WRITTEN}) for x in {call}]"
         return [*lines, call, f"return {', '.join(f't{i}' for i in range(len(t.inputs.operands)))}"]
     if aspect in (Aspect.BACKWARD, Aspect.DOUBLE):
         return [*lines, *_gradients(t, call, leaves, aspect == Aspect.DOUBLE)]
@@ -254,17 +295,18 @@ def _gradients(t: CaseScript, call: str, leaves: list[str], twice: bool) -> list
     live = ", ".join(filter(None, leaves))
     outputs = "t0" if t.row.forms.mutates else call
     lines = [call] if t.row.forms.mutates else []
-    asked = f"[{live}], {texts[0]}"
+    given = "fed" if twice else texts[0]
     if len(fed) > 1 or len(t.result) - t.row.forms.mutates > 1:
         lines += [f"live = [x for x in {outputs} if x.requires_grad]"]
-        outputs, asked = "live", f"[{live}], [{', '.join(texts)}]"
+        outputs, given = "live", "fed" if twice else f"[{', '.join(texts)}]"
     if not twice:
-        return [*lines, f"return torch.autograd.grad({outputs}, {asked}, allow_unused=True)"]
-    return [
+        return [*lines, f"return torch.autograd.grad({outputs}, [{live}], {given}, allow_unused=True)"]
+    return [  # by what is fed as well
+        f"fed = [{', '.join(f'{x}.requires_grad_()' for x in texts)}]",
         *lines,
-        f"first = torch.autograd.grad({outputs}, {asked}, create_graph=True, allow_unused=True)",
+        f"first = torch.autograd.grad({outputs}, [{live}], fed, create_graph=True, allow_unused=True)",
         "first = [g for g in first if g is not None and g.requires_grad]",
-        f"return torch.autograd.grad(first, [{live}], [torch.ones_like(g) for g in first], allow_unused=True)",
+        f"return torch.autograd.grad(first, [{live}, *fed], [torch.ones_like(g) for g in first], allow_unused=True)",
     ]
 
 
@@ -272,8 +314,8 @@ def _literal(text: str, dtype: torch.dtype) -> str:
     """A base without what is the default, shapes of one dimension and float32, and without digits that it does not need."""
     if "unpacked(" in text:
         return text
-    if dtype in (torch.float32, torch.complex64):
-        text = re.sub(r"\d+\.\d+(e[-+]\d+)?", lambda m: str(np.float32(m[0])), text)
+    if shorter := {torch.float32: np.float32, torch.complex64: np.float32, torch.float16: np.float16}.get(dtype):
+        text = re.sub(r"\d+\.\d+(e[-+]\d+)?", lambda m: str(shorter(m[0])), text)
     text = re.sub(r"\s*\n\s*", " ", text).replace("[ ", "[").replace(" ]", "]")
     text = re.sub(r"\.reshape\(\(\d+,\)\)$", "", text)
     text = re.sub(r"torch\.tensor\(\[([^\[\],]+)\], dtype=([\w.]+)\)\.reshape\(\(\)\)$", r"torch.tensor(\1, dtype=\2)", text)

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 
 from parity.core.results import COMPARED, FINDINGS, Fingerprint, Status
-from parity.findings.causes import WEIGHTS, Gathered, gather
+from parity.findings.causes import Gathered, gather
+from parity.findings.weights import WEIGHTS
 from parity.history.diff import Diff, compare
 from parity.report.causes import sentence
 from parity.report.diff import about

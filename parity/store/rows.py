@@ -359,17 +359,9 @@ class Run:
 
 Row: TypeAlias = Record | ItemRow | Death | Coverage | Power | Again | Figures | Sighting | DrawnFeatures | End
 KINDS: dict[str, type[Row]] = {
-    "record": Record,
-    "item": ItemRow,
-    "death": Death,
-    "coverage": Coverage,
-    "power": Power,
-    "again": Again,
-    "figures": Figures,
-    "known": Sighting,
-    "features": DrawnFeatures,
-    "end": End,
-}
+    "record": Record, "item": ItemRow, "death": Death, "coverage": Coverage, "power": Power, "again": Again,
+    "figures": Figures, "known": Sighting, "features": DrawnFeatures, "end": End,
+}  # fmt: skip
 
 
 def totals(items: Iterable[ItemRow]) -> Counter[str]:

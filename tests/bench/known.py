@@ -117,7 +117,7 @@ def parity(*args: str, folder: Path) -> Ended:
     command = [sys.executable, "-W", "ignore", "-m", "parity", *args]
     done = subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False)
     line = next((x for x in done.stdout.splitlines() if x.startswith("known findings: ") and " new" in x), "")
-    new = tuple(x.strip() for x in done.stdout.splitlines() if re.match(r"[ABCR] \[|  GROWN|  EXPIRED", x))
+    new = tuple(x.strip() for x in done.stdout.splitlines() if re.match(r"[ABCSR] \[|  GROWN|  EXPIRED", x))
     if done.returncode not in (0, 1):
         new += (done.stderr.strip()[-300:],)
     return Ended(done.returncode, time.monotonic() - began, line, new, "no cause was looked for" not in done.stdout)

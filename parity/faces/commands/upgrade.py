@@ -24,16 +24,8 @@ say so. Both runs are in --folder: parity diff prints their difference in other 
 With --bisect it names the version since which one case gives another result: a case in quotes, or a run file and a cause of it.
 
   parity upgrade 'softmax(float32[1, 3], dim=-1)' --bisect 'torch>=2.10,<=2.15'"""
-OURS = (
-    "output",
-    "resume",
-    "findings",
-    "junit_xml",
-    "shard",
-    "study",
-    "list",
-    "fail_on",
-)  # options of a run that are not handed on
+# Options of a run that are not handed on.
+OURS = ("output", "resume", "findings", "junit_xml", "shard", "study", "list", "fail_on")
 
 
 def add(to: argparse.ArgumentParser) -> None:

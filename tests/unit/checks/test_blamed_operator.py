@@ -12,7 +12,7 @@ from torch import Tensor
 
 from parity.checks.deciding import SPECIAL, properties
 from parity.checks.following import following
-from parity.checks.operators import OperatorCall, StridedOperand, error_ratio
+from parity.checks.operators import OperatorCall, StridedOperand, _differ, error_ratio
 from parity.core.results import EXTREME_VALUES
 from parity.devices import Call, Device, Fault, resolve
 
@@ -202,3 +202,10 @@ def test_numbers_are_extreme_beyond_a_root_of_the_range_and_not_at_it() -> None:
     """Of float16, whose smallest normal number has one: 2**-7."""
     x = torch.tensor([2.0**-7, 2.0**-7 * 0.99, 0.0, 255.0, 257.0, float("inf")], dtype=torch.float16)
     assert dict(SPECIAL)[EXTREME_VALUES](x).tolist() == [False, True, False, False, True, False]
+
+
+def test_equal_nan_of_complex_numbers_are_no_difference() -> None:
+    """A copy of them is not to blame; another number is."""
+    x = torch.tensor([complex(math.nan, 1.0), 2j])
+    assert not _differ(x.clone(), x)
+    assert _differ(x + 1, x)

@@ -14,6 +14,7 @@ import tf32
 import torch
 
 from parity import tolerance
+from parity.catalog import entries
 from parity.checks import deciding
 from parity.checks.following import _runs_on_the_cpu
 from parity.checks.operators import OperatorCall, StridedOperand, compared
@@ -21,7 +22,7 @@ from parity.checks.trial import Result
 from parity.core import notation
 from parity.core.case import Case
 from parity.core.devices import Backend
-from parity.core.results import UNSEARCHED, Aspect, Cause, Fingerprint, Record, Status, Verdict
+from parity.core.results import UNSEARCHED, Aspect, Cause, Fingerprint, Measure, Record, Status, Verdict
 from parity.devices import Call, Fault, resolve
 from parity.engine import findings, suite
 from parity.engine.examine import examine
@@ -29,8 +30,9 @@ from parity.engine.journal import LOCATING, SHRINKING, NoJournal
 from parity.engine.options import RunOptions
 from parity.engine.planning import RunPlan
 from parity.findings import cause_search, known_entries
-from parity.findings.causes import OPERATORS, Gathered, gather, skeleton, weight
+from parity.findings.causes import OPERATORS, Gathered, gather, skeleton
 from parity.findings.known import Entry, Found
+from parity.findings.weights import weight
 from parity.generation import shrink
 from parity.report.causes import count_text
 from parity.store.rows import Death, Header, Run
@@ -174,6 +176,7 @@ def test_without_shrinking_nothing_is_tried() -> None:
         ("add(float32[2], float32[2], alpha=2)", "forward", Status.WRONG, "B"),
         ('softmax(float32[2, 3].at(0, "nan"), -1)', "forward", Status.WRONG, "C"),
         ('softmax(float32[2, 3], -1).into("columns")', "out=", Status.WRONG, "C"),
+        ('softmax(float32[2, 3], -1).cotangent("nonfinite", "contiguous", 0)', "backward", Status.WRONG, "C"),
         ("softmax(float32[2, 3], -1)", "double backward", Status.WRONG, "C"),
         ('softmax(float32[2, 3], -1).after("smaller")', "forward", Status.WRONG, "C"),
         ("softmax(float32[2, 3], -1)", "forward", Status.ERROR, "R"),
@@ -183,6 +186,54 @@ def test_without_shrinking_nothing_is_tried() -> None:
 )
 def test_the_weight_follows_from_the_least_case(case: str, aspect: str, status: Status, expected: str) -> None:
     assert weight(Record(case, "softmax", "float32", aspect, status, shrunk=case)) == expected
+
+
+@pytest.mark.parametrize(("share", "expected"), [(1.9, "C"), (2.1, "A")])
+def test_drift_by_a_hair_is_of_little_weight(share: float, expected: str) -> None:
+    """Of less than twice the budget."""
+    case = "softmax(float32[2, 3], -1)"
+    near = Record(case, "softmax", "float32", "forward", "drift", shrunk=case, measures=(Measure("out", share),))
+    assert weight(near) == expected
+    assert weight(replace(near, status="wrong")) == "A"
+
+
+def test_a_setting_is_no_operators_fault() -> None:
+    """It has a class of its own, after the faults."""
+    case = "mm(float32[2, 3], float32[3, 2])"
+    flag = Record(case, "mm", "float32", "forward", "wrong", shrunk=case, cause=Cause("torch.backends.x", "flag"))
+    rare = replace(flag, shrunk='mm(float32[2, 3].at(0, "nan"), float32[3, 2])', cause=Cause("aten::mm", "values"))
+    assert [c.weight for c in gather([flag, rare])] == ["C", "S"]
+
+
+@pytest.mark.parametrize(("kernels", "expected"), [(2, 1), (1, 1)])
+def test_what_deterministic_algorithms_refuse_is_one_cause(kernels: int, expected: int) -> None:
+    """Whatever they say: operators that write by indices are one other operator then. One alone keeps its name."""
+    records = [
+        found(f"op{k}", Cause(f"aten::op{k}", f"raises: RuntimeError in run: words {'ab'[k]}", ("under deterministic",)))
+        for k in range(kernels)
+    ]
+    made = gather(records)
+    assert len(made) == expected
+    assert (made[0].cause.subject == OPERATORS) is (kernels > 1)
+
+
+def test_a_copy_that_the_least_case_is_without_is_no_cause() -> None:
+    """Shrinking has taken it away; an error is kept by its words."""
+    copied = Cause("a copy", "values", ("non-contiguous operand",))
+    lost = replace(found("addmv", copied), case="addmv(float32[2].neg())", shrunk="addmv(float32[2])")
+    (one,) = gather([lost])
+    assert one.cause.subject == "torch.addmv"
+    (one,) = gather([replace(lost, case=lost.shrunk)])
+    assert one.cause == copied
+    (one,) = gather([replace(lost, status="error", reason="RuntimeError in run: must lie in a row")])
+    assert one.cause.symptom == "raises: RuntimeError in run: must lie in a row"
+
+
+def test_a_helper_that_ran_most_operators_is_not_named() -> None:
+    """Where the function of torch that the op is for is known."""
+    wrong = Result(Aspect.FORWARD, Verdict(Status.WRONG, "far outside"))
+    assert cause_search.unlocated(entries.row("embedding_bag"), wrong, (), "torch.cat").subject.endswith(".embedding_bag")
+    assert cause_search.unlocated(entries.row("coo_mm"), wrong, (), "torch.mm").subject == "torch.mm"
 
 
 def test_the_heaviest_come_first_and_then_what_most_ops_show() -> None:
@@ -592,7 +643,16 @@ def test_an_operator_that_is_wrong_anyway_is_one_cause() -> None:
         for p in ((), ("NaN or Inf",), ("half types",))
     ]
     assert [g.cause for g in gather(records)] == [Cause("aten::convolution", "values")]
-    assert len(gather(records[1:])) == 2
+    (one,) = gather(records[1:])  # what each of them needs is kept
+    assert one.cause == Cause("aten::convolution", "values")
+    assert one.members == tuple(r.cause for r in records[1:])
+    near = replace(records[0], status="drift", measures=(Measure("out", 1.5),))
+    others = [replace(r, op=op, cause=Cause(f"aten::{op}", "values", ("NaN or Inf",))) for r, op in zip(records, "abc")]
+    assert len(gather([near, *others, records[1]])) == 2  # which explains no lost NaN
+    strided = replace(records[1], cause=Cause("aten::convolution", "values", ("non-contiguous operand",)))
+    made = gather([strided, *others, records[1]])  # what it shares with others stays with what it alone is wrong by
+    assert [c.cause.subject for c in made] == [OPERATORS, "aten::convolution"]
+    assert len(made[1].records) == 2
 
 
 def test_the_function_is_named_if_no_operator_differs_alone() -> None:

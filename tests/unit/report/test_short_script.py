@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from parity.checks.metadata import ALIASING
 from parity.core import notation
 from parity.core.results import Cause, Fingerprint, Record
 from parity.devices import Call, Fault, resolve
@@ -17,7 +18,7 @@ from parity.devices.base import Device
 from parity.report import issue
 from parity.report.issue import ScriptRun
 from parity.report.short_script import LINES, minimal
-from parity.store.rows import Header
+from parity.store.rows import Death, Header
 
 
 def larger(call: Call) -> Any:
@@ -103,8 +104,7 @@ def test_it_shows_the_fault_and_nothing_on_a_healthy_device(
     text = minimal(notation.parse(case), aspect, "sim", tried=True)
     assert text is not None
     assert "parity" not in text
-    most = LINES if "autocast" not in case else 27  # which takes its function's frame with it
-    assert sum(bool(line.strip()) for line in text.splitlines()) <= most, text
+    assert sum(bool(line.strip()) for line in text.splitlines()) <= LINES, text
     ours, theirs = printed(text, resolve("sim"), monkeypatch, capsys)
     assert ours == theirs
     ours, theirs = printed(text, resolve("sim", (Fault("off", (operator,), effect),)), monkeypatch, capsys)
@@ -127,13 +127,59 @@ def test_what_must_be_refused_is_tried_on_both_sides(
     assert printed(text, faulty, monkeypatch, capsys)[1].startswith("tensor(")
 
 
-def test_a_script_brings_only_the_definitions_that_it_needs() -> None:
-    """Without docstrings and types; arguments are none."""
+def test_a_result_in_the_memory_of_an_operand_shows_in_the_operand(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Once something is written into the result; numbers alone are the same on both sides."""
+    text = minimal(notation.parse("flip(float32[3], (0,))"), "forward", "sim", ALIASING)
+    assert text is not None
+    ours, theirs = printed(text, resolve("sim"), monkeypatch, capsys)
+    assert ours == theirs
+    faulty = resolve("sim", (Fault("off", ("flip",), lambda c: c.args[0].view(3)),))
+    ours, theirs = printed(text, faulty, monkeypatch, capsys)
+    assert theirs.count("7.") == 3
+    assert "7." not in ours
+
+
+def test_a_second_derivative_is_also_by_what_is_fed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A gradient that is linear in it has no other one."""
+    text = minimal(notation.parse("neg(float32[3])"), "double backward", "sim")
+    assert text is not None
+    assert printed(text, resolve("sim"), monkeypatch, capsys)[1].count("-1.") == 3
+
+
+def test_a_nan_with_a_sign_is_written() -> None:
+    """Its bits are those of the case."""
+    text = minimal(notation.parse('sort(float32[3].at(0, "-nan"))'), "forward", "cuda")
+    assert text is not None
+    assert "-nan" in text
+
+
+def test_a_death_has_few_lines_though_its_numbers_are_many_and_its_results_random() -> None:
+    """They are drawn anew, and the report says so."""
+    case = "dropout(float32[300], 0.5, True)"
+    there = Fingerprint("0", "2.13.0", "", "3.11", "Linux", "x86_64", "cuda:0", "a card")
+    said = "\n".join(issue._of_death(Death("dropout", "float32", case, signal="SIGSEGV"), there))
+    assert "uniform_(" in said
+    assert "its numbers are drawn anew" in said
+    many = 'dropout(float32[300].at(3, "nan"), 0.5, True)'
+    said = "\n".join(issue._of_death(Death("dropout", "float32", many, signal="SIGSEGV"), there))
+    assert "no few lines of torch" in said
+
+
+def test_a_script_calls_torch_and_no_function_of_parity() -> None:
+    """The calls that the function makes, in their order; a copy to the CPU stays one, though it does nothing here."""
     text = minimal(notation.parse("max_unpool3d(float32[2, 2, 2, 2], int64[2, 2, 2, 2].index(0, 8), 1, 1)"), "forward", "mps")
     assert text is not None
-    assert text.count("def ") == 2
-    assert '"""' not in text
-    assert "Tensor" not in text
+    assert text.count("def ") == 1
+    assert "return F.max_unpool3d(" in text
+    pool = "max_pool3d_with_indices_backward(float32[3, 1, 1, 1], float32[3, 2, 2, 1], (2, 2, 1), (1, 1, 1), (0, 0, 0), False)"
+    text = minimal(notation.parse(pool), "forward", "cuda")
+    assert text is not None
+    assert "max_pool3d_with_indices(t1.detach().cpu(), " in text
+    assert "[1].to(device))" in text
 
 
 def test_a_shorter_script_that_shows_nothing_gives_way_to_the_exact_one() -> None:
