@@ -82,13 +82,13 @@ def of_exp() -> list[Examined]:
 
 def test_what_was_found_is_known_and_is_not_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the same seed; nothing of it fails, and neither the shrinker nor the search for causes runs."""
-    first = run([wrong()], ["exp", "log_softmax"])
+    first = run([wrong()], ["exp", "log_softmax"], examples=24)
     entries = accepted(first)
     assert [e.cause for e in entries] == [Cause("aten::exp", "values")]
     assert set(entries[0].ops) == {"exp", "log_softmax"}
     monkeypatch.setattr(findings, "shrink", None)
     monkeypatch.setattr(findings, "_cause", None)
-    again = run([wrong()], ["exp", "log_softmax"], entries)
+    again = run([wrong()], ["exp", "log_softmax"], entries, examples=24)
     assert states(again) == {(SEEN, False)}
     assert not any(d.findings for d in again)
     held = [r for d in again for r in d.records if r.status in ("drift", "wrong")]
@@ -278,7 +278,7 @@ def test_a_joined_entry_accepts_the_operators_that_it_names() -> None:
 
 @pytest.mark.slow
 def test_what_comes_and_goes_hides_nothing_that_comes_each_time() -> None:
-    draw = random.Random(7)
+    draw = random.Random(3)
     flaky = wrong(1.03, when=lambda c: draw.random() < 0.5)
     entries = accepted(run([flaky], ["exp"]))
     assert not any(fails for _, fails in states(run([flaky], ["exp"], entries)))
@@ -334,11 +334,11 @@ def test_what_agrees_now_is_fixed_and_what_was_not_run_is_not_seen() -> None:
 
 @pytest.mark.slow
 def test_an_entry_is_fixed_only_if_all_of_its_cases_were_run() -> None:
-    entries = accepted(run([wrong()], ["exp", "log_softmax"]))
+    entries = accepted(run([wrong()], ["exp", "log_softmax"], examples=24))
     (one,) = standings(entries, [s for d in run([], ["exp"], entries) for s in d.known])
     assert one.state == NOT_SEEN
     assert one.why == ("1 of its 2 cases agree, the others were not run",)
-    (one,) = standings(entries, [s for d in run([], ["exp", "log_softmax"], entries) for s in d.known])
+    (one,) = standings(entries, [s for d in run([], ["exp", "log_softmax"], entries, examples=24) for s in d.known])
     assert one.state == FIXED
 
 
@@ -354,7 +354,7 @@ def test_an_expired_entry_fails_with_its_reason() -> None:
 @pytest.mark.slow
 def test_a_finding_that_comes_and_goes_is_known_whatever_case_shows_it() -> None:
     """It is written down as such, and a pinned case proves nothing about it."""
-    draw = random.Random(7)
+    draw = random.Random(3)
     flaky = Fault("flaky", ("exp",), lambda c: c.run() * (1.5 if draw.random() < 0.5 else 1.0))
     entries = accepted(run([flaky], ["exp"]))
     assert {e.id for e in entries if e.by_chance} == {"exp-comes-and-goes"}

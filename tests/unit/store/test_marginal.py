@@ -97,7 +97,7 @@ def test_elements_that_were_not_judged_are_no_witnesses(unjudged: int, said: boo
 # ------------------------------------------------------------------------------------------------------- planted faults
 
 
-def examined(op: str, error: float, results: int = 1, elements: int = 1) -> Examined:
+def examined(op: str, error: float, results: int = 1, elements: int = 1, seed: str = "0") -> Examined:
     """An item of which the first results of some size are off by this relative error in so many elements, in every call that
     computes them."""
     struck = set[tuple[float, ...]]()
@@ -111,7 +111,7 @@ def examined(op: str, error: float, results: int = 1, elements: int = 1) -> Exam
         return out
 
     sim = resolve("sim", (Fault("off", (op,), off),))
-    options = RunOptions(examples=40, skip=("shrink",))
+    options = RunOptions(examples=40, seed=seed, skip=("shrink",))
     plan = RunPlan(sim, resolve("cpu"), tolerance.load("sim"), suite.profile("quick"), options)
     return examine(suite.Item(suite.row(op), "float32"), plan, NoJournal())
 
@@ -163,7 +163,8 @@ def test_a_fault_that_says_more_fails(planted: Any) -> None:
 @pytest.mark.slow
 def test_a_fault_spread_over_eight_operators_fails() -> None:
     """Each of them alone is marginal."""
-    done = [examined(op, error) for op, error in OPS.items()]
+    seeds = {"softplus": "1"}  # with the usual one the call that is struck is made before a case, and not compared
+    done = [examined(op, error, seed=seeds.get(op, "0")) for op, error in OPS.items()]
     assert [(count(ended(d))["marginal"] > 0, ended(d).exit_code) for d in done] == [(True, 0)] * 8
     result = ended(*done)
     assert (result.exit_code, count(result)["marginal"]) == (1, 0)
