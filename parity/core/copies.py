@@ -122,7 +122,8 @@ def _started(address: str, names: Sequence[str]) -> subprocess.Popen[bytes]:
         code = f"import sys; sys.path[:] = {sys.path!r}; from parity.core import copies; "
         command = [sys.executable, "-c", code + f"copies.serve({listener.fileno()}, {[*names]!r})"]
         variables = os.environ | {"OPENBLAS_NUM_THREADS": "1"}  # numpy's starts threads when it is loaded
-        return subprocess.Popen(command, env=variables, stdin=subprocess.PIPE, pass_fds=[listener.fileno()])
+        nowhere, held = subprocess.DEVNULL, [listener.fileno()]  # what it imports must print nothing into a run's answer
+        return subprocess.Popen(command, env=variables, stdin=subprocess.PIPE, stdout=nowhere, pass_fds=held)
 
 
 def serve(number: int, names: Sequence[str]) -> None:
