@@ -122,7 +122,8 @@ def _started(address: str, names: Sequence[str]) -> subprocess.Popen[bytes]:
         code = f"import sys; sys.path[:] = {sys.path!r}; from parity.core import copies; "
         command = [sys.executable, "-c", code + f"copies.serve({listener.fileno()}, {[*names]!r})"]
         variables = os.environ | {"OPENBLAS_NUM_THREADS": "1"}  # numpy's starts threads when it is loaded
-        return subprocess.Popen(command, env=variables, stdin=subprocess.PIPE, pass_fds=[listener.fileno()])
+        nowhere, held = subprocess.DEVNULL, [listener.fileno()]  # what it imports must print nothing into a run's answer
+        return subprocess.Popen(command, env=variables, stdin=subprocess.PIPE, stdout=nowhere, pass_fds=held)
 
 
 def serve(number: int, names: Sequence[str]) -> None:
@@ -177,13 +178,12 @@ class _Source:
 
     def _copied(self) -> bool:
         """Make a copy for who asks now; True in the copy, when it has done its job."""
-        connection, _ = self._listener.accept()
-        asked, streams, _, _ = socket.recv_fds(connection, LARGEST, 3)
-        if not asked:
-            connection.close()
-            return False
+        connection, streams, pid = self._listener.accept()[0], list[int](), -1
         source = os.getpid()
-        if (pid := os.fork()) == 0:
+        with suppress(OSError):  # no more processes or files are allowed: the copies that there are go on
+            asked, streams, _, _ = socket.recv_fds(connection, LARGEST, 3)
+            pid = os.fork() if asked else -1
+        if pid == 0:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             for c in (connection, self._listener, *self._copies.values()):
@@ -192,6 +192,9 @@ class _Source:
             return True
         for stream in streams:
             os.close(stream)
+        if pid < 0:
+            connection.close()
+            return False
         self._copies[pid] = connection
         with suppress(OSError):
             connection.send(json.dumps([pid, source]).encode())

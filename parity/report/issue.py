@@ -24,7 +24,7 @@ from parity.store.rows import Death, Header
 SECONDS = 120
 LONGEST = 6000  # most characters of an output
 TRIED = 3  # findings of a cause whose scripts are run until one shows the difference
-SAME = "it prints the same on both sides, so the difference is elsewhere (in memory outside the result) or was not there:"
+SAME = "the same on both sides, so the difference is elsewhere (in memory outside the result) or was not there:"
 ONCE = "It was seen once, and not reproduced: neither in fresh processes nor after the cases before it."
 LATER = "It comes only after other cases in the same process: those in `.history(...)`, which `parity replay` runs first."
 
@@ -139,11 +139,13 @@ def _run(text: str, header: Header, run: RunScript) -> tuple[str, str]:
     if done.code is None:
         return f"{here} with `{device}`, it did not end within {SECONDS} s.", ""
     output = (done.out + (done.err if done.code else ""))[-LONGEST:]
+    if done.code and (f.simulated or run(text, "cpu").code):
+        return f"{here}, it raises {SAME}", output
     if f.simulated:
         return f"{here} on the CPU alone, because the finding is a simulated device's:", output
     cpu, _, other = done.out.partition(f"\n{device} ")
     if done.code == 0 and cpu.removeprefix("cpu ").split() == other.replace(f", device='{device}'", "").split():
-        return f"{here}, {SAME}", output
+        return f"{here}, it prints {SAME}", output
     ended = "" if done.code == 0 else f" It ended with {done.code}."
     return f"{here}, it prints:{ended}", output
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch._ops import OpOverloadPacket
+from torch._ops import OpOverload, OpOverloadPacket
 
 from parity.checks import inputs_unchanged, metadata, transfer
 from parity.core.case import Case
@@ -190,7 +190,7 @@ class _Calls:
 
     def observe(self, function: Any, args: Any, kwargs: Any) -> Any:
         """Makes a call, and keeps it if it made a tensor or wrote to one."""
-        name = f"torch.ops.{function}" if isinstance(function, OpOverloadPacket) else name_of(function)
+        name = f"torch.ops.{function}" if isinstance(function, (OpOverload, OpOverloadPacket)) else name_of(function)
         own_names = (f"{s.__name__}.{n}" for s in (torch, torch.sparse) for n, f in vars(s).items() if f is function)
         name = (name or next(own_names, "")).replace("torch.nn.functional.", "F.")
 
@@ -213,6 +213,7 @@ class _Calls:
                 line = f"{word} = {line}"
                 self.names.update({id(x): word if x is result else f"{word}[{k}]" for k, x in enumerate(some)})
             self.kept.append(result)
+            line = line if not writes or torch.is_grad_enabled() else f"with torch.no_grad(): {line}"
             dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
             self.lines.append(f"with torch.autocast(torch.device(device).type, {dtype}): {line}" if dtype else line)
         return result

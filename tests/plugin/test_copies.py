@@ -116,6 +116,43 @@ def test_the_end_of_a_copy_is_that_of_a_process() -> None:
     os.close(ours)
 
 
+def test_a_copy_that_cannot_be_made_ends_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No more processes are allowed, at the second one."""
+    (tmp_path / "only_one.py").write_text(
+        "import os\n\ndef fork(made=[], real=os.fork):\n    if made:\n        raise BlockingIOError\n    made.append(1)\n"
+        "    return real()\n\nos.fork = fork\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    theirs, ours = os.pipe()
+    with copies.offered(True, ("only_one",)):
+        copy = copies.start((), os.environ, (theirs, 1, 2))
+        assert copy is not None
+        assert copies.start((), os.environ, (theirs, 1, 2)) is None
+        os.write(ours, b"'raise SystemExit(7)'\n")
+        assert copy.wait(20) == 7
+    os.close(theirs)
+    os.close(ours)
+
+
+def test_what_it_imports_prints_nothing_into_a_runs_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A copy prints where it is asked to."""
+    (tmp_path / "noisy.py").write_text("print('a backend of torch says hello')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    theirs, ours = os.pipe()
+    with copies.offered(True, ("noisy",)):
+        copy = copies.start((), os.environ, (theirs, 1, 2))
+        assert copy is not None
+        os.write(ours, b"'print(7)'\n")
+        assert copy.wait(20) == 0
+    os.close(theirs)
+    os.close(ours)
+    assert capfd.readouterr().out == "7\n"
+
+
 @pytest.mark.usefixtures("little")
 @pytest.mark.parametrize("job", ["parity.engine.jobs.confirm", "parity.core.version.job"])
 def test_jobs_that_need_no_new_process_are_done_in_a_copy(job: str, made: list[int]) -> None:

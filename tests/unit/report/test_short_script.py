@@ -195,3 +195,34 @@ def test_a_shorter_script_that_shows_nothing_gives_way_to_the_exact_one() -> Non
     found = Record(case, "exp", "float32", "forward", "wrong", shrunk=case, cause=Cause("aten::exp", "values"))
     assert any("cuda:0 2" in part for part in issue._shown(found, here, run))
     assert ["uniform_(" in text for text in ran] == [True, False]
+
+
+@pytest.mark.parametrize("here", [False, True])
+def test_a_script_that_the_cpu_cannot_run_gives_way_as_well(here: bool) -> None:
+    """It shows no error of the device's; one that only the device raises does."""
+    ran: list[str] = []
+
+    def run(text: str, device: str) -> ScriptRun:
+        ran.append(device)
+        return ScriptRun(0, "cpu 1\n") if device == "cpu" and not here else ScriptRun(1, "", "RuntimeError: no such thing")
+
+    made = Header(Fingerprint("0", str(torch.__version__), "", "3.11", "Linux", "x86_64", "cuda:0", "a card"))
+    found = Record("exp(float32[2])", "exp", "float32", "forward", "error", shrunk="exp(float32[2])", reason="no such thing")
+    assert bool(issue._shown(found, made, run)) != here
+    assert ran == ["cuda:0", "cpu"]
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        "optim.SGD((float32[2].frozen(),), ((float32[2].frozen(),),))",
+        "batch_norm_without_statistics(float32[2, 1], None, None, 0.125, 1e-05)",
+    ],
+)
+def test_the_calls_of_a_function_run_as_they_are_written(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An optimizer writes its parameters without gradients; an operator may be named with its overload."""
+    text = minimal(notation.parse(case), "forward", "cuda")
+    assert text is not None
+    monkeypatch.setattr(sys, "argv", ["script", "cpu"])
+    monkeypatch.setattr(torch, "set_printoptions", lambda **_: None)  # of this process
+    exec(compile(text, "script", "exec"), {})
