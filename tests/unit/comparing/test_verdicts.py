@@ -304,6 +304,17 @@ def test_an_operator_that_is_wrong_by_itself_spares_all_samples_but_one(monkeypa
     assert taken == [1.0]
 
 
+@pytest.mark.parametrize("factor", [1.0, 1.0001])
+def test_large_numbers_of_a_row_do_not_stand_for_the_small_ones_next_to_a_wrong_one(factor: float) -> None:
+    """Another error, of small elements, is found as well, and not said to lie within what rounding allows."""
+    torch.manual_seed(0)
+    x, z = torch.randn(512, 600), torch.randn(64, 14)
+    device = resolve("sim", (BENCH.scaled(("exp",), 2.0), BENCH.scaled(("sin",), factor), *honest.FAULTS))
+    with pytest.raises(ParityFailure, match=r"first in torch\.Tensor\.exp") as failed:
+        assert_parity(lambda x, z: (x.exp(), torch.cat((z.sin(), z[:, :2] * 1e4), -1)), x, z, device=device)
+    assert ("out[1]" in dict(failed.value.comparison.findings)) is (factor > 1.0)
+
+
 def test_a_result_far_outside_spares_the_others_of_a_large_function_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     """20 runs and 20 more with larger roundings where nobody spares them; what they might explain is left out aloud."""
     taken = samples(monkeypatch)
