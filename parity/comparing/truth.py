@@ -37,6 +37,7 @@ ALL = SAMPLES[-1]
 ATEN_UPDATED = ("var_mean", "std_mean")  # operators that update a mean by one number after the other
 WAYS = 20  # in which inputs are moved before a function counts as one that takes no others than it was given
 FEW_KERNELS, FEW_ELEMENTS = 64, 1 << 18  # of a function, all of whose samples are taken for any result that is outside
+NORMAL_MEDIAN = 0.6745  # of the magnitudes of normal numbers, in standard deviations
 NEIGHBOURS = 16  # elements whose movements in one sample stand for those of one element in all
 
 
@@ -334,10 +335,11 @@ class _Samples(Movements):
 
 
 def _among_neighbours(movement: Tensor) -> Tensor:
-    """The root mean square of each element's neighbours, which are those of its row, of several rows if they are short."""
+    """The usual movement of each element's neighbours, which are those of its row, of several rows if they are short: their
+    standard deviation by their median, so that large ones do not stand for small ones."""
     last = [math.prod(movement.shape[k:]) for k in range(movement.dim(), -1, -1)]
     rows = movement.reshape(-1, next((n for n in last if n >= NEIGHBOURS), last[-1]))
-    return rows.square().mean(-1, keepdim=True).sqrt_().expand_as(rows).reshape(movement.shape)
+    return rows.median(-1, keepdim=True).values.div(NORMAL_MEDIAN).expand_as(rows).reshape(movement.shape)
 
 
 def _fresh_wide(t: Tensor) -> Tensor:

@@ -194,10 +194,12 @@ def shared_error_of(
 
 def beyond_numbers(t: RoundedResult, b: Budget, here: SharedError, ratio: float) -> float:
     """How far outside a shared error is, where results may lean as the largest does whose steps are all rounded as coarsely as
-    a device may: what rounding leaves of a variance has one sign, and grows with its square. ratio: without that."""
+    a device may, if all lean to its side: what rounding leaves of a variance has one sign, and grows with its square. ratio:
+    without that."""
     changes = t.bench.oracle.amplified_changes(t.truth_name, t.tol.scale) if ratio > 1.0 and here.leans else None
     if changes is None or changes.every > 1 or t.truth.is_complex():
         return ratio
     moved = [shared_error_of(t, b, t.truth + row.view(t.truth.shape), None, True) for row in changes.moved]
-    lean = max((abs(e.factor) for e in moved if e is not None), default=0.0)
+    leans = [math.copysign(1.0, here.factor) * e.factor for e in moved if e is not None]
+    lean = max(leans) if min(leans, default=0.0) > 0.0 else 0.0
     return min(ratio, abs(here.factor) / (here.factor_limit + lean))

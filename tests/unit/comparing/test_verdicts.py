@@ -215,6 +215,23 @@ def test_the_variance_that_half_types_leave_of_nearly_equal_numbers_is_no_differ
     assert (BENCH.said(BENCH.random_model(k), device)[0] == "agrees") is (factor == 1.0)
 
 
+@pytest.mark.parametrize("factor", [1.0, 1.01])
+def test_what_coarse_roundings_lean_by_to_either_side_excuses_no_percent(factor: float) -> None:
+    """They do so by chance: only what all of them lean by to one side is left of a variance."""
+    torch.manual_seed(0)
+    x, w = (torch.randn(shape).bfloat16().requires_grad_() for shape in ((16, 32), (32, 8)))
+
+    def loss(x: Tensor, w: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(x @ w, (torch.arange(16) % 8).to(x.device))
+
+    device = resolve("sim", (Fault("off", ("mm",), lambda call: call.run() * factor), *honest.FAULTS))
+    if factor == 1.0:
+        assert assert_parity(loss, x, w, device=device).agrees
+        return
+    with pytest.raises(ParityFailure, match=r"drift in grad\[x\]"):
+        assert_parity(loss, x, w, device=device)
+
+
 @pytest.mark.slow
 def test_running_statistics_of_half_types_are_judged() -> None:
     """Their kernel writes them; what is moved to see what rounding does must not be a copy of theirs."""
@@ -285,6 +302,17 @@ def test_an_operator_that_is_wrong_by_itself_spares_all_samples_but_one(monkeypa
     assert "test_verdicts.py:" in found.where
     assert "out" in dict(found.findings)
     assert taken == [1.0]
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.0001])
+def test_large_numbers_of_a_row_do_not_stand_for_the_small_ones_next_to_a_wrong_one(factor: float) -> None:
+    """Another error, of small elements, is found as well, and not said to lie within what rounding allows."""
+    torch.manual_seed(0)
+    x, z = torch.randn(512, 600), torch.randn(64, 14)
+    device = resolve("sim", (BENCH.scaled(("exp",), 2.0), BENCH.scaled(("sin",), factor), *honest.FAULTS))
+    with pytest.raises(ParityFailure, match=r"first in torch\.Tensor\.exp") as failed:
+        assert_parity(lambda x, z: (x.exp(), torch.cat((z.sin(), z[:, :2] * 1e4), -1)), x, z, device=device)
+    assert ("out[1]" in dict(failed.value.comparison.findings)) is (factor > 1.0)
 
 
 def test_a_result_far_outside_spares_the_others_of_a_large_function_samples(monkeypatch: pytest.MonkeyPatch) -> None:
