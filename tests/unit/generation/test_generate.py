@@ -288,3 +288,17 @@ def test_a_number_may_be_a_whole_float() -> None:
     """1.0 and 1 are different numbers for torch, and may take different ways."""
     numbers = [d.case.args[1] for d in generate.search(catalog.row("rsub"), "float32", SIZES, "2", 400)]
     assert {type(n) for n in numbers if n == 1} == {int, float}
+
+
+@pytest.mark.parametrize("name", ["conv1d", "conv2d", "conv2d_of"])
+def test_no_image_is_drawn_that_onednn_dies_of(name: str) -> None:
+    """One wide, under a kernel that is one wide and dilated there."""
+    row, met = catalog.row(name), 0
+    for seed in "1234":
+        for case in (d.case for d in generate.search(row, "bfloat16", Sizes(), seed, 64)):
+            (x, weight, *_), dilation = case.operands(), dict(case.kwargs).get("dilation", 1)
+            last = dilation[-1] if isinstance(dilation, tuple) else dilation
+            if not case.refused and weight.shape[-1] == 1 and last != 1:
+                met += 1
+                assert x.shape[-1] > 1
+    assert met
