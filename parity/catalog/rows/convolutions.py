@@ -11,7 +11,7 @@ from parity.core.case import Arg, TensorSpec
 from parity.core.dtypes import HALF
 
 LAYERS = "parity.catalog.glue.layers."
-# In bfloat16 torch 2.13's CPU (oneDNN) crashes on some narrow images in channels_last: see `_not_narrow`.
+# In bfloat16 torch 2.13's CPU (oneDNN) crashes on some narrow images in channels_last: see `_undilated`.
 LAST = ("float32", "float16", "complex64")
 
 
@@ -51,10 +51,11 @@ def _kernel(draw: Draw, spatial: int) -> tuple[int, ...]:
     return tuple(min(LONGEST, draw.extent((1, 2, 3, 4) if spatial < 3 else (1, 2, 3))) for _ in range(spatial))
 
 
-def _not_narrow(size: tuple[int, ...], kernel: tuple[int, ...], dilation: tuple[int, ...]) -> tuple[int, ...]:
-    """The image; two wide in place of one where the kernel is one wide and dilated there. With padding and a stride oneDNN
-    dies of bfloat16 in channels_last (torch 2.13), and a case of these sizes died in 2.11 where half types have kernels."""
-    return (*size[:-1], 2) if size[-1] == kernel[-1] == 1 < dilation[-1] else size
+def _undilated(dilation: tuple[int, ...] | int | None, kernel: tuple[int, ...]) -> tuple[int, ...] | int | None:
+    """The dilation; 1 in the last dimension, where it has no effect, of a kernel that is one wide there. Of others oneDNN dies,
+    with padding and a stride on images one or two wide: in bfloat16 and channels_last (torch 2.13), and in a run of 2.11."""
+    each = _per_dim(dilation, 1, len(kernel))
+    return (*each[:-1], 1) if kernel[-1] == 1 < each[-1] else dilation
 
 
 def _conv(spatial: int) -> Signature:
@@ -65,13 +66,12 @@ def _conv(spatial: int) -> Signature:
             return _border(draw, spatial)
         groups, inner, outer = _channels(draw)
         kernel = _kernel(draw, spatial)
-        stride, dilation = _each(draw, spatial, 1, 2, 3, 4), _each(draw, spatial, 1, 2, 3)
+        stride, dilation = _each(draw, spatial, 1, 2, 3, 4), _undilated(_each(draw, spatial, 1, 2, 3), kernel)
         padding: Arg = _each(draw, spatial, 0, 1, 2)
         if stride is None and draw.pick(6) == 5:
             padding = draw.choice(("same", "valid"))
         reach = tuple((k - 1) * d + 1 for k, d in zip(kernel, _per_dim(dilation, 1, spatial)))
         size = tuple(r + draw.extent((0, 1, 2, 3, 5) if spatial < 3 else (0, 1, 2)) for r in reach)
-        size = _not_narrow(size, kernel, _per_dim(dilation, 1, spatial))
         batch = draw.choice(((1,), (2,), (), (3,), (0,)))
         x = draw.tensor((*batch, groups * inner, *size))
         weight = draw.tensor((groups * outer, inner, *kernel))

@@ -291,14 +291,13 @@ def test_a_number_may_be_a_whole_float() -> None:
 
 
 @pytest.mark.parametrize("name", ["conv1d", "conv2d", "conv2d_of"])
-def test_no_image_is_drawn_that_onednn_dies_of(name: str) -> None:
-    """One wide, under a kernel that is one wide and dilated there."""
-    row, met = catalog.row(name), 0
+def test_no_kernel_of_which_onednn_dies_is_drawn(name: str) -> None:
+    """One wide, and dilated there; others are dilated as before."""
+    row, wide = catalog.row(name), 0
     for seed in "1234":
         for case in (d.case for d in generate.search(row, "bfloat16", Sizes(), seed, 64)):
-            (x, weight, *_), dilation = case.operands(), dict(case.kwargs).get("dilation", 1)
+            (_, weight, *_), dilation = case.operands(), dict(case.kwargs).get("dilation", 1)
             last = dilation[-1] if isinstance(dilation, tuple) else dilation
-            if not case.refused and weight.shape[-1] == 1 and last != 1:
-                met += 1
-                assert x.shape[-1] > 1
-    assert met
+            wide += weight.shape[-1] > 1 and last != 1
+            assert case.refused or weight.shape[-1] > 1 or last == 1
+    assert wide
