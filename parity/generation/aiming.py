@@ -21,7 +21,7 @@ from parity.core.dtypes import FACTS
 from parity.core.layout import overlaps
 from parity.execution.values import FLOAT_FAMILIES, MATRICES
 from parity.generation.planting import PLACES, words_of
-from parity.generation.room import made
+from parity.generation.room import is_slow, made
 from parity.generation.taken import is_taken
 
 Aim = Callable[[Row, Case, Pick], Case | None]
@@ -49,7 +49,8 @@ def aimed(row: Row, case: Case, aim: Pick, pick: Pick, anew: Callable[[Sweep], C
             drawn = how(pick) if how else {}
             drawn["beyond"] = bool(drawn.get("beyond")) and not row.refuses.unchecked  # then the CPU is asked
             new = anew(Sweep(pick, case.dtype, **drawn)) if how else case
-            large = how and (sum(s.numel for s in new.operands()) > LARGE or made(row, new).elements > ROOM)
+            many = how and sum(s.numel for s in new.operands()) > LARGE
+            large = many or (how and (made(row, new).elements > ROOM or is_slow(row, new)))
             if not (new.refused or large) and (met := feature(row, new, pick)):
                 return met
     return case

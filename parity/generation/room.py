@@ -31,6 +31,7 @@ from parity.oracle.kernels import kernel_of
 
 MOST = 1 << 26  # elements that a drawn case may make: in float64 and with their roundings 1 GB
 LARGE = 1 << 20  # elements of a result, from which on all are counted
+LONG, PRODUCTS = 256, 1 << 26  # places of a kernel; products of one convolution: in half types on the CPU 1 or 2 seconds
 CALLS = 64  # operators that are looked at: a loop over many steps has the same ones again
 BYTES = 100  # of each element of a case that somebody typed: all its aspects are checked, each of them in float64, too
 SHARE = 0.5  # of the machine's memory, at most, for it
@@ -89,6 +90,13 @@ def may_be_large(args: Iterable[Arg], kwargs: Iterable[tuple[str, Arg]]) -> bool
             elif largest > n > second:
                 second = n
     return max(numel, 1) * times >= LARGE or largest * second >= LARGE
+
+
+def is_slow(row: Row, case: Case) -> bool:
+    """Whether a convolution goes over a long kernel for each of so many results that the CPU takes long."""
+    weight = case.operands()[1:2] if row.name.startswith("conv") else []
+    volume = math.prod(weight[0].shape[2:]) if weight else 0
+    return volume >= LONG and _counted(row, case).largest * volume > PRODUCTS
 
 
 class _Enough(Exception):

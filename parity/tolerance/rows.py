@@ -19,7 +19,7 @@ from parity.core.results import Tolerance
 
 GRADIENT = "gradient"
 # Special values, and the policy for each if no row gives one.
-SPECIALS = dict.fromkeys(("nonfinite_spread", "subnormals", "at_nan", "partial_overflow", "branch"), "kept")
+SPECIALS = dict.fromkeys(("nonfinite_spread", "subnormals", "at_nan", "at_negative_zero", "partial_overflow", "branch"), "kept")
 SPECIALS["signed_zero"] = "any"
 
 

@@ -14,7 +14,7 @@ from parity.core.results import Aspect
 from parity.devices.resolve import resolve
 from parity.execution import execute
 from parity.execution.inputs import build
-from parity.generation import aiming, generate
+from parity.generation import aiming, generate, room
 from parity.generation.plainer import plainest
 from parity.generation.shrink import walk
 from parity.report.script import standalone
@@ -153,6 +153,15 @@ def test_gradients_of_a_step_hold_what_is_not_finite_and_probabilities_do_not() 
     chance = drawn("bernoulli")[0]
     assert aiming._special(catalog.row("optim.Adam"), step, lambda n: 0) is not None
     assert aiming._special(catalog.row("bernoulli"), chance, lambda n: 0) is None
+
+
+def test_a_convolution_with_a_long_kernel_has_few_results() -> None:
+    more = "stride=3, output_padding=1, groups=8, dilation=(2, 2, 1)"
+    slow = parse(f"conv_transpose3d(float16[2, 8, 4, 3, 3], float16[8, 2, 2, 300, 1], {more})")
+    assert room.is_slow(catalog.row(slow.op), slow)
+    assert not room.is_slow(catalog.row("conv1d"), parse("conv1d(float16[2, 3, 301], float16[3, 3, 300])"))
+    cases = drawn("conv_transpose3d", "float16")
+    assert not any(room.is_slow(catalog.row(c.op), c) for c in cases if not c.refused)
 
 
 def test_first_cases_are_ordinary_and_those_that_share_shapes_stay_so() -> None:

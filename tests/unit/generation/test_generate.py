@@ -288,3 +288,16 @@ def test_a_number_may_be_a_whole_float() -> None:
     """1.0 and 1 are different numbers for torch, and may take different ways."""
     numbers = [d.case.args[1] for d in generate.search(catalog.row("rsub"), "float32", SIZES, "2", 400)]
     assert {type(n) for n in numbers if n == 1} == {int, float}
+
+
+@pytest.mark.parametrize("name", ["conv1d", "conv2d", "conv2d_of"])
+def test_no_kernel_of_which_onednn_dies_is_drawn(name: str) -> None:
+    """One wide, and dilated there; others are dilated as before."""
+    row, wide = catalog.row(name), 0
+    for seed in "1234":
+        for case in (d.case for d in generate.search(row, "bfloat16", Sizes(), seed, 64)):
+            (_, weight, *_), dilation = case.operands(), dict(case.kwargs).get("dilation", 1)
+            last = dilation[-1] if isinstance(dilation, tuple) else dilation
+            wide += weight.shape[-1] > 1 and last != 1
+            assert case.refused or weight.shape[-1] > 1 or last == 1
+    assert wide

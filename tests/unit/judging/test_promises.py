@@ -90,6 +90,21 @@ def test_a_gradient_at_nan_is_nobodys_promise_and_every_other_is(name: str) -> N
     assert verdict(text.replace("float32[2, 4, 4],", 'float32[2, 4, 4].at(5, "nan"),'), torch.nan_to_num).status is Status.WRONG
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_which_inf_a_gradient_of_logit_is_at_negative_zero_is_nobodys_promise_and_every_other_is(dtype: str) -> None:
+    text = f'logit_backward({dtype}[67].constant(seed=1), {dtype}[67].between(0, 1, seed=3).at(3, "-0.0").at(5, "0"), None)'
+
+    def at(place: int, value: float) -> Status:
+        return verdict(text, lambda t: t.index_fill(0, torch.tensor(place), value)).status
+
+    assert at(3, math.inf) is at(3, -math.inf) is Status.AGREE
+    signs = {at(5, math.inf), at(5, -math.inf)}
+    assert signs == {Status.AGREE, Status.WRONG}
+    assert at(3, 2.0) is at(4, math.inf) is Status.WRONG
+    one = torch.ops.aten.logit_backward(torch.ones(67), torch.full((67,), -0.0), None)
+    assert set(one.tolist()) == {math.inf, -math.inf}  # the CPU itself has two answers
+
+
 def test_the_cpu_itself_has_two_answers_for_gradients_at_nan() -> None:
     for name, more in (
         ("hardshrink_backward", (0.5,)),

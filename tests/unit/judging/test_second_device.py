@@ -327,3 +327,17 @@ def _unpooled(x: Tensor, places: Tensor, like: Tensor) -> Tensor:
 def test_every_formula_stands_for_a_kernel_of_this_torch() -> None:
     assert len(decompositions.antialiased()) == 2
     assert len(decompositions.adjoints(kernels._decompositions())) >= 7
+
+
+def test_which_inf_the_gradient_of_logit_is_at_negative_zero_is_nobodys_promise() -> None:
+    def inf_at(number: float) -> Fault:
+        def effect(call: Call) -> Any:
+            made, x = call.run(), call.args[1]
+            return torch.where((x == 0) & (torch.signbit(x) == (math.copysign(1.0, number) < 0)), -made, made)
+
+        return Fault("inf", ("logit_backward",), effect)
+
+    text = 'logit(float32[67].between(0, 1, seed=3).at(3, "-0.0").at(5, "0")).cotangent("ones", "contiguous", 0)'
+    free, kept = (results(resolve("sim", (inf_at(n),)), text)["backward"].verdict for n in (-0.0, 0.0))
+    assert free.status is Status.AGREE
+    assert kept.status.is_finding
