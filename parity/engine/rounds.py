@@ -43,7 +43,7 @@ CUT = "the time was over before it began"  # why a part was skipped
 # more: a hang (linalg), or a kernel that is slow by itself (vision, kernels).
 LONG = ("attention", "linalg", "vision", "kernels", "special", "recurrent", "convolutions")
 # Ops for whose first call in a process CUDA compiles a kernel, in each dtype: 20 to 60 s each. The very first.
-COMPILED = ("special.erfcx", "gcd", "lcm", "polygamma", "digamma", "prod_dim")
+ATEN_COMPILED = ("special.erfcx", "gcd", "lcm", "polygamma", "digamma", "prod_dim")
 CLOSELY = 3  # findings of one cause, of all items, that are looked at closely; one if it is plain, or an error in words
 PLAIN = "AR"  # the classes of these
 ROUND, AGAIN = " round ", " causes"  # in the ids of parts
@@ -88,7 +88,7 @@ def whole(items: Sequence[Item], causes: bool) -> tuple[Item | Part, ...]:
 def is_long(item: str) -> bool:
     """Whether an item, by its id, takes long, or others of its family do."""
     op = item.rpartition("-")[0]
-    return op in COMPILED or (op in ROWS and ROWS[op].family in LONG)
+    return op in ATEN_COMPILED or (op in ROWS and ROWS[op].family in LONG)
 
 
 def parts(

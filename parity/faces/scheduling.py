@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pytest
 from xdist.scheduler.load import LoadScheduling  # type: ignore[import-untyped]  # xdist ships no types
 
-from parity.engine.rounds import CAUSES, COMPILED, END_SECONDS, LEAST_SECONDS, PINNED, is_long, part_of
+from parity.engine.rounds import ATEN_COMPILED, CAUSES, END_SECONDS, LEAST_SECONDS, PINNED, is_long, part_of
 from parity.faces.order_of_causes import Causes, op_of, promise_of
 from parity.faces.workers import spares, start_spares
 from parity.findings.causes import Promise
@@ -294,7 +294,7 @@ class Items:
         for index, item in tests.items():
             (long.setdefault(op_of(item), []) if is_long(item) else items).append(index)
         self._workers = workers
-        self._long = deque(long[op] for op in sorted(long, key=lambda op: op not in COMPILED))  # the items of each op
+        self._long = deque(long[op] for op in sorted(long, key=lambda op: op not in ATEN_COMPILED))  # the items of each op
         self._op: dict[Any, deque[int]] = {}  # worker -> those of the op that it is at; of dead ones, too
         # worker -> the other items that it has not been given yet; of dead ones, too
         self._items = {w: deque(items[k * len(items) // n : (k + 1) * len(items) // n]) for k, w in enumerate(workers())}

@@ -94,7 +94,7 @@ def may_be_large(args: Iterable[Arg], kwargs: Iterable[tuple[str, Arg]]) -> bool
 
 def is_slow(row: Row, case: Case) -> bool:
     """Whether a convolution goes over a long kernel for each of so many results that the CPU takes long."""
-    weight = case.operands()[1:2] if row.name.startswith("conv") else []
+    weight = case.operands()[1:2] if row.family == "convolutions" else []
     volume = math.prod(weight[0].shape[2:]) if weight else 0
     return volume >= LONG and _counted(row, case).largest * volume > PRODUCTS
 

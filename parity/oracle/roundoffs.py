@@ -276,8 +276,7 @@ def rounded_and_largest(x: Tensor, u: float, key: int, least: float) -> tuple[Te
 
 
 def off_by(x: Tensor, lost: Tensor, key: int) -> Tensor:
-    """x with each element moved by as much as `lost` says, up or down; Inf stays: an Inf less an Inf is NaN."""
-    lost = torch.nan_to_num(lost, 0.0, 0.0)
+    """x with each element moved by as much as `lost` says, up or down."""
     plain = torch.view_as_real(x).select(-1, 0) if x.is_complex() else x
     if plain.numel() > MANY:
         numbers = _numbers(plain.detach().resolve_neg().contiguous())

@@ -34,6 +34,8 @@ SHOWN_BITS = 32  # of dtypes whose differences may not show in the four digits t
 LONGEST = 4000  # most characters of a script that is worth reading
 LINES = 15  # of a script, not counted those that are empty, beyond which imports share one
 WIDTH = 120
+ATEN_PICKED = "__getitem__"
+ATEN_MOVED = ("torch.Tensor.cpu", "torch.Tensor.to")
 DRAWN = r"torch\.rand|uniform_\("
 FEW = 8  # numbers of an operand that are not drawn anew
 SHOWN = 64  # most elements of results that are printed whole
@@ -166,7 +168,7 @@ def _call(name: str, args: list[str], kwargs: Mapping[str, str]) -> str:
         return f"{name}({', '.join(said)})"
     if method.endswith(".__get__"):
         return f"{said[0]}.{method.removesuffix('.__get__')}"
-    return f"{said[0]}[{said[1]}]" if method == "__getitem__" else f"{said[0]}.{method}({', '.join(said[1:])})"
+    return f"{said[0]}[{said[1]}]" if method == ATEN_PICKED else f"{said[0]}.{method}({', '.join(said[1:])})"
 
 
 @dataclass(slots=True)
@@ -203,7 +205,7 @@ class _Calls:
             self.refused = self.refused or call()
             raise
         some = [result] if isinstance(result, Tensor) else result if isinstance(result, (list, tuple)) else ()
-        if name in ("torch.Tensor.cpu", "torch.Tensor.to"):  # which may be the tensor itself here, and not on the device
+        if name in ATEN_MOVED:  # which may be the tensor itself here, and not on the device
             result = (some := [result.clone()])[0]
         new = any(isinstance(x, Tensor) and id(x) not in self.names for x in some)
         writes = "__set" in name or re.search(r"[^_]_$", name) or ("__i" in name and isinstance(result, Tensor))

@@ -33,6 +33,7 @@ VOCABULARY = {
     "report/schema.py": frozenset({"minimum"}),  # of JSON Schema
     "comparing/tensors.py": MODULE,
     "core/observer.py": MODULE,
+    "core/copies.py": frozenset({"torch._decomp.decompositions_for_jvp"}),  # a module
     "core/devices.py": frozenset({"aten::op.out"}),  # no operator: what stands in a message's place for one, in examples
 }
 # Constants of operators, and of words that calls take as arguments.
