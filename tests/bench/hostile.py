@@ -426,7 +426,7 @@ def note(text: str) -> None:
 
 def asked(ask: Callable[[], object]) -> tuple[str, str]:
     """(column, what is wrong with the answer); empty where nothing is."""
-    begun = time.monotonic()
+    begun, held = time.monotonic(), resident()
     faulthandler.dump_traceback_later(GIVEN_UP, exit=True)
     try:
         ask()
@@ -438,22 +438,30 @@ def asked(ask: Callable[[], object]) -> tuple[str, str]:
         return TRACEBACK, f"{type(e).__name__}: {str(e)[:200]}"
     finally:
         faulthandler.cancel_dump_traceback_later()
-    spent, most = time.monotonic() - begun, peak()
+    spent, most = time.monotonic() - begun, peak() - held
     if spent > SECONDS:
         return TIME, f"it took {spent:.1f} s"
     return (MEMORY, f"{most >> 20} MiB") if most > BYTES else ("", "")
 
 
+def resident() -> int:
+    """The memory that this process holds, where the system counts it, else 0. After too much of it `peak` counts anew."""
+    try:
+        if peak() > BYTES:
+            Path("/proc/self/clear_refs").write_text("5")
+        text = Path("/proc/self/status").read_text()
+        return int(text[text.index("VmRSS:") :].split()[1]) << 10
+    except (OSError, ValueError):
+        return 0
+
+
 def peak() -> int:
-    """The most memory that this process took since this was asked last, where the system counts it; else since its start."""
+    """The most memory that this process has held, where the system counts it since `resident` was asked."""
     try:
         text = Path("/proc/self/status").read_text()
-        most = int(text[text.index("VmHWM:") :].split()[1]) << 10
-        if most > BYTES:  # what comes next begins anew
-            Path("/proc/self/clear_refs").write_text("5")
+        return int(text[text.index("VmHWM:") :].split()[1]) << 10
     except (OSError, ValueError):
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    return most
 
 
 EVIL = "import pathlib\npathlib.Path(__file__).with_suffix('.ran').write_text('')\n"

@@ -171,9 +171,10 @@ def test_generation_names_the_struck_step(capsys: pytest.CaptureFixture[str]) ->
 
 def test_hostile_tells_what_breaks_from_what_is_refused() -> None:
     bench = loaded("hostile")
-    bench.peak()  # of what this process did before
+    held = torch.ones(1 << 28)  # of what this process did before: 1 GiB
     told = [*bench.answers("tables", 4, random.Random(1)), *bench.answers("notations", 20, random.Random(1))]
     assert ([column for _, column, _ in told], bench.RAN) == ([""] * 24, [])
+    assert bench.asked(lambda: torch.cat((held, held[: 1 << 24])))[0] == "over 1 GB"
     for error, column in ((ZeroDivisionError(), "tracebacks"), (UsageError("two\nlines"), "other"), (UsageError("no"), "")):
         assert bench.asked(partial(_raises, error))[0] == column
 
