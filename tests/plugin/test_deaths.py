@@ -176,7 +176,7 @@ def test_deaths_are_shrunk_and_get_scripts_that_die(tmp_path: Path) -> None:
     """In the backward, and later than the call: one least case for each kind of death."""
     (tmp_path / "faults.py").write_text(DEADLY)
     (tmp_path / "script.py").write_text(RUN_SCRIPT)
-    asked = ("sigmoid", "cos", "--device", "sim", "--dtype", "float32", "--examples", "4", "--setup", "faults.py")
+    asked = ("sigmoid", "cos", "--device", "sim", "--dtype", "float32", "--examples", "8", "--setup", "faults.py")
     command = (sys.executable, "-P", "-m", "parity", "run", *asked, "--power", "0", "-n", "2", "--output", "run.jsonl")
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 1, done.stdout + done.stderr
