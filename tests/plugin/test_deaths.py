@@ -181,14 +181,17 @@ def test_deaths_are_shrunk_and_get_scripts_that_die(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 1, done.stdout + done.stderr
     deaths = run_file.read(tmp_path / "run.jsonl").deaths
-    least = {d.op: d for d in deaths if d.shrunk}
+    # By the op of the least case: the late one may strike while a worker is already at the other op's cases, and is then found
+    # behind that op's death, in a third kind of death.
+    least = {d.shrunk.partition("(")[0]: d for d in deaths if d.shrunk}
     assert sorted(least) == ["cos", "sigmoid"]
     # The late one strikes by chance, so that its least case may be larger than it need be.
     assert least["sigmoid"].shrunk.startswith("sigmoid(float32[1, 1, 1, 1]")
     assert least["cos"].shrunk.startswith("cos(float32[")
-    assert len([d for d in deaths if d.shrunk]) == 2
+    shrunk = len([d for d in deaths if d.shrunk])
+    assert shrunk in {2, 3}
     assert least["sigmoid"].shrunk_aspect == "backward"  # when the late one strikes is chance
-    assert re.search(r"2 of [23] kinds of deaths shrunk in", done.stdout), done.stdout  # the late one may strike in two places
+    assert re.search(rf"{shrunk} of [234] kinds of deaths shrunk in", done.stdout), done.stdout
     assert f"or run {least['sigmoid'].script}" in done.stdout
     assert dies(tmp_path, tmp_path / least["sigmoid"].script, 60) == -6
     assert sum("features" in line for line in (tmp_path / "run.jsonl").read_text().splitlines()) == 2
