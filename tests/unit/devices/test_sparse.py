@@ -53,7 +53,9 @@ def sim(request: pytest.FixtureRequest) -> Device:
         lambda v, r, c, d: sparse.csr(v, 2, 3).to_dense().T,
         lambda v, r, c, d: (d * v[0]).to_sparse().to_dense() + (d * v[0]).to_sparse_csr().to_dense(),
         lambda v, r, c, d: (d * v[0]).to_sparse_csc().to_dense(),
-        lambda v, r, c, d: torch.nested.as_nested_tensor([d[:2] * v[0], d * v[1]]).transpose(1, 2).to_padded_tensor(7.0),
+        lambda v, r, c, d: (
+            torch.nested.as_nested_tensor([d[:2] * v[0], d * v[1]]).transpose(1, 2).contiguous().to_padded_tensor(7.0)
+        ),
     ],
 )
 def test_it_computes_as_on_the_cpu_with_gradients(sim: Device, function: Callable[..., Tensor]) -> None:
