@@ -145,7 +145,7 @@ class Attention(nn.Module):
         self.q = nn.Linear(4, 4)
 
     def forward(self, x: Tensor) -> Any:
-        q = nn.functional.silu(self.q(x)).unflatten(-1, [2, 2]).transpose(1, 2)
+        q = nn.functional.silu(self.q(x)).unflatten(-1, [2, 2]).transpose(1, 2)  # type: ignore[no-untyped-call]
         return nn.functional.scaled_dot_product_attention(q, q, q).transpose(1, 2).flatten(-2)
 
 
