@@ -269,10 +269,7 @@ def _in_eigenspaces(columns: Tensor, likes: Tensor, values: Tensor, eps: float) 
     near = (values.unsqueeze(-1) - values.unsqueeze(-2)).abs() <= 2.0 * SCALE * eps * values.abs().amax(-1)[..., None, None]
     made, wanted = (torch.nan_to_num(t).contiguous() for t in (columns, likes))
     for matrix, like, close in zip(*(t.view(-1, *t.shape[-2:]) for t in (made, wanted, near))):
-        for k in (close.sum(-1) > 1).nonzero().flatten().tolist():
-            at = close[k].nonzero().flatten()
-            if int(at[0]) != k:
-                continue
+        for at in close[close.sum(-1) > 1].unique(dim=0):
             u, s, _ = torch.linalg.svd(matrix[:, at], full_matrices=False)
             space = u[:, s > math.sqrt(eps)]
             now = torch.nn.functional.normalize(space @ (space.mH @ like[:, at]), dim=0)
@@ -283,11 +280,8 @@ def _in_eigenspaces(columns: Tensor, likes: Tensor, values: Tensor, eps: float) 
 
 def _nearest(own: Tensor, wanted: Tensor) -> Tensor:
     """Where the number next to each wanted one is, each taken once."""
-    apart, order = (
-        (own.unsqueeze(-2) - wanted.unsqueeze(-1)).abs().nan_to_num(torch.inf),
-        torch.empty(own.shape, dtype=torch.long),
-    )
-    for k in range(own.shape[-1]):
-        order[..., k : k + 1] = at = apart[..., k, :].argmin(-1, keepdim=True)
-        apart.scatter_(-1, at.unsqueeze(-2).expand(*apart.shape[:-1], 1), torch.inf)
-    return order
+    order, taken = list[Tensor](), torch.zeros(own.shape)
+    for one in wanted.unsqueeze(-1).unbind(-2):
+        order.append(((own - one).abs().nan_to_num(torch.inf) + taken).argmin(-1, keepdim=True))
+        taken = taken.scatter(-1, order[-1], torch.inf)
+    return torch.cat(order, -1)

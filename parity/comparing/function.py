@@ -407,14 +407,9 @@ def _reference(s: Subject, backward: bool, notes: Notes | None = None) -> tuple[
     """The subject, its run on the CPU and the results. The subject draws its random numbers on the CPU from here on, if any.
     Raises UsageError if it fails there, if two runs differ, or if it draws where parity cannot hand the numbers out."""
     __tracebackhide__ = True
-    kept, before, made = Kept(s.function), held_by(s.function), list[Callable[..., Any]]()
-
-    def noted(f: Callable[..., Any]) -> Callable[..., Any]:
-        made.append(f)
-        return f
-
+    kept, before = Kept(s.function), held_by(s.function)
     with seeded():
-        run, cause = attempted(lambda: forward(s, torch.clone, backward, wrap=noted), "run", False)
+        run, cause = attempted(lambda: forward(s, torch.clone, backward), "run", False)
     if name := kept.changed():
         raise UsageError(
             f"{s.name} changes '{name}', which it uses without being given it (what the first run changed was put back): pass "
@@ -428,7 +423,7 @@ def _reference(s: Subject, backward: bool, notes: Notes | None = None) -> tuple[
     results: dict[str, Tensor] = {n: t.detach() for n, t in (*run.outputs, *run.written)}
     first = held_by(s.function)
     again = _again(s, backward, SEED + 1)
-    names = growing(before, first, held_by(s.function)) or _growing_inside(s, made[0])
+    names = growing(before, first, held_by(s.function)) or _growing_inside(s, run.module)
     if notes is not None and names:
         notes.say(
             f"memory grows from call to call: {s.name} keeps more tensors in '{names[0]}' after each; keep numbers (.item()) "
@@ -447,34 +442,24 @@ def _reference(s: Subject, backward: bool, notes: Notes | None = None) -> tuple[
         results = {n: t.detach() for n, t in (*run.outputs, *run.written)}
         again = _again(s, backward, SEED + 1)
     if not _alike(results, again, 1e-3):
-        own = drawing(s.function, s.module)
-        raise UsageError(
-            f"two equal runs of {s.name} on the CPU differ by more than rounding; "
-            + (
-                f"it draws from {own[0]}, which is not torch's: seed it in each call, or pass the numbers in"
-                if own
-                else "call .eval(), fix the random numbers that it draws, or write to all memory that it reads"
-            )
-        )
+        how = "call .eval(), fix the random numbers that it draws, or write to all memory that it reads"
+        if own := drawing(s.function, s.module):
+            how = f"it draws from {own[0]}, which is not torch's: seed it in each call, or pass the numbers in"
+        raise UsageError(f"two equal runs of {s.name} on the CPU differ by more than rounding; {how}")
     return replace(s, spread=_spread(results, again)), run, results
 
 
 def _growing_inside(s: Subject, called: Any) -> list[str]:
     """The attributes of a module that hold more tensors after each of two calls. called: the copy that was called once."""
-    if s.module is None or is_compiled(s.function):
+    if s.module is None or called is None or not (first := kept_by(called)) - (before := kept_by(s.module)):
         return []
-    before, first = kept_by(s.module), kept_by(getattr(called, "__self__", called))
-    if not first - before:
-        return []
-    made: list[Any] = []
-
-    def twice(f: Callable[..., Any]) -> Callable[..., Any]:
-        made.append(getattr(f, "__self__", f))
-        return lambda *args, **kwargs: [f(*args, **kwargs), f(*args, **kwargs)][1]
-
     with state.Kept(False), seeded():
-        ex.attempt(lambda: forward(s, torch.clone, False, wrap=twice), "run")
-    return growing(before, first, kept_by(made[0]))
+        run = ex.attempt(lambda: forward(s, torch.clone, False, wrap=_twice), "run")
+    return [] if isinstance(run, Raised) or run.module is None else growing(before, first, kept_by(run.module))
+
+
+def _twice(f: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *args, **kwargs: [f(*args, **kwargs), f(*args, **kwargs)][1]
 
 
 def _spread(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -40,19 +40,11 @@ ATEN_PARTS = {
     "SparseCsrPrivateUse1": (
         *("crow_indices", "col_indices", "ccol_indices", "row_indices", "values", "sparse_dim", "dense_dim", "_nnz"),
     ),
-    NESTED: (
-        *("_nested_tensor_size", "_nested_tensor_strides", "_nested_tensor_storage_offsets", "is_same_size", "values"),
-        *("_to_copy", "copy_"),
-    ),
+    NESTED: ("values", "_to_copy", "copy_", *(f"_nested_tensor_{what}" for what in ("size", "strides", "storage_offsets"))),
 }
-ATEN_NESTED = (  # a nested tensor of dense ones
-    *("_nested_tensor_from_tensor_list", "_nested_view_from_buffer", "_nested_tensor_from_mask", "_nested_from_padded"),
-    "_nested_tensor_from_mask_left_aligned",
-)
+ATEN_NESTED = ("_nested_tensor_from_tensor_list", "_nested_view_from_buffer", "_nested_tensor_from_mask", "_nested_from_padded")
 ATEN_MOVED = ("t", "transpose.int", "permute")  # of a sparse tensor a copy
-ATEN_TO_SPARSE = (  # of a dense operand
-    *("_to_sparse", "_to_sparse.sparse_dim", "_to_sparse_csr", "_to_sparse_csc", "_to_sparse_bsr", "_to_sparse_bsc"),
-)
+ATEN_TO_SPARSE = ("_to_sparse", "_to_sparse.sparse_dim", *(f"_to_sparse_{layout}" for layout in ("csr", "csc", "bsr", "bsc")))
 REFUSED = (
     "Could not run '{op}' with arguments from the 'Sparse{device}' backend: the simulated device writes into no sparse tensor."
 )
@@ -143,8 +135,7 @@ def _admit(plan: Plan, seat: Seat, host: list[Any]) -> None:
     """Refuse what MPS has no kernel for: it has tables of its own for each kind of sparse tensor. What torch composes for every
     device is no operator of MPS's."""
     nested = plan.overload in ATEN_NESTED or _has_nested(host)
-    composed = any(plan.op.has_kernel_for_dispatch_key(key) for key in COMPOSED)
-    if seat.profile.table is None or (composed and not nested):
+    if seat.profile.table is None or (any(map(plan.op.has_kernel_for_dispatch_key, COMPOSED)) and not nested):
         return
     layouts = {x.layout for x in tree_leaves(host) if isinstance(x, Tensor)} - {torch.strided}
     key = "NestedTensorMPS" if nested else "SparseCsrMPS" if layouts & {*COMPRESSED} else "SparseMPS"
@@ -165,21 +156,18 @@ def _to_host(x: Any) -> Any:
         return torch.device("cpu")
     if not isinstance(x, Tensor) or x.device.type != NAME:
         return x
-    return to_host(x) if _is_dense(x) else _made_of(x, to_host)
+    return to_host(x) if x.layout is torch.strided and not x.is_nested else _made_of(x, to_host)
 
 
 def _to_sim(x: Any, index: int) -> Any:
     if not isinstance(x, Tensor):
         return x
-    return to_sim(x, index) if _is_dense(x) else _made_of(x, lambda part: to_sim(part, index))
+    whole = x.layout is torch.strided and not x.is_nested
+    return to_sim(x, index) if whole else _made_of(x, lambda part: to_sim(part, index))
 
 
 def _has_nested(host: list[Any]) -> bool:
     return any(isinstance(x, Tensor) and x.is_nested for x in tree_leaves(host))
-
-
-def _is_dense(x: Tensor) -> bool:
-    return x.layout is torch.strided and not x.is_nested
 
 
 def _made_of(x: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
