@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
-from parity.comparing.leaves import held, kind, loose
+from parity.comparing.leaves import OWN, held, kind, loose
 
 
 def captured(function: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
@@ -43,8 +44,9 @@ def _draws(value: Any) -> bool:
 
 
 def kept_by(module: nn.Module) -> Counter[str]:
-    """How many tensors that are neither parameters nor buffers each attribute of a module holds, by its path."""
-    return Counter(n.partition("[")[0] for n, _ in loose(module))
+    """How many tensors the lists and dicts of each attribute of a module hold, by its path."""
+    named = ((f"{n}.{k}".lstrip("."), v) for n, m in module.named_modules() for k, v in vars(m).items() if k not in OWN)
+    return Counter({name: n for name, v in named if (n := sum(isinstance(x, Tensor) for x in tree_leaves(v)))})
 
 
 def held_by(function: Callable[..., Any]) -> dict[str, int]:

@@ -216,9 +216,13 @@ def test_a_module_that_keeps_each_result_is_warned_of() -> None:
             assert assert_parity(given, torch.randn(4, 3), device="sim").agrees
 
 
-@pytest.mark.parametrize("fn", [keeps_the_last, fills_a_cache, Keeping(1), Keeping(1).forward])
+traced = torch.fx.symbolic_trace(nn.Sequential(nn.Linear(3, 2)))  # whose nodes refer to one another
+traced.again = traced.graph  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("fn", [keeps_the_last, fills_a_cache, Keeping(1), Keeping(1).forward, traced])
 def test_a_cache_and_the_last_result_do_not_grow(fn: Any) -> None:
-    x = torch.randn(4, 3) if "Keeping" in repr(fn) else X
+    x = torch.randn(4, 3) if "Keeping" in repr(fn) or isinstance(fn, torch.fx.GraphModule) else X
     assert "memory grows" not in str(assert_parity(fn, x, device="sim"))
 
 
