@@ -4,26 +4,49 @@ from __future__ import annotations
 
 import copy
 import inspect
+import random
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
-from parity.comparing.leaves import held, loose
+from parity.comparing.leaves import OWN, held, kind, loose
 
 
 def captured(function: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
     """(name, value) of everything in the function's closure and globals that holds a tensor."""
+    for name, value in _used(function):
+        if isinstance(value, (Tensor, nn.Module, torch.optim.Optimizer)) or held(value, name):
+            yield name, value
+
+
+def _used(function: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
     try:
         used = inspect.getclosurevars(inspect.unwrap(function))
     except (TypeError, ValueError):  # torch's builtins, and callables without code of their own
         return
     for name, value in (*used.nonlocals.items(), *used.globals.items()):
-        if inspect.ismodule(value) or inspect.isclass(value):
-            continue
-        if isinstance(value, (Tensor, nn.Module, torch.optim.Optimizer)) or held(value, name):
+        if not (inspect.ismodule(value) or inspect.isclass(value)):
             yield name, value
+
+
+def drawing(function: Callable[..., Any], module: nn.Module | None) -> list[str]:
+    """What the function or a module uses without being given it that draws random numbers and is none of torch's, in words."""
+    own = [] if module is None else [p for m in module.modules() for p in _used(m.forward)]
+    return [f"'{n}', a {kind(x)}" for n, x in (*_used(function), *own) if _draws(x)]
+
+
+def _draws(value: Any) -> bool:
+    return isinstance(value, random.Random) or type(value).__module__.startswith("numpy.random")
+
+
+def kept_by(module: nn.Module) -> Counter[str]:
+    """How many tensors the lists and dicts of each attribute of a module hold, by its path."""
+    named = ((f"{n}.{k}".lstrip("."), v) for n, m in module.named_modules() for k, v in vars(m).items() if k not in OWN)
+    return Counter({name: n for name, v in named if (n := sum(isinstance(x, Tensor) for x in tree_leaves(v)))})
 
 
 def held_by(function: Callable[..., Any]) -> dict[str, int]:

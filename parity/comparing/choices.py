@@ -216,7 +216,8 @@ def _turned(name: str, own: Sequence[Tensor], wanted: Sequence[Tensor]) -> Answe
     if name in ATEN_ORDERED:
         order = _nearest(own[0], wanted[0])
         results = [t.gather(-1, order.unsqueeze(-2).expand_as(t) if k else order) for k, t in enumerate(own)]
-        other = not torch.equal(results[0], own[0])
+        results[1:] = [_in_eigenspaces(t, like, results[0], coarse) for t, like in zip(results[1:], wanted[1:])]
+        other = not all(map(torch.equal, results, own))
     places = [k for k in ATEN_TURNED[name] if own[k].numel()]
     rows = ATEN_TURNED[name][1:]
     columns, likes = ([ts[k].mT.conj_physical() if k in rows else ts[k] for k in places] for ts in (results, wanted))
@@ -262,8 +263,25 @@ def _in_their_space(
     return turned
 
 
+def _in_eigenspaces(columns: Tensor, likes: Tensor, values: Tensor, eps: float) -> Tensor:
+    """Eigenvectors, of equal eigenvalues those vectors of their space that are nearest to others, which need not be orthogonal.
+    The own ones stand where the others do not span that space. eps: as in `_in_their_space`."""
+    near = (values.unsqueeze(-1) - values.unsqueeze(-2)).abs() <= 2.0 * SCALE * eps * values.abs().amax(-1)[..., None, None]
+    made, wanted = (torch.nan_to_num(t).contiguous() for t in (columns, likes))
+    for matrix, like, close in zip(*(t.view(-1, *t.shape[-2:]) for t in (made, wanted, near))):
+        for at in close[close.sum(-1) > 1].unique(dim=0):
+            u, s, _ = torch.linalg.svd(matrix[:, at], full_matrices=False)
+            space = u[:, s > math.sqrt(eps)]
+            now = torch.nn.functional.normalize(space @ (space.mH @ like[:, at]), dim=0)
+            if int((torch.linalg.svdvals(now) > math.sqrt(eps)).sum()) == space.shape[-1]:
+                matrix[:, at] = now
+    return torch.where(columns.isfinite(), made, columns)
+
+
 def _nearest(own: Tensor, wanted: Tensor) -> Tensor:
-    """Where the number next to each wanted one is; the own order where one is next to two of them."""
-    order = (own.unsqueeze(-2) - wanted.unsqueeze(-1)).abs().nan_to_num(torch.inf).argmin(-1)
-    places = torch.arange(own.shape[-1])
-    return torch.where((order.sort(-1).values == places).all(-1, keepdim=True), order, places)
+    """Where the number next to each wanted one is, each taken once."""
+    order, taken = list[Tensor](), torch.zeros(own.shape)
+    for one in wanted.unsqueeze(-1).unbind(-2):
+        order.append(((own - one).abs().nan_to_num(torch.inf) + taken).argmin(-1, keepdim=True))
+        taken = taken.scatter(-1, order[-1], torch.inf)
+    return torch.cat(order, -1)

@@ -20,7 +20,7 @@ from parity.checks.inputs_unchanged import changed
 from parity.checks.repeat import OVERWRITTEN
 from parity.checks.trial import RAISED, Lent
 from parity.comparing.advice import advice, no_gradients, raised_on_the_cpu
-from parity.comparing.captured import Kept, growing, held_by
+from parity.comparing.captured import Kept, drawing, growing, held_by, kept_by
 from parity.comparing.choices import ATEN_FREE, Choices
 from parity.comparing.comparison import PACKAGE, Comparison, Notes, warn
 from parity.comparing.difference import differences
@@ -423,7 +423,8 @@ def _reference(s: Subject, backward: bool, notes: Notes | None = None) -> tuple[
     results: dict[str, Tensor] = {n: t.detach() for n, t in (*run.outputs, *run.written)}
     first = held_by(s.function)
     again = _again(s, backward, SEED + 1)
-    if notes is not None and (names := growing(before, first, held_by(s.function))):
+    names = growing(before, first, held_by(s.function)) or _growing_inside(s, run.module)
+    if notes is not None and names:
         notes.say(
             f"memory grows from call to call: {s.name} keeps more tensors in '{names[0]}' after each; keep numbers (.item()) "
             "there, or the last ones alone",
@@ -441,11 +442,24 @@ def _reference(s: Subject, backward: bool, notes: Notes | None = None) -> tuple[
         results = {n: t.detach() for n, t in (*run.outputs, *run.written)}
         again = _again(s, backward, SEED + 1)
     if not _alike(results, again, 1e-3):
-        raise UsageError(
-            f"two equal runs of {s.name} on the CPU differ by more than rounding; call .eval(), fix the random numbers "
-            "that it draws, or write to all memory that it reads"
-        )
+        how = "call .eval(), fix the random numbers that it draws, or write to all memory that it reads"
+        if own := drawing(s.function, s.module):
+            how = f"it draws from {own[0]}, which is not torch's: seed it in each call, or pass the numbers in"
+        raise UsageError(f"two equal runs of {s.name} on the CPU differ by more than rounding; {how}")
     return replace(s, spread=_spread(results, again)), run, results
+
+
+def _growing_inside(s: Subject, called: Any) -> list[str]:
+    """The attributes of a module that hold more tensors after each of two calls. called: the copy that was called once."""
+    if s.module is None or called is None or not (first := kept_by(called)) - (before := kept_by(s.module)):
+        return []
+    with state.Kept(False), seeded():
+        run = ex.attempt(lambda: forward(s, torch.clone, False, wrap=_twice), "run")
+    return [] if isinstance(run, Raised) or run.module is None else growing(before, first, kept_by(run.module))
+
+
+def _twice(f: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *args, **kwargs: [f(*args, **kwargs), f(*args, **kwargs)][1]
 
 
 def _spread(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -55,7 +55,8 @@ class Moved(Operators):
                 u = STEP * f.unit_roundoff
                 if name in ATEN_CHAINS:
                     u = max(u, MOVED_SUM * math.sqrt(_terms((args, kwargs), t)) * FACTS["float32"].unit_roundoff)
-                perturb(t, u, self._key, t)
+                numbers = t.values() if t.is_nested else t
+                perturb(numbers, u, self._key, numbers)
         return out
 
     def operand(self, t: Tensor) -> Tensor:

@@ -310,7 +310,7 @@ class ForwardRun:
     """A forward call: its outputs, what it may have written (buffers, inputs), and the leaves that require a gradient.
 
     computed: names of the outputs that were Python or numpy numbers, which have no device. bare: (path, type) of the outputs
-    that hold no numbers. handed: what drew the random numbers of a subject that draws some.
+    that hold no numbers. handed: what drew the random numbers of a subject that draws some. module: the copy that was called.
     """
 
     outputs: Named
@@ -319,6 +319,7 @@ class ForwardRun:
     written: Named
     leaves: Named
     handed: SharedRandom | None = None
+    module: nn.Module | None = None
 
 
 def forward(
@@ -349,7 +350,7 @@ def forward(
             wanted += [(n, c)] if t.requires_grad and backward else []
             watched += [(f"after[{part}]", x) for part, x in parts(n, c) if is_dense(x)]
         copies.append(memo[id(x)] if isinstance(x, Tensor) else copied(x, memo, name) if inner else x)
-    function = s.function
+    function, module = s.function, None
     if s.module is not None:
         for name, p in s.module.named_parameters():
             memo[id(p)] = q = as_parameter(_own(place(p), p), p)
@@ -379,7 +380,7 @@ def forward(
         ):
             result = function(*args, **kwargs)
     outputs = outputs_of(result, s.coarsest)
-    return ForwardRun(*outputs, tuple((n, t.detach()) for n, t in watched), tuple(wanted), handed)
+    return ForwardRun(*outputs, tuple((n, t.detach()) for n, t in watched), tuple(wanted), handed, module)
 
 
 def _move(module: nn.Module, placed: set[int], place: _Placer) -> None:

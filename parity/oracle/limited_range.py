@@ -329,4 +329,4 @@ def _all_within(size: Tensor, least: float, most: float) -> bool:
 
 
 def _wide(x: Any) -> bool:
-    return isinstance(x, Tensor) and x.dtype in DOUBLE and x.device.type != "meta"
+    return isinstance(x, Tensor) and x.dtype in DOUBLE and x.device.type != "meta" and not x.is_nested

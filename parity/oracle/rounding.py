@@ -149,7 +149,8 @@ class Rounding(Operators):
 
     def _with_roundings(self, kernel: Kernel, func: Any, args: Any, kwargs: Any) -> Any:
         """Call a kernel, and move its results."""
-        formula = None if func in self.open else kernel.formula
+        nested = any(isinstance(x, Tensor) and x.is_nested for x in args)  # formulas take dense tensors
+        formula = None if func in self.open or nested else kernel.formula
         if formula is not None:
             before, self._key = self._key, self._key + (kernel.turn if self._key % 2 else 0)
             try:
@@ -237,7 +238,7 @@ class Rounding(Operators):
         return (*cast[:3], *args[3:]) if "batch_norm" in kernel.name else cast  # batch_norm writes its running statistics
 
     def _cast(self, x: Any) -> Any:
-        if not (_wide(x) and x.layout is torch.strided) or x._is_zerotensor():
+        if not _is_dense(x) or x._is_zerotensor():
             return x
         if self._held is not None and self._own is not None and self.held(x) >= self._own.unit_roundoff:
             return x
@@ -265,6 +266,10 @@ class Rounding(Operators):
         if not (isinstance(x, Tensor) and x.layout is torch.strided and not x._is_zerotensor() and x.dtype in DOUBLE):
             return x
         if x.device.type == "meta":  # some formulas compute on meta tensors to get the shape of a result
+            return x
+        if x.is_nested:
+            numbers = x.values()
+            numbers.copy_(self._rounded(numbers))
             return x
         u, least = (self._inside, self._inside_least) if self.open else (self._u, self._least)
         near = self._to_number(x)
@@ -360,7 +365,7 @@ def _storage(t: Tensor) -> int:
 
 
 def _wide(x: Any) -> bool:
-    return isinstance(x, Tensor) and x.dtype in DOUBLE and x.device.type != "meta"
+    return isinstance(x, Tensor) and x.dtype in DOUBLE and x.device.type != "meta" and not x.is_nested
 
 
 def _is_dense(x: Any) -> bool:

@@ -6,6 +6,8 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -22,6 +24,7 @@ from parity.execution.execute import Live
 from parity.execution.inputs import Inputs, build
 from parity.judging.bench import Bench
 from parity.judging.judge import judge
+from parity.judging.measures import bits
 from parity.judging.relations import Bound
 from parity.oracle.oracle import CaseOracle
 from parity.oracle.protocol import Oracle
@@ -91,3 +94,12 @@ def checked(device: Device, text: str, settings: Settings = DEFAULT) -> dict[str
 def faulty_aspects(device: Device, text: str, settings: Settings = DEFAULT) -> set[str]:
     """The aspects with a finding."""
     return {str(r.aspect) for r in failing(list(checked(device, text, settings).values()))}
+
+
+def ulp_distance(a: Tensor, b: Tensor) -> npt.NDArray[np.int64]:
+    """Distance in representable numbers per real element; undefined where either is NaN."""
+    x, y = (bits(t).reshape(-1).numpy().astype(np.int64) for t in (a, b))
+    mask = np.int64((1 << (8 * (a.element_size() // (2 if a.is_complex() else 1)) - 1)) - 1)
+    x, y = np.where(x < 0, -(x & mask), x), np.where(y < 0, -(y & mask), y)
+    with np.errstate(over="ignore"):
+        return np.asarray(np.abs(x - y), dtype=np.int64)

@@ -1,7 +1,8 @@
-"""Sparse tensors on the simulated device: real ones, of sim indices and values, whose operators run on the host.
+"""Sparse and nested tensors on the simulated device: real ones, of sim tensors, whose operators run on the host.
 
 A tensor in coordinates (COO) or compressed rows or columns (CSR, CSC) has no memory of its own that could be relabelled. Its
-indices and values have, and torch's constructors for the CPU make a tensor of any device of them. Operators that write into a
+indices and values have, and torch's constructors for the CPU make a tensor of any device of them. So has what a nested strided
+tensor is a view of. Operators that write into a
 sparse tensor are refused. Faults reach the operators that only sparse tensors have (`_coalesce`, `_to_dense`), and every public
 function.
 """
@@ -22,13 +23,15 @@ from parity.devices.sim.faults import run_through
 from parity.devices.sim.kernels import settle
 from parity.devices.sim.memory import NAME, to_host, to_sim
 from parity.devices.sim.plans import Plan, plan_of
+from parity.devices.sim.profile import Profile
 from parity.devices.sim.seats import SEATS, Seat
 from parity.devices.sim.storage import allocating_on
 
 _aten = torch.ops.aten
 _keys: Any = torch._C.DispatchKey
 # Device key -> the key of the CPU's kernels, and the operators that read or set what a tensor is made of: the CPU's will do.
-KINDS = {"SparsePrivateUse1": _keys.SparseCPU, "SparseCsrPrivateUse1": _keys.SparseCsrCPU}
+NESTED = "NestedTensorPrivateUse1"
+KINDS = {"SparsePrivateUse1": _keys.SparseCPU, "SparseCsrPrivateUse1": _keys.SparseCsrCPU, NESTED: _keys.NestedTensorCPU}
 ATEN_PARTS = {
     "SparsePrivateUse1": (
         *("_indices", "_values", "indices", "values", "is_coalesced", "_coalesced_", "sparse_dim", "dense_dim"),
@@ -37,13 +40,16 @@ ATEN_PARTS = {
     "SparseCsrPrivateUse1": (
         *("crow_indices", "col_indices", "ccol_indices", "row_indices", "values", "sparse_dim", "dense_dim", "_nnz"),
     ),
+    NESTED: ("values", "_to_copy", "copy_", *(f"_nested_tensor_{what}" for what in ("size", "strides", "storage_offsets"))),
 }
+ATEN_NESTED = ("_nested_tensor_from_tensor_list", "_nested_view_from_buffer", "_nested_tensor_from_mask", "_nested_from_padded")
 ATEN_MOVED = ("t", "transpose.int", "permute")  # of a sparse tensor a copy
-ATEN_TO_SPARSE = ("_to_sparse", "_to_sparse.sparse_dim", "_to_sparse_csr")  # of a dense operand
+ATEN_TO_SPARSE = ("_to_sparse", "_to_sparse.sparse_dim", *(f"_to_sparse_{layout}" for layout in ("csr", "csc", "bsr", "bsc")))
 REFUSED = (
     "Could not run '{op}' with arguments from the 'Sparse{device}' backend: the simulated device writes into no sparse tensor."
 )
-COO, CSR = (torch._C.DispatchKeySet(key) for key in KINDS.values())
+COO, CSR, NESTED_KEYS = (torch._C.DispatchKeySet(key) for key in KINDS.values())
+DENSE = torch._C.DispatchKeySet(_keys.CPU)
 COMPOSED = (_keys.CompositeExplicitAutograd, _keys.CompositeImplicitAutograd)
 COMPRESSED = {torch.sparse_csr: ("crow_indices", "col_indices"), torch.sparse_csc: ("ccol_indices", "row_indices")}
 
@@ -60,7 +66,7 @@ def register(library: Callable[[str, str, str], Any]) -> Iterator[Any]:
             parts.impl(name, _kernel(_overload(name)))
         yield from (everything, parts)
     dense = library("aten", "IMPL", "PrivateUse1")
-    for name in ATEN_TO_SPARSE:
+    for name in (*ATEN_TO_SPARSE, *ATEN_NESTED):
         dense.impl(name, _kernel(_overload(name)))
     yield dense
 
@@ -112,7 +118,8 @@ def _watched(plan: Plan, seat: Seat, host: list[Any], kwhost: dict[str, Any], or
     """Run an operator where limits, faults or a log must see it."""
     _admit(plan, seat, host)
     has_dense = torch._C._dispatch_has_kernel_for_dispatch_key(plan.qualified, "CPU")
-    faults = () if has_dense and plan.overload not in ATEN_TO_SPARSE else seat.faults_for(plan.overload, plan.base)
+    unseen = (has_dense and plan.overload not in ATEN_TO_SPARSE) or _has_nested(host)
+    faults = () if unseen else seat.faults_for(plan.overload, plan.base)
     if faults:
         call = Call(
             plan.overload, "kernel", host, kwhost, (), seat.history, lambda c: plan.call(*c.args, **c.kwargs), origin=origin
@@ -127,12 +134,13 @@ def _watched(plan: Plan, seat: Seat, host: list[Any], kwhost: dict[str, Any], or
 def _admit(plan: Plan, seat: Seat, host: list[Any]) -> None:
     """Refuse what MPS has no kernel for: it has tables of its own for each kind of sparse tensor. What torch composes for every
     device is no operator of MPS's."""
-    if seat.profile.table is None or any(plan.op.has_kernel_for_dispatch_key(key) for key in COMPOSED):
+    nested = plan.overload in ATEN_NESTED or _has_nested(host)
+    if seat.profile.table is None or (any(map(plan.op.has_kernel_for_dispatch_key, COMPOSED)) and not nested):
         return
     layouts = {x.layout for x in tree_leaves(host) if isinstance(x, Tensor)} - {torch.strided}
-    key = "SparseCsrMPS" if layouts & {*COMPRESSED} else "SparseMPS"
+    key = "NestedTensorMPS" if nested else "SparseCsrMPS" if layouts & {*COMPRESSED} else "SparseMPS"
     if plan.overload not in with_kernel(key):
-        seat.profile.admit(plan.qualified, "")
+        Profile.admit(seat.profile, plan.qualified, "")  # a lenient one's too: it would not see that they are not there
 
 
 def _index_of(x: Any) -> int | None:
@@ -148,17 +156,26 @@ def _to_host(x: Any) -> Any:
         return torch.device("cpu")
     if not isinstance(x, Tensor) or x.device.type != NAME:
         return x
-    return to_host(x) if x.layout is torch.strided else _made_of(x, to_host)
+    return to_host(x) if x.layout is torch.strided and not x.is_nested else _made_of(x, to_host)
 
 
 def _to_sim(x: Any, index: int) -> Any:
     if not isinstance(x, Tensor):
         return x
-    return to_sim(x, index) if x.layout is torch.strided else _made_of(x, lambda part: to_sim(part, index))
+    whole = x.layout is torch.strided and not x.is_nested
+    return to_sim(x, index) if whole else _made_of(x, lambda part: to_sim(part, index))
+
+
+def _has_nested(host: list[Any]) -> bool:
+    return any(isinstance(x, Tensor) and x.is_nested for x in tree_leaves(host))
 
 
 def _made_of(x: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
-    """A sparse tensor of the changed parts of another one, below autograd. Raises NotImplementedError for blocks."""
+    """A sparse or nested tensor of the changed parts of another one, below autograd. Raises NotImplementedError for blocks."""
+    if x.is_nested:
+        where = (_part(f"_nested_tensor_{n}", NESTED_KEYS)(x) for n in ("size", "strides", "storage_offsets"))
+        buffer = change(_part("values", NESTED_KEYS)(x))
+        return _aten._nested_view_from_buffer.default.redispatch(DENSE, buffer, *where)  # type: ignore[no-any-return]
     size = list(x.shape)
     if x.layout is torch.sparse_coo:
         places, values = (change(part(x)) for part in (_part("_indices"), _part("_values")))
@@ -169,7 +186,8 @@ def _made_of(x: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
             return make.redispatch(COO, *dims, size, places, values, is_coalesced=coalesced, **how)  # type: ignore[no-any-return]
     if x.layout not in COMPRESSED:
         raise NotImplementedError(
-            f"the simulated device has no tensors of {x.layout}; take torch.sparse_csr or torch.sparse_coo"
+            f"Could not run '{x.layout}' with arguments from the 'Sparse{NAME}' backend: the simulated device has no such "
+            "tensors; take torch.sparse_csr or torch.sparse_coo"
         )
     begin, places, values = (change(_part(name, CSR)(x)) for name in (*COMPRESSED[x.layout], "values"))
     how = {"dtype": values.dtype, "layout": x.layout, "device": values.device}

@@ -293,6 +293,8 @@ REPEATED: dict[str, tuple[str, Callable[[Tensor], Any], Tensor]] = {
     "eigh of one": ("_linalg_eigh", torch.linalg.eigh, torch.eye(5)),
     "eigh": ("_linalg_eigh", torch.linalg.eigh, torch.diag(torch.tensor([1.0, 2.0, 2.0, 2.0, 3.0])).expand(2, 5, 5)),
     "complex eigh": ("_linalg_eigh", torch.linalg.eigh, torch.diag(torch.tensor([1.0, 2.0, 2.0, 2.0, 3.0 + 0j]))),
+    "eig": ("linalg_eig", torch.linalg.eig, torch.diag(torch.tensor([1.0, 2.0, 2.0, 3.0])).expand(2, 4, 4)),
+    "complex eig": ("linalg_eig", torch.linalg.eig, torch.diag(torch.tensor([1.0, 2.0j, 2.0j, 3.0]))),
     "svd": ("_linalg_svd", torch.linalg.svd, torch.diag(torch.tensor([4.0, 2.0, 2.0, 1.0]))),
     "svd of less": ("_linalg_svd", torch.linalg.svd, torch.diag(torch.tensor([4.0, 2.0, 2.0, 0.0, 0.0]))[:, :4]),
 }
@@ -329,6 +331,33 @@ def test_vectors_of_another_space_are_found_next_to_equal_values(name: str, wron
     op, function, x = REPEATED[name]
     with pytest.raises(ParityFailure, match=r"(wrong|drift)"):
         assert_parity(function, x, device=resolve("sim", (Fault("turned", (op,), effect),)))
+
+
+SIMILAR = torch.tensor([[1.0, 0.0, 1.0, 0.5], [0.0, 2.0, 0.0, 0.0], [0.0, 0.0, 2.0, 0.0], [0.0, 0.25, 0.0, 1.0]])
+
+
+@pytest.mark.parametrize("wrong", ["", "one vector twice", "one vector", "a vector of another space"])
+def test_eigenvectors_of_equal_values_are_any_that_span_their_space_in_any_order(wrong: str) -> None:
+    """Vectors of a matrix that is not symmetric need not be orthogonal, whatever torch calls behind them."""
+
+    def effect(call: Call) -> Any:
+        values, vectors = (t.flip(-1) for t in call.run())
+        first, second = (values.real - 2).abs().sort().indices[:2].tolist()
+        vectors[:, first] = torch.nn.functional.normalize(vectors[:, first] + 0.5 * vectors[:, second], dim=0)
+        if wrong == "one vector":
+            vectors[:, first] *= 1.001
+        elif wrong:
+            vectors[:, first] = vectors[:, second if "twice" in wrong else (values.real - 1).abs().argmin()]
+        return values, vectors
+
+    device = resolve("sim", (Fault("turned", ("linalg_eig",), effect, level="kernel"),))
+    functions = torch.linalg.eig, lambda x: torch.linalg.eig(x).eigenvectors.abs().exp() * x.sum()
+    for function in functions:
+        if not wrong:
+            assert "linalg_eig chose other signs, phases or order" in str(assert_parity(function, SIMILAR, device=device))
+            continue
+        with pytest.raises(ParityFailure, match=r"(wrong|drift)"):
+            assert_parity(function, SIMILAR, device=device)
 
 
 @pytest.mark.parametrize("factor", [1.0, 1.001])

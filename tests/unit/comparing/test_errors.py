@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import random
 import re
 import threading
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -195,9 +197,65 @@ def test_memory_that_grows_from_call_to_call_is_warned_of() -> None:
         assert said in str(assert_parity(keeps_all, X, device="sim"))
 
 
-@pytest.mark.parametrize("fn", [keeps_the_last, fills_a_cache])
+class Keeping(nn.Module):
+    """Keeps its results, all of them or those of the last call."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        self.line, self.kept, self.n = nn.Linear(3, 2), list[Tensor](), n
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.kept = [*self.kept, self.line(x)][-self.n :]
+        return self.kept[-1]
+
+
+def test_a_module_that_keeps_each_result_is_warned_of() -> None:
+    said = r"memory grows from call to call: Keeping\S* keeps more tensors in 'kept' after each"
+    for given in (Keeping(99), Keeping(99).forward):
+        with pytest.warns(ParityWarning, match=said):
+            assert assert_parity(given, torch.randn(4, 3), device="sim").agrees
+
+
+traced = torch.fx.symbolic_trace(nn.Sequential(nn.Linear(3, 2)))  # whose nodes refer to one another
+traced.again = traced.graph  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("fn", [keeps_the_last, fills_a_cache, Keeping(1), Keeping(1).forward, traced])
 def test_a_cache_and_the_last_result_do_not_grow(fn: Any) -> None:
-    assert "memory grows" not in str(assert_parity(fn, X, device="sim"))
+    x = torch.randn(4, 3) if "Keeping" in repr(fn) or isinstance(fn, torch.fx.GraphModule) else X
+    assert "memory grows" not in str(assert_parity(fn, x, device="sim"))
+
+
+# ------------------------------------------------------------------------------------------------ generators of others
+
+OWN, ARRAYS = random.Random(1), np.random.default_rng(1)
+
+
+class Noisy(nn.Module):
+    def __init__(self, own: Any = None) -> None:
+        super().__init__()
+        self.own = own
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * float((self.own or ARRAYS).random())
+
+
+@pytest.mark.parametrize(
+    ("fn", "name"),
+    [
+        (lambda x: x * OWN.random(), "'OWN', a random.Random"),
+        (nn.Sequential(Noisy()), r"'ARRAYS', a numpy\.random\S*\.Generator"),
+    ],
+)
+def test_a_generator_that_is_not_torchs_is_refused_by_its_name(fn: Any, name: str) -> None:
+    with pytest.raises(UsageError, match=f"it draws from {name}, which is not torch's: seed it in each call"):
+        assert_parity(fn, X, device="sim")
+
+
+@pytest.mark.parametrize("fn", [lambda x: x * random.Random(3).random(), Noisy(np.random.default_rng(1))])
+def test_a_generator_that_each_call_begins_anew_is_right(fn: Any) -> None:
+    """Of what a module holds each run gets a copy."""
+    assert assert_parity(fn, X, device="sim").agrees
 
 
 # ------------------------------------------------------------------------------------------- another way on the device

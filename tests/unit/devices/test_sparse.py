@@ -52,6 +52,10 @@ def sim(request: pytest.FixtureRequest) -> Device:
         lambda v, r, c, d: sparse.csr(v, 2, 3) @ d,
         lambda v, r, c, d: sparse.csr(v, 2, 3).to_dense().T,
         lambda v, r, c, d: (d * v[0]).to_sparse().to_dense() + (d * v[0]).to_sparse_csr().to_dense(),
+        lambda v, r, c, d: (d * v[0]).to_sparse_csc().to_dense(),
+        lambda v, r, c, d: (
+            torch.nested.as_nested_tensor([d[:2] * v[0], d * v[1]]).transpose(1, 2).contiguous().to_padded_tensor(7.0)
+        ),
     ],
 )
 def test_it_computes_as_on_the_cpu_with_gradients(sim: Device, function: Callable[..., Tensor]) -> None:
@@ -74,6 +78,11 @@ def test_a_sparse_tensor_lies_where_its_values_do(sim: Device) -> None:
         assert made.coalesce().indices().cpu().tolist() == [[0, 1, 1], [0, 1, 2]]
         with pytest.raises(NotImplementedError, match=r"'aten::mul_.Tensor'.*writes into no sparse tensor"):
             made.coalesce().mul_(2.0)
+
+
+def test_what_it_does_not_hold_is_refused_by_its_name(sim: Device) -> None:
+    with sim.active(), pytest.raises(NotImplementedError, match=r"torch\.sparse_bsr.*take torch\.sparse_csr"):
+        torch.eye(4).to(sim.torch_device).to_sparse_bsr((2, 2))
 
 
 def test_mps_multiplies_no_compressed_rows() -> None:

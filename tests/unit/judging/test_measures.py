@@ -8,20 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from cases import ulp_distance
 
 from parity.core.dtypes import FACTS
 from parity.core.results import Measure, Tolerance
 from parity.judging.budget import of_function, of_perturbation, of_sum, ulp_of
-from parity.judging.measures import (
-    allowed_ratio,
-    bit_equal,
-    exact_measure,
-    is_truth,
-    measure,
-    same_bytes,
-    same_values,
-    ulp_distance,
-)
+from parity.judging.measures import allowed_ratio, bit_equal, exact_measure, is_truth, measure, same_bytes, same_values
 
 TABLE = Tolerance("elementwise", 0.0, 1.0, 2.0, "a table")
 SCALED = Tolerance("composite", 16.0, 1.0, None, "a rule")

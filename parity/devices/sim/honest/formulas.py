@@ -277,7 +277,7 @@ def _attention(call: Call) -> Any:
     given = dict(zip(names, call.args)) | call.kwargs
     q, k, v = (given[n] for n in names[:3])
     plain = call.run()
-    left = given.get("dropout_p") or given.get("enable_gqa") or q.dtype not in ROUNDED
+    left = given.get("dropout_p") or given.get("enable_gqa") or q.dtype not in ROUNDED or q.is_nested
     left = left or torch.is_autocast_enabled(q.device.type)  # under autocast the op decides what it casts
     if left or not all(t.numel() and bool(torch.isfinite(t).all()) for t in (q, k, v)):
         return plain
