@@ -6,6 +6,7 @@ The tables (`[[special]]`) say what a device owes. These functions run only for 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -118,6 +119,15 @@ def on_the_branch_of(truth: Tensor, x: Tensor) -> Tensor:
     wide = x.to(torch.complex128)
     turns = torch.round((truth.imag - wide.imag) / (2.0 * math.pi)).nan_to_num(0.0, 0.0, 0.0)
     return torch.complex(wide.real, wide.imag + 2.0 * math.pi * turns).to(x.dtype)
+
+
+def on_the_side_of(truth: Tensor, x: Tensor, operands: Sequence[Tensor]) -> Tensor:
+    """x with the sign of the truth where both are infinite at a negative zero of an operand."""
+    for own in operands:
+        if own.shape == truth.shape == x.shape:
+            free = (own == 0) & torch.signbit(own) & truth.isinf() & x.isinf()
+            x = torch.where(free, truth.to(x.dtype), x) if bool(free.any()) else x
+    return x
 
 
 def odd_zero(name: str, device: Tensor, reference: Tensor, truth: Tensor) -> Measure | None:
