@@ -30,10 +30,11 @@ ATEN_MOVES = frozenset((
 ATEN_SCALES = ("mul", "div")
 ATEN_SUMMED = frozenset((
     "mm", "bmm", "mv", "dot", "vdot", "addmm", "baddbmm", "addbmm", "addmv", "addr", "sum", "cumsum", "col2im", "convolution",
-    "convolution_backward", "scatter_add", "index_add", "mean",
+    "convolution_backward", "scatter_add", "index_add", "mean", "nansum",
 ))  # fmt: skip  # sums of products, whatever their orders
-# Means of windows -> position of the window's sizes.
+# Means of windows -> position of the window's sizes; of windows that adapt -> 0.
 ATEN_POOLS = {f"avg_pool{n}d{way}": 1 + (way != "") for n in (2, 3) for way in ("", "_backward")}
+ATEN_POOLS |= {f"_adaptive_avg_pool{n}d{way}": 0 for n in (2, 3) for way in ("", "_backward")}
 SUM = Row(name="assert_parity", family="own", rule=OpClass.CONTRACTION, call="", signature=lambda draw: Arguments(()))
 
 
@@ -61,8 +62,13 @@ def terms(func: Any, args: Any, kwargs: Any) -> Any:
     if name == "mean":
         return result * (args[0].numel() // max(1, result.numel()))
     if name in ATEN_POOLS:
-        sizes = args[ATEN_POOLS[name]]
-        return result * (sizes[0] ** int(name[8]) if len(sizes) == 1 else math.prod(sizes))
+        spatial = int(name[name.index("pool") + 4])
+        if at := ATEN_POOLS[name]:
+            sizes = args[at] * spatial if len(args[at]) == 1 else args[at]
+        else:  # where they do not divide it evenly, a window may reach one place farther at both ends
+            of, into = (args[1], args[0]) if "backward" in name else (args[0], result)
+            sizes = [m // max(1, n) + 2 * (m % max(1, n) > 0) for m, n in zip(of.shape[-spatial:], into.shape[-spatial:])]
+        return result * math.prod(sizes)
     scaled = name in ATEN_SCALES and len(args) == 2 and not kwargs and isinstance(args[1], (int, float))
     return args[0].clone() if scaled and args[0].is_floating_point() else result
 
@@ -135,5 +141,5 @@ def _storage(t: Tensor) -> int:
 def _holds(dtype: torch.dtype, x: object) -> bool:
     """Whether a dtype holds an operand exactly."""
     if isinstance(x, Tensor):
-        return x.dtype == dtype
+        return x.dtype in (dtype, torch.bool)
     return isinstance(x, (int, float)) and float(torch.tensor(x, dtype=torch.float64).to(dtype)) == x
