@@ -28,6 +28,7 @@ ATEN_MOVES = frozenset((
     "clone", "_to_copy", "flip", "roll", "repeat", "index_select", "gather", "cat", "stack", "neg", "im2col",
 ))  # fmt: skip
 ATEN_SCALES = ("mul", "div")
+ATEN_MASKS = ("isnan", "logical_not")  # of what was given, they are the same on all sides
 ATEN_SUMMED = frozenset((
     "mm", "bmm", "mv", "dot", "vdot", "addmm", "baddbmm", "addbmm", "addmv", "addr", "sum", "cumsum", "col2im", "convolution",
     "convolution_backward", "scatter_add", "index_add", "mean", "nansum",
@@ -96,6 +97,8 @@ class Direct:
             for t in tree_leaves((args, kwargs, result) if func._schema.is_mutable else written):
                 if isinstance(t, Tensor) and is_dense(t):
                     self._known.pop(_storage(t), None)
+        elif kernel.name in ATEN_MASKS and self._of(args[0]) == GIVEN:
+            self._known[_storage(result)] = result, GIVEN
         elif not kernel.aliases and (isinstance(result, Tensor) or kernel.name in ATEN_SUMMED):
             for t in (result,) if isinstance(result, Tensor) else result:
                 if t is not None and t.is_floating_point() and is_dense(t):
@@ -118,7 +121,8 @@ class Direct:
         if name in ATEN_SUMMED or name in ATEN_POOLS:
             return name if before == GIVEN and set(kwargs) <= set(FACTORS) else None
         factor = kwargs.get("alpha", 1) if set(kwargs) <= {"alpha"} else None  # of a sum: doubling rounds nothing
-        exact = before == GIVEN and factor in (1, -1, 2, -2) and all(_holds(dtype, x) for x in args)
+        rest = [x for x in args if not (isinstance(x, Tensor) and x.dtype is torch.bool and self._of(x) == GIVEN)]
+        exact = before == GIVEN and factor in (1, -1, 2, -2) and all(_holds(dtype, x) for x in rest)
         return name if exact and row_of(name) is not None else None
 
     def _of(self, t: Tensor) -> str | None:
@@ -141,5 +145,5 @@ def _storage(t: Tensor) -> int:
 def _holds(dtype: torch.dtype, x: object) -> bool:
     """Whether a dtype holds an operand exactly."""
     if isinstance(x, Tensor):
-        return x.dtype in (dtype, torch.bool)
+        return x.dtype == dtype
     return isinstance(x, (int, float)) and float(torch.tensor(x, dtype=torch.float64).to(dtype)) == x

@@ -99,8 +99,9 @@ class Rounding(Operators):
         for t in filter(_is_dense, into or (args[:1] if kernel.writes else ())):
             self._given.pop(_storage(t), None)
         if kernel.name in JUMPS and (before := self._before_roundings(args, kwargs)) is not None:
+            self.hold(before, self.held(args[0]))
             result = func(before, *args[1:], **kwargs)
-            self._hold_results(kernel, func, args, kwargs, result, True)
+            self._hold_results(kernel, func, (before, *args[1:]), kwargs, result, True)
             return result
         if into:
             return self._into(kernel.name, into, functools.partial(func, *args, **kwargs))

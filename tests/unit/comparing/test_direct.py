@@ -155,6 +155,19 @@ def test_the_gradient_of_a_sum_without_nan_is_a_product_with_a_mask() -> None:
         assert_parity(lambda x: x.nansum(-1), x, device=resolve("sim", (Fault("off", ("mul",), off(5e-7), level="kernel"),)))
 
 
+@pytest.mark.parametrize("by_kernel", [True, False])
+def test_a_product_with_a_mask_that_rounding_decides_is_a_composition(by_kernel: bool) -> None:
+    """Of numbers at the edge of the mask, which a kernel rounds, either side of a comparison may give any."""
+    x, mask = X.clone(), X > 0.5
+
+    def fn(x: Tensor, mask: Tensor) -> Tensor:
+        return x * (torch.sin(x * 0.1) > 0.05) if by_kernel else x * mask.logical_not()
+
+    verdict = assert_parity(fn, x, mask, device="sim", detail=True).verdicts[0][1]
+    assert verdict.tolerance is not None
+    assert ("composite" in verdict.tolerance.origin) is by_kernel
+
+
 def test_a_number_times_a_sum_is_one_too() -> None:
     """The gradient of addmv's vector; the terms of the sum are as many with a small factor as with none."""
     x = torch.rand(8, 3, generator=torch.Generator().manual_seed(0)).add(1.0)
