@@ -254,6 +254,42 @@ def test_what_rounding_decides_may_jump() -> None:
     assert "differs from the CPU" in str(found)
 
 
+QUOTIENTS: dict[str, Function] = {
+    "floor": lambda x, y: torch.floor(x / y),
+    "part": lambda x, y: x - torch.floor(x / y) * y,
+    "more": lambda x, y: torch.trunc(x / y * 1.0 + 1),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", QUOTIENTS)
+@pytest.mark.parametrize("whole", ["all", "some"])
+def test_quotients_that_are_whole_on_all_sides_stay_whole(name: str, dtype: torch.dtype, whole: str) -> None:
+    """Arithmetic rounds alike everywhere: one more or less is no rounding of 6 / 3."""
+    x, y = (torch.arange(64.0) % n + 1 for n in (9, 7))
+    x, y = (x * y if whole == "all" else torch.arange(64.0)).to(dtype), y.to(dtype)
+    assert assert_parity(QUOTIENTS[name], x, y, device=resolve("sim", tuple(honest.FAULTS))).agrees
+
+    def off(call: Call) -> Tensor:
+        out: Tensor = call.run()
+        out[14] += 1.0  # of 6 / 1, or 14 / 1
+        return out
+
+    device = resolve("sim", (Fault("off", ("trunc" if name == "more" else "floor",), off, level="kernel"),))
+    with pytest.raises(ParityFailure, match=r"\[14\]"):
+        assert_parity(QUOTIENTS[name], x, y, device=device)
+
+
+@pytest.mark.parametrize("below", [True, False])
+def test_a_number_that_a_function_made_whole_may_lie_on_either_side(below: bool) -> None:
+    """No side promises that exp(0) is not an ULP below 1."""
+    ulp = Fault(
+        "ulp", ("exp",), lambda c: torch.where(c.args[0] == 0, 1 - 2.0**-24, c.run()) if below else c.run(), level="kernel"
+    )
+    x = torch.linspace(-1.0, 1.0, 65)
+    assert assert_parity(lambda x: torch.floor(torch.exp(x)), x, device=resolve("sim", (ulp,)), backward=False).agrees
+
+
 @pytest.mark.parametrize("factor", [1.0, 1.01])
 def test_losses_of_labels_are_judged_sharply(factor: float) -> None:
     x, y, labels = torch.randn(32, 6).requires_grad_(), torch.randn(32, 6), torch.ones(32).index_fill(0, torch.arange(16), -1)
