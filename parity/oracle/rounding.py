@@ -337,8 +337,8 @@ def _jumping(t: Any, other: Any = None, dtype: Any = torch.bool, **_: Any) -> Te
 
 
 def whole_numbers(noted: list[Tensor | None]) -> Operators:
-    """Notes inside for each kernel that jumps at numbers its operand, if that is whole numbers throughout, else None; of one
-    that arithmetic alone made, which all sides round alike, those elements that are, and NaN for others."""
+    """Notes inside for each kernel that jumps at numbers its operand, if that is whole numbers throughout, else None; of what
+    arithmetic alone made, which all sides round alike, and one of `STEPS` takes, those elements that are, and NaN for others."""
     estimated: dict[int, Tensor] = {}  # storage -> what other kernels rounded, or made of such numbers
 
     def observe(func: Any, args: Any, kwargs: Any) -> Any:
@@ -347,7 +347,7 @@ def whole_numbers(noted: list[Tensor | None]) -> Operators:
         if kernel.name in JUMPS and (t := _jumping(*args, **kwargs)) is not None:
             wide = t.detach().to(torch.float64) if t.layout is torch.strided and not t._is_zerotensor() else None
             if wide is not None and not is_whole(wide, 1.0 / FLOAT32_ROUNDOFF):
-                free = _storage(t) not in estimated and bool((some := wide == wide.trunc()).any())
+                free = kernel.name in STEPS and _storage(t) not in estimated and bool((some := wide == wide.trunc()).any())
                 wide = torch.where(some & (wide.abs() * FLOAT32_ROUNDOFF <= 1.0), wide, torch.nan) if free else None
             noted.append(None if wide is None else wide.clone())
         result = func(*args, **kwargs)
