@@ -338,7 +338,7 @@ def _jumping(t: Any, other: Any = None, dtype: Any = torch.bool, **_: Any) -> Te
 
 def whole_numbers(noted: list[Tensor | None]) -> Operators:
     """Notes inside for each kernel that jumps at numbers its operand, if that is whole numbers throughout, else None; of what
-    arithmetic alone made, which all sides round alike, and one of `STEPS` takes, those elements that are, and NaN for others."""
+    arithmetic alone made, which all sides round alike, `STEPS` take those elements that are whole, and NaN for others."""
     estimated: dict[int, Tensor] = {}  # storage -> what other kernels rounded, or made of such numbers
 
     def observe(func: Any, args: Any, kwargs: Any) -> Any:

@@ -134,6 +134,37 @@ def test_the_budget_does_not_depend_on_what_the_device_gave(op: str, dtype: torc
     assert len(budgets) == 1, budgets
 
 
+PLANTED: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {
+    "a little": ("sum", lambda out: out * (1.0 + 2.0 * (torch.arange(8) == 3))),
+    "twice": ("sum", lambda out: out * 2.0),
+    "nothing but zeros": ("sum", torch.zeros_like),
+    "another sign": ("sum", torch.neg),
+    "another order": ("sum", lambda out: out.roll(1)),
+    "NaN elsewhere": ("sum", lambda out: (out * 3.0).index_fill(0, torch.tensor(5), torch.nan)),
+    "before it": ("exp", lambda out: out * 1.5),
+    "far before it": ("mul", lambda out: out + 1.0),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("backward", [False, True])
+def test_very_different_faults_meet_one_budget(dtype: torch.dtype, backward: bool) -> None:
+    """All terms that the report names, at the element that is judged worst by each fault."""
+    torch.manual_seed(2)
+    x, found = (torch.randn(8, 40) / 8).to(dtype).requires_grad_(backward), dict[tuple[int, ...], set[str]]()
+    for op, change in PLANTED.values():
+        device = resolve("sim", (Fault("off", (op,), lambda c, change=change: change(c.run()).to(dtype), level="kernel"),))
+        verdicts = dict(compared(Request(lambda x: (x * 0.73).exp().sum(-1), (x,), device=device)).comparison.verdicts)
+        v = verdicts["out"]
+        assert v.status.is_finding
+        assert v.measure is not None
+        assert v.measure.index is not None
+        terms = {n: f"{size:.6g}" for n, size in v.measure.budget if "together" not in n}
+        found.setdefault(v.measure.index, set()).add(str(terms))
+    assert len(PLANTED) > len(found)
+    assert all(len(budgets) == 1 for budgets in found.values()), found
+
+
 def lowered(call: Call) -> Tensor:
     """A mean of large numbers that is cut off in place of rounded."""
     x, *rest = call.args
