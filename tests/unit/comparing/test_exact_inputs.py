@@ -153,7 +153,11 @@ def test_very_different_faults_meet_one_budget(dtype: torch.dtype, backward: boo
     torch.manual_seed(2)
     x, found = (torch.randn(8, 40) / 8).to(dtype).requires_grad_(backward), dict[tuple[int, ...], set[str]]()
     for op, change in PLANTED.values():
-        device = resolve("sim", (Fault("off", (op,), lambda c, change=change: change(c.run()).to(dtype), level="kernel"),))
+
+        def effect(call: Call, change: Callable[[Tensor], Tensor] = change) -> Tensor:
+            return change(call.run()).to(dtype)
+
+        device = resolve("sim", (Fault("off", (op,), effect, level="kernel"),))
         verdicts = dict(compared(Request(lambda x: (x * 0.73).exp().sum(-1), (x,), device=device)).comparison.verdicts)
         v = verdicts["out"]
         assert v.status.is_finding
