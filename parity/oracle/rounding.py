@@ -272,7 +272,9 @@ class Rounding(Operators):
         u, least = (self._inside, self._inside_least) if self.open else (self._u, self._least)
         near = self._to_number(x)
         moved, high = rounded_and_largest(near, u, self._key, least)
-        moved = moved if near is x else self._to_number(moved)
+        if near is not x:  # as far as the spacing of numbers is, which is the same from one power of two to the next
+            size = torch.frexp(near).mantissa.abs()
+            moved = self._to_number(near + (moved - near) / torch.where(size > 0.0, size, 1.0))
         self.largest = max(self.largest, high)
         if self._held is not None and moved.stride() != x.stride():
             moved = torch.empty_like(x).copy_(moved)

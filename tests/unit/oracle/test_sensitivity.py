@@ -367,5 +367,5 @@ def test_results_of_half_types_are_their_numbers_and_near_ones_become_equal() ->
     moved = sigmoids(True)
     assert torch.equal(moved, moved.bfloat16().double())
     assert len({*moved.tolist()}) == 1
-    assert 0.0 < float((moved - torch.sigmoid(x)).abs().max()) <= 1.5 * 2.0**-8  # one and a half units in the last place
+    assert 0.0 < float((moved - torch.sigmoid(x)).abs().max()) <= 3.0 * 2.0**-8  # three units in the last place
     assert len({*sigmoids(False).tolist()}) == 8
