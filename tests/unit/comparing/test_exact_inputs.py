@@ -247,6 +247,29 @@ def test_steps_of_float64_stay_as_sharp() -> None:
     assert limit(assert_parity(lambda x: (x @ x).softmax(-1), x, device="sim", detail=True)) < 1e-12
 
 
+@pytest.mark.parametrize("factor", [1.0, 1.25])
+def test_steps_of_a_layer_that_is_one_kernel_on_the_cpu_round_as_it_does(factor: float) -> None:
+    """Others compute an LSTM step by step, with its state in bfloat16: the simulated device was 35 budgets off."""
+    torch.manual_seed(0)
+    weights = [(torch.rand(68, n) * 2 - 1).bfloat16().requires_grad_() for n in (16, 17, 16, 17)]
+    x, h, state = torch.randn(5, 16).bfloat16(), *(torch.rand(2, 1, 17).mul(2).sub(1).bfloat16() for _ in range(2))
+
+    def both_ways(x: Tensor, h: Tensor, state: Tensor, *weights: Tensor) -> Tensor:
+        return torch.lstm(x, torch.tensor([1] * 5), (h, state), weights, False, 1, 0.0, False, True)[0]
+
+    def effect(call: Call) -> tuple[Tensor, ...]:
+        out, *rest = call.run()
+        return (out * factor, *rest)
+
+    for faults in ((), honest.FAULTS):
+        device = resolve("sim", (Fault("off", ("_thnn_fused_lstm_cell",), effect, level="kernel"), *faults))
+        if factor == 1.0:
+            assert assert_parity(both_ways, x, h, state, *weights, device=device).agrees
+            continue
+        with pytest.raises(ParityFailure, match="in out"):
+            assert_parity(both_ways, x, h, state, *weights, device=device)
+
+
 LABELS: dict[str, Callable[[Tensor], Tensor]] = {
     "equals": lambda c: c == 2,
     "differs from": lambda c: c[4:] != 2,
