@@ -28,12 +28,14 @@ ATEN_MOVES = frozenset((
     "clone", "_to_copy", "flip", "roll", "repeat", "index_select", "gather", "cat", "stack", "neg", "im2col",
 ))  # fmt: skip
 ATEN_SCALES = ("mul", "div")
+ATEN_MASKS = ("isnan", "logical_not")  # of what was given, they are the same on all sides
 ATEN_SUMMED = frozenset((
     "mm", "bmm", "mv", "dot", "vdot", "addmm", "baddbmm", "addbmm", "addmv", "addr", "sum", "cumsum", "col2im", "convolution",
-    "convolution_backward", "scatter_add", "index_add", "mean",
+    "convolution_backward", "scatter_add", "index_add", "mean", "nansum",
 ))  # fmt: skip  # sums of products, whatever their orders
-# Means of windows -> position of the window's sizes.
+# Means of windows -> position of the window's sizes; of windows that adapt -> 0.
 ATEN_POOLS = {f"avg_pool{n}d{way}": 1 + (way != "") for n in (2, 3) for way in ("", "_backward")}
+ATEN_POOLS |= {f"_adaptive_avg_pool{n}d{way}": 0 for n in (2, 3) for way in ("", "_backward")}
 SUM = Row(name="assert_parity", family="own", rule=OpClass.CONTRACTION, call="", signature=lambda draw: Arguments(()))
 
 
@@ -61,8 +63,13 @@ def terms(func: Any, args: Any, kwargs: Any) -> Any:
     if name == "mean":
         return result * (args[0].numel() // max(1, result.numel()))
     if name in ATEN_POOLS:
-        sizes = args[ATEN_POOLS[name]]
-        return result * (sizes[0] ** int(name[8]) if len(sizes) == 1 else math.prod(sizes))
+        spatial = int(name[name.index("pool") + 4])
+        if at := ATEN_POOLS[name]:
+            sizes = args[at] * spatial if len(args[at]) == 1 else args[at]
+        else:  # where they do not divide it evenly, a window may reach one place farther at both ends
+            of, into = (args[1], args[0]) if "backward" in name else (args[0], result)
+            sizes = [m // max(1, n) + 2 * (m % max(1, n) > 0) for m, n in zip(of.shape[-spatial:], into.shape[-spatial:])]
+        return result * math.prod(sizes)
     scaled = name in ATEN_SCALES and len(args) == 2 and not kwargs and isinstance(args[1], (int, float))
     return args[0].clone() if scaled and args[0].is_floating_point() else result
 
@@ -90,6 +97,8 @@ class Direct:
             for t in tree_leaves((args, kwargs, result) if func._schema.is_mutable else written):
                 if isinstance(t, Tensor) and is_dense(t):
                     self._known.pop(_storage(t), None)
+        elif kernel.name in ATEN_MASKS and self._of(args[0]) == GIVEN:
+            self._known[_storage(result)] = result, GIVEN
         elif not kernel.aliases and (isinstance(result, Tensor) or kernel.name in ATEN_SUMMED):
             for t in (result,) if isinstance(result, Tensor) else result:
                 if t is not None and t.is_floating_point() and is_dense(t):
@@ -112,7 +121,8 @@ class Direct:
         if name in ATEN_SUMMED or name in ATEN_POOLS:
             return name if before == GIVEN and set(kwargs) <= set(FACTORS) else None
         factor = kwargs.get("alpha", 1) if set(kwargs) <= {"alpha"} else None  # of a sum: doubling rounds nothing
-        exact = before == GIVEN and factor in (1, -1, 2, -2) and all(_holds(dtype, x) for x in args)
+        rest = [x for x in args if not (isinstance(x, Tensor) and x.dtype is torch.bool and self._of(x) == GIVEN)]
+        exact = before == GIVEN and factor in (1, -1, 2, -2) and all(_holds(dtype, x) for x in rest)
         return name if exact and row_of(name) is not None else None
 
     def _of(self, t: Tensor) -> str | None:

@@ -139,7 +139,9 @@ class FunctionTruth(Oracle):
             with self._meter.run("a run in float64", self._samples), whole_numbers(wide):
                 got = ex.attempt(lambda: self._in_double(_fresh_wide, self._fed), "run")
             pairs = list(zip(wide, self._own.whole)) if len(wide) == len(self._own.whole) else []
-            self._whole = [w if w is not None and o is not None and torch.equal(w, o) else None for w, o in pairs]
+            self._whole = [
+                None if w is None or o is None or w.shape != o.shape else w.where(w == o, torch.nan) for w, o in pairs
+            ]
             if isinstance(got, Raised):
                 self.refused = f"{got.type}: {got.message}"
                 got = {n: widen(t, None) for n, t in self._reference.items()}

@@ -124,9 +124,6 @@ def _nonfinite(builder: _ExcuseBuilder, bench: Bench, truth: Tensor, name: str, 
     if tables.special(row.name, row.rule, "at_nan") == "any":
         for own in oracle.operands_of_shape(truth):
             builder.excuse(builder.ignore, _where(torch.isnan(own.abs()), truth), "gradients at NaN")
-    if tables.special(row.name, row.rule, "at_negative_zero") == "any":
-        for own in oracle.operands if pass_ == "backward" else oracle.operands_of_shape(truth):
-            builder.excuse(builder.ignore_nonfinite, _where((own == 0) & torch.signbit(own), truth), "which Inf at -0.0")
 
 
 def _flushes(bench: Bench, dtype: str) -> bool:

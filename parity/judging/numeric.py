@@ -23,7 +23,7 @@ from parity.judging.exact import exactly, of_zeros
 from parity.judging.excuses import Excuses, excuses
 from parity.judging.limits import Limits
 from parity.judging.measures import allowed_ratio, facts_of, measure, parts, same_bits, same_values
-from parity.judging.promises import on_the_branch_of, one_kernel, paired, residue
+from parity.judging.promises import as_promised, one_kernel, paired, residue
 from parity.judging.rounded_result import SPARED, RoundedResult, agreed, beyond_numbers, is_outside, shared_error_of
 from parity.judging.rule import DRIFT_LIMIT
 from parity.judging.rules import rule_of
@@ -63,9 +63,8 @@ def by_oracle(
         return judged_by_reference(RoundedResult(bench, name, device, None, wide, truth_name, pass_, f, tol))
     if exact:
         return exactly(bench, name, device, truth.to(device.dtype))
-    if f.kind == "complex" and pass_ == "forward" and bench.tables.special(row.name, row.rule, "branch") == "any":
-        device = on_the_branch_of(truth, device)
-        reference = None if reference is None else on_the_branch_of(truth, reference)
+    device = as_promised(bench, truth, device, pass_)
+    reference = None if reference is None else as_promised(bench, truth, reference, pass_)
     t = RoundedResult(bench, name, device, reference, truth, truth_name, pass_, f, tol)
     verdict = _by_row(t)
     zeros = verdict.status is Status.AGREE and reference is not None and pass_ == "forward" and not t.truth_parts.all()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -193,13 +194,13 @@ def shared_error_of(
 
 
 def beyond_numbers(t: RoundedResult, b: Budget, here: SharedError, ratio: float) -> float:
-    """How far outside a shared error is, where results may lean as the largest does whose steps are all rounded as coarsely as
-    a device may, if all lean to its side: what rounding leaves of a variance has one sign, and grows with its square. ratio:
-    without that."""
+    """How far outside a shared error is, where results may lean as those do whose steps are all rounded as coarsely as a device
+    may: what rounding leaves of a variance has one sign, and grows with its square. Of their mean lean counts what chance does
+    not explain. ratio: without that."""
     changes = t.bench.oracle.amplified_changes(t.truth_name, t.tol.scale) if ratio > 1.0 and here.leans else None
-    if changes is None or changes.every > 1 or t.truth.is_complex():
+    if changes is None or changes.every > 1 or t.truth.is_complex() or len(changes.moved) < 2:
         return ratio
     moved = [shared_error_of(t, b, t.truth + row.view(t.truth.shape), None, True) for row in changes.moved]
-    leans = [math.copysign(1.0, here.factor) * e.factor for e in moved if e is not None]
-    lean = max(leans) if min(leans, default=0.0) > 0.0 else 0.0
-    return min(ratio, abs(here.factor) / (here.factor_limit + lean))
+    leans = [0.0 if e is None else math.copysign(1.0, here.factor) * e.factor for e in moved]
+    lean = statistics.fmean(leans) - yardstick.STANDARD * statistics.stdev(leans) / math.sqrt(len(leans))
+    return min(ratio, abs(here.factor) / (here.factor_limit + max(0.0, lean)))

@@ -31,6 +31,7 @@ from parity.oracle.summation import CHAIN, CHAINS, FLOAT32_ROUNDOFF, LONG, OF_ON
 from parity.oracle.yardstick import FAST_CONVOLUTION, SUM_LOSS
 
 JUMPS = ("eq", "ne", "lt", "le", "gt", "ge", "floor", "ceil", "trunc", "_to_copy")  # with whole numbers, at which labels lie
+STEPS = ("floor", "ceil", "trunc", "round", "sign", "sgn", "heaviside")  # which are no copies of what a kernel rounded
 SCALED = ("mul", "div", "add", "sub")  # exact with some numbers
 Roundings: TypeAlias = Callable[[str], tuple[float, float, DtypeFacts]]  # as `Rounding` has them
 
@@ -99,8 +100,9 @@ class Rounding(Operators):
         for t in filter(_is_dense, into or (args[:1] if kernel.writes else ())):
             self._given.pop(_storage(t), None)
         if kernel.name in JUMPS and (before := self._before_roundings(args, kwargs)) is not None:
+            self.hold(before, self.held(args[0]))
             result = func(before, *args[1:], **kwargs)
-            self._hold_results(kernel, func, args, kwargs, result, True)
+            self._hold_results(kernel, func, (before, *args[1:]), kwargs, result, True)
             return result
         if into:
             return self._into(kernel.name, into, functools.partial(func, *args, **kwargs))
@@ -132,7 +134,8 @@ class Rounding(Operators):
         given = [x for x in _leaves((*args, *kwargs.values())) if _is_dense(x)]
         for t in filter(_is_dense, _leaves((result,))):
             self.hold(t, self._copied(kernel, given, t) if exact or self._own is None else self._own.unit_roundoff)
-        if exact and len(given) == 1 and not kernel.writes and _is_dense(result) and "empty" not in kernel.name:
+        copies = exact and kernel.name not in STEPS and "empty" not in kernel.name
+        if copies and len(given) == 1 and not kernel.writes and _is_dense(result):
             label, before = self._as_given(given[0]), self.unrounded(given[0])
             if label is not None or before is not given[0]:  # what copies a result is rounded no more than that was
                 known = before if label is None else label
@@ -311,7 +314,10 @@ class Rounding(Operators):
         """The operand of a kernel that jumps, as it was given or whole; None for others."""
         t = _jumping(*args, **kwargs)
         whole = next(self._whole, None) if t is not None and not self.open else None
-        return self._as_given(*args, **kwargs) if t is None or whole is None or whole.shape != t.shape else whole.to(t.dtype)
+        given = self._as_given(*args, **kwargs)
+        if t is None or whole is None or whole.shape != t.shape:
+            return given
+        return torch.where(whole.isnan(), t if given is None else given, whole.to(t.dtype))
 
     def _as_given(self, t: Any, other: Any = None, dtype: Any = torch.bool, **_: Any) -> Tensor | None:
         """The first operand of a kernel, or a view of one, before it was moved; None for others, and where nothing jumps."""
@@ -338,13 +344,26 @@ def _jumping(t: Any, other: Any = None, dtype: Any = torch.bool, **_: Any) -> Te
 
 
 def whole_numbers(noted: list[Tensor | None]) -> Operators:
-    """Notes inside for each kernel that jumps at numbers its operand, if that is whole numbers throughout, else None."""
+    """Notes inside for each kernel that jumps at numbers its operand, if that is whole numbers throughout, else None; of what
+    arithmetic alone made, which all sides round alike, `STEPS` take those elements that are whole, and NaN for others."""
+    estimated: dict[int, Tensor] = {}  # storage -> what other kernels rounded, or made of such numbers
 
     def observe(func: Any, args: Any, kwargs: Any) -> Any:
-        if kernel_of(func).name in JUMPS and (t := _jumping(*args, **kwargs)) is not None:
+        kernel = kernel_of(func)
+        given = [x for x in _leaves((*args, *kwargs.values())) if isinstance(x, Tensor) and x.layout is torch.strided]
+        if kernel.name in JUMPS and (t := _jumping(*args, **kwargs)) is not None:
             wide = t.detach().to(torch.float64) if t.layout is torch.strided and not t._is_zerotensor() else None
-            noted.append(wide.clone() if wide is not None and is_whole(wide, 1.0 / FLOAT32_ROUNDOFF) else None)
-        return func(*args, **kwargs)
+            if wide is not None and not is_whole(wide, 1.0 / FLOAT32_ROUNDOFF):
+                free = kernel.name in STEPS and _storage(t) not in estimated and bool((some := wide == wide.trunc()).any())
+                wide = torch.where(some & (wide.abs() * FLOAT32_ROUNDOFF <= 1.0), wide, torch.nan) if free else None
+            noted.append(None if wide is None else wide.clone())
+        result = func(*args, **kwargs)
+        by_number = kernel.name == "div" and not (isinstance(args[1], Tensor) and args[1].dim())  # devices take its reciprocal
+        exact = kernel.exact or kernel.aliases or (kernel.name in ("div", *ARITHMETIC) and not by_number)
+        if not exact or any(_storage(x) in estimated for x in given):
+            made = [x for x in _leaves((result,)) if isinstance(x, Tensor) and x.layout is torch.strided]
+            estimated.update((_storage(x), x) for x in made)
+        return result
 
     return Operators(observe)
 

@@ -26,6 +26,7 @@ from parity.oracle.sensitivity import least_of
 
 NARROW = (torch.float16, torch.bfloat16, torch.float32)
 WIDE = {**dict.fromkeys(NARROW, torch.float64), torch.complex64: torch.complex128}
+LAYERS = ("mkldnn_rnn_layer", "mkldnn_rnn_layer_backward")  # whose state is of their dtype at each step, as without them
 PLAIN = (int, float, bool, type(None))
 FINFO = torch.finfo
 
@@ -83,11 +84,12 @@ class Steps:
     def dtype(self, name: str) -> str:
         """The dtype of the next call of an operator.
 
-        After the recorded calls, the coarsest recorded one; "" for an operator that was never called.
+        After the recorded calls, the coarsest recorded one. For an operator that was never called that of `LAYERS`, whose step
+        it may be, else "".
         """
-        known = self._dtypes.get(name, [])
+        known = self._dtypes.get(name) or [d for layer in LAYERS for d in self._dtypes.get(layer, [])]
         at, self._next[name] = self._next[name], self._next[name] + 1
-        if at < len(known):
+        if name in self._dtypes and at < len(known):
             return known[at]
         return max((d for d in known if d in FACTS), key=lambda d: FACTS[d].unit_roundoff, default="")
 

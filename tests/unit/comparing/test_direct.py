@@ -64,7 +64,7 @@ def test_all_others_are_judged_as_compositions(name: str) -> None:
     assert first(COMPOSED[name]) == "tolerances/default.toml: composite float32 forward"
 
 
-@pytest.mark.parametrize("op", ["mm", "sum", "cumsum", "addmv", "col2im", "convolution", "scatter_add", "mean"])
+@pytest.mark.parametrize("op", ["mm", "sum", "nansum", "cumsum", "addmv", "col2im", "convolution", "scatter_add", "mean"])
 def test_a_sum_of_few_terms_is_held_to_these(op: str) -> None:
     """Its sensitivity, times the scale of compositions, would explain the fault; an honest order of additions stays inside."""
     x = torch.rand(8, 3, generator=torch.Generator().manual_seed(0)).add(1.0).requires_grad_()
@@ -72,6 +72,7 @@ def test_a_sum_of_few_terms_is_held_to_these(op: str) -> None:
     functions: dict[str, Callable[[Tensor], Tensor]] = {
         "mm": lambda x: x.clone() @ x.detach().t(),
         "sum": lambda x: (x * 1.0).sum(-1),
+        "nansum": lambda x: x.clone().nansum(-1),
         "cumsum": lambda x: x.clone().cumsum(-1),
         "addmv": lambda x: torch.addmv(x[:, 0], x, x[0], beta=-3.0, alpha=-0.5),
         "col2im": lambda x: torch.nn.functional.fold(x.clone()[None], (2, 4), 2),
@@ -130,18 +131,41 @@ def test_the_gradient_of_a_mean_is_a_product() -> None:
 POOL = torch.rand(1, 2, 6, 6, generator=torch.Generator().manual_seed(0)).add(1.0)
 
 
+POOLS: dict[str, Callable[[Tensor], Tensor]] = {
+    "avg_pool2d": lambda x: torch.nn.functional.avg_pool2d(x.clone(), 3, 1),
+    "_adaptive_avg_pool2d": lambda x: torch.nn.functional.adaptive_avg_pool2d(x.clone(), (2, 4)),
+}
+
+
 @pytest.mark.parametrize("way", ["forward", "backward"])
-def test_a_mean_of_windows_is_a_sum_of_few_terms(way: str) -> None:
+@pytest.mark.parametrize("pool", POOLS)
+def test_a_mean_of_windows_is_a_sum_of_few_terms(pool: str, way: str) -> None:
     """As above, with one number of each window's, or of the gradient, off."""
-    op = "avg_pool2d" if way == "forward" else "avg_pool2d_backward"
-
-    def fn(x: Tensor) -> Tensor:
-        return torch.nn.functional.avg_pool2d(x.clone(), 3, 1)
-
     x = POOL.clone().requires_grad_()
-    assert assert_parity(fn, x, device=resolve("sim", tuple(honest.FAULTS))).agrees
+    assert assert_parity(POOLS[pool], x, device=resolve("sim", tuple(honest.FAULTS))).agrees
+    op = pool if way == "forward" else f"{pool}_backward"
     with pytest.raises(ParityFailure, match=f"contraction float32 {way}"):
-        assert_parity(fn, x, device=resolve("sim", (Fault("off", (op,), off(2e-6), level="kernel"),)))
+        assert_parity(POOLS[pool], x, device=resolve("sim", (Fault("off", (op,), off(2e-6), level="kernel"),)))
+
+
+def test_the_gradient_of_a_sum_without_nan_is_a_product_with_a_mask() -> None:
+    x = POOL.clone().index_fill(-1, torch.tensor(1), torch.nan).requires_grad_()
+    assert assert_parity(lambda x: x.nansum(-1), x, device=resolve("sim", tuple(honest.FAULTS))).agrees
+    with pytest.raises(ParityFailure, match="contraction float32 backward"):
+        assert_parity(lambda x: x.nansum(-1), x, device=resolve("sim", (Fault("off", ("mul",), off(5e-7), level="kernel"),)))
+
+
+@pytest.mark.parametrize("by_kernel", [True, False])
+def test_a_product_with_a_mask_that_rounding_decides_is_a_composition(by_kernel: bool) -> None:
+    """Of numbers at the edge of the mask, which a kernel rounds, either side of a comparison may give any."""
+    x, mask = X.clone(), X > 0.5
+
+    def fn(x: Tensor, mask: Tensor) -> Tensor:
+        return x * (torch.sin(x * 0.1) > 0.05) if by_kernel else x * mask.logical_not()
+
+    verdict = assert_parity(fn, x, mask, device="sim", detail=True).verdicts[0][1]
+    assert verdict.tolerance is not None
+    assert ("composite" in verdict.tolerance.origin) is by_kernel
 
 
 def test_a_number_times_a_sum_is_one_too() -> None:

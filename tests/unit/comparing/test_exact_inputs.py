@@ -134,6 +134,41 @@ def test_the_budget_does_not_depend_on_what_the_device_gave(op: str, dtype: torc
     assert len(budgets) == 1, budgets
 
 
+PLANTED: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {
+    "a little": ("sum", lambda out: out * (1.0 + 2.0 * (torch.arange(8) == 3))),
+    "twice": ("sum", lambda out: out * 2.0),
+    "nothing but zeros": ("sum", torch.zeros_like),
+    "another sign": ("sum", torch.neg),
+    "another order": ("sum", lambda out: out.roll(1)),
+    "NaN elsewhere": ("sum", lambda out: (out * 3.0).index_fill(0, torch.tensor(5), torch.nan)),
+    "before it": ("exp", lambda out: out * 1.5),
+    "far before it": ("mul", lambda out: out + 1.0),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("backward", [False, True])
+def test_very_different_faults_meet_one_budget(dtype: torch.dtype, backward: bool) -> None:
+    """All terms that the report names, at the element that is judged worst by each fault."""
+    torch.manual_seed(2)
+    x, found = (torch.randn(8, 40) / 8).to(dtype).requires_grad_(backward), dict[tuple[int, ...], set[str]]()
+    for op, change in PLANTED.values():
+
+        def effect(call: Call, change: Callable[[Tensor], Tensor] = change) -> Tensor:
+            return change(call.run()).to(dtype)
+
+        device = resolve("sim", (Fault("off", (op,), effect, level="kernel"),))
+        verdicts = dict(compared(Request(lambda x: (x * 0.73).exp().sum(-1), (x,), device=device)).comparison.verdicts)
+        v = verdicts["out"]
+        assert v.status.is_finding
+        assert v.measure is not None
+        assert v.measure.index is not None
+        terms = {n: f"{size:.6g}" for n, size in v.measure.budget if "together" not in n}
+        found.setdefault(v.measure.index, set()).add(str(terms))
+    assert len(PLANTED) > len(found)
+    assert all(len(budgets) == 1 for budgets in found.values()), found
+
+
 def lowered(call: Call) -> Tensor:
     """A mean of large numbers that is cut off in place of rounded."""
     x, *rest = call.args
@@ -212,6 +247,29 @@ def test_steps_of_float64_stay_as_sharp() -> None:
     assert limit(assert_parity(lambda x: (x @ x).softmax(-1), x, device="sim", detail=True)) < 1e-12
 
 
+@pytest.mark.parametrize("factor", [1.0, 1.25])
+def test_steps_of_a_layer_that_is_one_kernel_on_the_cpu_round_as_it_does(factor: float) -> None:
+    """Others compute an LSTM step by step, with its state in bfloat16: the simulated device was 35 budgets off."""
+    torch.manual_seed(0)
+    weights = [(torch.rand(68, n) * 2 - 1).bfloat16().requires_grad_() for n in (16, 17, 16, 17)]
+    x, h, state = torch.randn(5, 16).bfloat16(), *(torch.rand(2, 1, 17).mul(2).sub(1).bfloat16() for _ in range(2))
+
+    def both_ways(x: Tensor, h: Tensor, state: Tensor, *weights: Tensor) -> Tensor:
+        return torch.lstm(x, torch.tensor([1] * 5), (h, state), weights, False, 1, 0.0, False, True)[0]
+
+    def effect(call: Call) -> tuple[Tensor, ...]:
+        out, *rest = call.run()
+        return (out * factor, *rest)
+
+    for faults in ((), honest.FAULTS):
+        device = resolve("sim", (Fault("off", ("_thnn_fused_lstm_cell",), effect, level="kernel"), *faults))
+        if factor == 1.0:
+            assert assert_parity(both_ways, x, h, state, *weights, device=device).agrees
+            continue
+        with pytest.raises(ParityFailure, match="in out"):
+            assert_parity(both_ways, x, h, state, *weights, device=device)
+
+
 LABELS: dict[str, Callable[[Tensor], Tensor]] = {
     "equals": lambda c: c == 2,
     "differs from": lambda c: c[4:] != 2,
@@ -252,6 +310,42 @@ def test_what_rounding_decides_may_jump() -> None:
         device=resolve("sim", tuple(honest.FAULTS)),
     )  # fmt: skip
     assert "differs from the CPU" in str(found)
+
+
+QUOTIENTS: dict[str, Function] = {
+    "floor": lambda x, y: torch.floor(x / y),
+    "part": lambda x, y: x - torch.floor(x / y) * y,
+    "more": lambda x, y: torch.trunc(x / y * 1.0 + 1),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", QUOTIENTS)
+@pytest.mark.parametrize("whole", ["all", "some"])
+def test_quotients_that_are_whole_on_all_sides_stay_whole(name: str, dtype: torch.dtype, whole: str) -> None:
+    """Arithmetic rounds alike everywhere: one more or less is no rounding of 6 / 3."""
+    x, y = (torch.arange(64.0) % n + 1 for n in (9, 7))
+    x, y = (x * y if whole == "all" else torch.arange(64.0)).to(dtype), y.to(dtype)
+    assert assert_parity(QUOTIENTS[name], x, y, device=resolve("sim", tuple(honest.FAULTS))).agrees
+
+    def off(call: Call) -> Tensor:
+        out: Tensor = call.run()
+        out[14] += 1.0  # of 6 / 1, or 14 / 1
+        return out
+
+    device = resolve("sim", (Fault("off", ("trunc" if name == "more" else "floor",), off, level="kernel"),))
+    with pytest.raises(ParityFailure, match=r"\[14\]"):
+        assert_parity(QUOTIENTS[name], x, y, device=device)
+
+
+@pytest.mark.parametrize("below", [True, False])
+def test_a_number_that_a_function_made_whole_may_lie_on_either_side(below: bool) -> None:
+    """No side promises that exp(0) is not an ULP below 1."""
+    ulp = Fault(
+        "ulp", ("exp",), lambda c: torch.where(c.args[0] == 0, 1 - 2.0**-24, c.run()) if below else c.run(), level="kernel"
+    )
+    x = torch.linspace(-1.0, 1.0, 65)
+    assert assert_parity(lambda x: torch.floor(torch.exp(x)), x, device=resolve("sim", (ulp,)), backward=False).agrees
 
 
 @pytest.mark.parametrize("factor", [1.0, 1.01])
