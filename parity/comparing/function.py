@@ -272,8 +272,11 @@ def _by_tensor(q: Request, sides: Sides, bench: Bench, meter: Meter, notes: Note
     if not q.closely:
         screened = by_movement(sides.subject, q.backward, sides.cotangents, sides.theirs, sides.ours, meter)
         sides.truth.proof = q.proof
+        sides.truth.moved_runs = screened.runs
         if screened.far:
             sides.truth.spare(far=True)
+        elif screened.runs and q.proof is not None and q.proof():
+            sides.truth.sample_by_moved_runs()
     made = verdicts(bench, sides.theirs, sides.ours, notes, q.atol, screened.passed)
     return spared_again(made, bench, sides.theirs, sides.ours, notes, q.atol)  # few elements may be far outside, and no result
 

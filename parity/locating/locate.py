@@ -42,7 +42,7 @@ def locate(
     device: "auto" by default. keep_on_cpu: as for `assert_parity`. against: a file of `capture`; then the calls that it
     holds are judged here, with the capture's weights and inputs, and `device` (by default the CPU) is a device of this
     machine that is searched as well (`Located.here`). Without a capture, seconds: the time after which no more operators
-    are compared; whole: compare the results, too, where no operator diverges; modules: also say how far each module's
+    are compared; whole: compare the results, too, where no operator diverges, and go on behind the first that does; modules: also say how far each module's
     outputs and gradients are off as errors add up, which needs six more runs; times: also measure how long both sides take,
     by operator, in fifteen more runs; effort: "full" asks the float64 truth wherever results differ by more than one
     rounding, the others only where no roundings on the CPU explain it; compile: a backend of torch.compile, as for
