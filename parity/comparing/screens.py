@@ -194,9 +194,7 @@ def by_movement(
 
     pairs = {n: pair for n, pair in every.items() if may_move(pair[1])}
     if len(pairs) == len(every):
-        found = screened(pairs, MOST, run, moves_by_place, BY)
-        more = [run(len(found.runs) + 1)] if found.far else []
-        return found._replace(runs=[*found.runs, *(made for made in more if made is not None)])
+        return screened(pairs, MOST, run, moves_by_place, BY)
     runs = [made for k in range(RUNS) if (made := run(k + 1, True)) is not None]
     odd = any(_is_odd(*pair, [r[n] for r in runs if n in r]) for n, pair in every.items())
     return Screened({}, runs=runs if odd else ())
