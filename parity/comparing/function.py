@@ -363,27 +363,6 @@ def device_results(s: Subject, device: Device, backward: bool) -> Mapping[str, T
     return theirs if isinstance(theirs, Raised) else theirs[0]
 
 
-class Plain(NamedTuple):
-    """The results of one run on each side, by name, on the CPU."""
-
-    ours: Mapping[str, Tensor]
-    theirs: Mapping[str, Tensor]
-
-
-def plain_results(s: Subject, device: Device, cotangents: Sequence[Tensor]) -> Plain | None:
-    """All results of one run on the CPU and one on the device, by name, on the CPU; None if one of them raises. Raises
-    UsageError as `compared` does."""
-    backward = bool(cotangents)
-    with seeded():
-        run, _ = attempted(lambda: forward(s, torch.clone, backward), "run")
-    if isinstance(run, Raised):
-        return None
-    tracked = tracked_outputs(run) if backward else ()
-    ours, problem = _with_gradients(run, {n: t.detach() for n, t in (*run.outputs, *run.written)}, tracked, cotangents)
-    theirs, _ = _on_device(s, device, backward, tracked, cotangents, run)
-    return None if problem is not None or isinstance(theirs, Raised) else Plain(ours, theirs.results)
-
-
 def judged_results(
     s: Subject, tables: str, backward: bool, given: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]
 ) -> Verdicts:

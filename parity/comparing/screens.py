@@ -222,13 +222,6 @@ def moves_by(got: Tensor, cpu: Tensor, moved: Sequence[Tensor], sums: float = SU
     return _largest(*_allowed(got, cpu, more=movement.mul_(OWN_MOVEMENT).add_(usual), sums=sums))
 
 
-def allowed_at(got: Tensor, cpu: Tensor, moved: Sequence[Tensor], index: tuple[int, ...]) -> float:
-    """By how much `moves_by` lets an element be off. moved: none for results that are settled by one rounding alone."""
-    movement = _movement(cpu, moved) if moved else None
-    more = None if movement is None else _usual(movement) * NEAR_MOVEMENT + movement * OWN_MOVEMENT
-    return float(_allowed(got, cpu, more=more)[1][index].norm())
-
-
 def moves_by_place(got: Tensor, cpu: Tensor, moved: Sequence[Tensor]) -> float:
     """`moves_by` for a result of many operators: its neighbours are those of its row and of its column, if there are enough
     (the gradient of a weight is a sum of products of a factor of each), and no element is granted a rounding of the largest."""

@@ -66,11 +66,6 @@ class Judge:
             found[key] = Suspect(o, mean, steady, loud or steady, half)
         return found
 
-    def equal(self, cpu: StepResult) -> None:
-        """Note a step that gave the CPU's very bits: it leans to no side."""
-        for n in cpu.gradients:
-            self._past.setdefault(("gradient", n), ErrorHistory()).steady(0.0, self._p)
-
     def bounds(self, wanted: Mapping[tuple[str, str], Suspect], t: StepRuns) -> dict[tuple[str, str], tuple[float, float]]:
         """(largest ratio, largest lean) of the runs with larger roundings, for each result."""
         found: dict[tuple[str, str], tuple[float, float]] = {}

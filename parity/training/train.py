@@ -278,12 +278,6 @@ class _Trainings:
         if not math.isfinite(float(cpu.loss)) and not any(n.endswith(note) for n in self.notes):
             self.notes.append(f"from step {number + 1} on the loss {note}")
 
-    def _wide(self, before: State, number: int, batch: Any, around: Any) -> StepResult | Raised:
-        self.wide.load(before)
-        given = self.wide.batch(batch)
-        got: StepResult | Raised = ex.attempt(lambda: self.wide.take(given, number, around), "run")
-        return got
-
     def _rounded(
         self, before: State, number: int, batch: Any, dtypes: Any, keys: Iterable[int], times: float = 1.0
     ) -> list[StepResult]:
@@ -320,9 +314,8 @@ class _Trainings:
         if not cpu.stepped and any(not bool(g.isfinite().all()) for g in cpu.gradients.values()):
             return 0.0  # a GradScaler that is looking for its scale
         if number and cpu.equals(theirs):
-            self.judge.equal(cpu)
             return 0.0
-        truth = self._wide(before, number, batch, in_double(self.near.dtype))
+        truth = self.wide.extra(before, number, batch, None, lambda: in_double(self.near.dtype))
         if isinstance(truth, Raised):
             note = f"judged against the CPU: a step does not run in float64 ({truth.type}: {truth.message})"
             self.notes += [] if note in self.notes else [note]
