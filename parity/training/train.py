@@ -311,22 +311,20 @@ class _Trainings:
                 )
             return 0.0
         self.skipped = 0
-        if not cpu.stepped and any(not bool(g.isfinite().all()) for g in cpu.gradients.values()):
-            return 0.0  # a GradScaler that is looking for its scale
-        if number and cpu.equals(theirs):
-            return 0.0
+        blown = not cpu.stepped and any(not bool(g.isfinite().all()) for g in cpu.gradients.values())
+        if blown or (number and cpu.equals(theirs)):
+            return 0.0  # a GradScaler that is looking for its scale, or the CPU's very step
         truth = self.wide.extra(before, number, batch, None, lambda: in_double(self.near.dtype))
         if isinstance(truth, Raised):
             note = f"judged against the CPU: a step does not run in float64 ({truth.type}: {truth.message})"
             self.notes += [] if note in self.notes else [note]
             truth = cpu
         self.narrow = truth is cpu
-        keys = [997 * number + k for k in range(self.samples)]
         few = self.samples if number < SETTLED else 1
-        runs = self._rounded(before, number, batch, dtypes, keys[:few])
+        runs = self._rounded(before, number, batch, dtypes, range(997 * number, 997 * number + few))
         scaled = any(isinstance(o, torch.amp.GradScaler) for o in self.near.others)  # which skips no step in float64
-        if not scaled and any(r.stepped != cpu.stepped for r in runs):
-            runs += self._rounded(before, number, batch, dtypes, keys[few:]) if keys[few:] else []
+        if few < self.samples and not scaled and any(r.stepped != cpu.stepped for r in runs):
+            runs += self._rounded(before, number, batch, dtypes, range(997 * number + few, 997 * number + self.samples))
         alike = [r for r in runs if scaled or r.stepped == cpu.stepped]
         if (truth.stepped != cpu.stepped and not scaled) or 2 * len(alike) <= len(runs):
             does = "does not step" if cpu.stepped else "steps"
