@@ -272,8 +272,11 @@ def _by_tensor(q: Request, sides: Sides, bench: Bench, meter: Meter, notes: Note
     if not q.closely:
         screened = by_movement(sides.subject, q.backward, sides.cotangents, sides.theirs, sides.ours, meter)
         sides.truth.proof = q.proof
+        sides.truth.moved_runs = screened.runs
         if screened.far:
             sides.truth.spare(far=True)
+        elif screened.runs and q.proof is not None and q.proof():
+            sides.truth.sample_by_moved_runs()
     made = verdicts(bench, sides.theirs, sides.ours, notes, q.atol, screened.passed)
     return spared_again(made, bench, sides.theirs, sides.ours, notes, q.atol)  # few elements may be far outside, and no result
 
@@ -358,27 +361,6 @@ def device_results(s: Subject, device: Device, backward: bool) -> Mapping[str, T
         tracked, cotangents = (), []
     theirs, _ = _on_device(s, device, backward, tracked, cotangents, run)
     return theirs if isinstance(theirs, Raised) else theirs[0]
-
-
-class Plain(NamedTuple):
-    """The results of one run on each side, by name, on the CPU."""
-
-    ours: Mapping[str, Tensor]
-    theirs: Mapping[str, Tensor]
-
-
-def plain_results(s: Subject, device: Device, cotangents: Sequence[Tensor]) -> Plain | None:
-    """All results of one run on the CPU and one on the device, by name, on the CPU; None if one of them raises. Raises
-    UsageError as `compared` does."""
-    backward = bool(cotangents)
-    with seeded():
-        run, _ = attempted(lambda: forward(s, torch.clone, backward), "run")
-    if isinstance(run, Raised):
-        return None
-    tracked = tracked_outputs(run) if backward else ()
-    ours, problem = _with_gradients(run, {n: t.detach() for n, t in (*run.outputs, *run.written)}, tracked, cotangents)
-    theirs, _ = _on_device(s, device, backward, tracked, cotangents, run)
-    return None if problem is not None or isinstance(theirs, Raised) else Plain(ours, theirs.results)
 
 
 def judged_results(

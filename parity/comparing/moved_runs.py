@@ -104,10 +104,11 @@ def moved_results(
 
 class Screened(NamedTuple):
     """What moved runs say of results. passed: the verdicts of those that they explain; far: whether another as a whole is far
-    outside."""
+    outside; runs: of the whole function, where it is, and in half types where a result differs as no honest device's does."""
 
     passed: Mapping[str, Verdict]
     far: bool = False
+    runs: Sequence[Mapping[str, Tensor]] = ()
 
 
 def screened(
@@ -131,7 +132,7 @@ def screened(
                 m = Measure(key, share=share, screen=by[0], total=pairs[key][1].numel())
                 done[key] = Verdict(Status.AGREE, by[2], m, tolerance_by(by[1]))
         far = any(far_off(*pairs[key], runs[0].get(key)) for key in pairs if key not in done)
-    return Screened(done, far)
+    return Screened(done, far, runs if far else ())
 
 
 def far_off(got: Tensor, cpu: Tensor, moved: Tensor | None) -> bool:

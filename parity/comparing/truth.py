@@ -31,7 +31,7 @@ from parity.oracle.rounding import Rounding, whole_numbers
 from parity.oracle.roundoffs import extremes, perturbed, unit_roundoff
 from parity.oracle.sensitivity import PERTURBATIONS, Changes, Movements, least_of
 from parity.oracle.step_dtypes import Recorded, Steps, finfo_recorded, finfo_replayed, in_double, with_autocast
-from parity.oracle.yardstick import BETWEEN_KERNELS, COARSE, STANDARD
+from parity.oracle.yardstick import BETWEEN_KERNELS, COARSE, STANDARD, STEP
 
 ALL = SAMPLES[-1]
 ATEN_UPDATED = ("var_mean", "std_mean")  # operators that update a mean by one number after the other
@@ -67,11 +67,13 @@ class FunctionTruth(Oracle):
         self._whole: list[Tensor | None] = []  # operands of what jumps at numbers, those that are whole numbers on all sides
         self._as_given = False  # whether inputs are not moved
         self.proof: Callable[[], bool] | None = None  # whether the device is known to be wrong
+        self.moved_runs: Sequence[Mapping[str, Tensor]] = ()  # of a function whose device is likely to be wrong
+        self._doubted = False  # whether a result of a large function asked for more samples than a few
 
     @property
     def proven(self) -> bool:  # type: ignore[override]
         """Whether the device is known to be wrong: samples that were taken, one at least, and neighbours then stand for all."""
-        return self.spared and self.proof is not None and self.proof()
+        return (self.spared or self._doubted) and self.proof is not None and self.proof()
 
     def _run(self, put: Put, fed: Sequence[Tensor]) -> tuple[dict[str, Tensor], Tensor | None]:
         """All results of a run, and where it left the CPU's random numbers if it draws some."""
@@ -202,7 +204,8 @@ class FunctionTruth(Oracle):
 
     def amplified_changes(self, name: str, times: float) -> Changes | None:
         """As `Oracle` has it: of functions that round to half types, so coarsely that they leave variance where none was."""
-        return self._by(times).of(name, self._truths[name].numel()) if self._truths and self.rounds_to_half else None
+        wanted = self._truths and self.rounds_to_half and not self.proven
+        return self._by(times).of(name, self._truths[name].numel()) if wanted and self._truths else None
 
     def turned(self, name: str, u: float, between: float) -> Tensor | None:
         """As `Oracle` has it. An update of a mean takes Inf from Inf: the CPU's own kernels give NaN for a mean of -Inf."""
@@ -213,7 +216,7 @@ class FunctionTruth(Oracle):
         """How the result moved in each sample, 0 in those that are not taken."""
         assert self._truths is not None
         elements = self._truths[name].numel() * (1 + self._truths[name].is_complex())
-        return self._by().of(name, elements, self._usable(name))
+        return self._by().of(name, elements, 0 if self.proven and not self.spared else self._usable(name))
 
     def largest(self, u: float, between: float) -> float:
         """The largest magnitude among the inputs and the results of all kernels."""
@@ -239,7 +242,12 @@ class FunctionTruth(Oracle):
         return self._limits[inside, between].get(name)
 
     def take_more_samples(self, most: int = ALL, far: bool = False) -> bool:
-        """Take more samples from now on, up to all: few in a large function whose result is far outside."""
+        """Take more samples from now on, up to all: few in a large function whose result is far outside, and no more where one
+        of its operators is wrong by itself, so that those that were taken stand for all."""
+        if not self.proven and self._samples >= PERTURBATIONS and self._large:
+            self._doubted = True
+            if self.proven:
+                return True
         most = 1 if self.proven else PERTURBATIONS if self.spared or (far and self._large) else ALL
         more = [n for n in SAMPLES if self._samples < n <= most]
         self._samples = more[0] if more else self._samples
@@ -256,6 +264,29 @@ class FunctionTruth(Oracle):
         self.spared = far or (self._large and self._samples < ALL)
         self.spared = self.proven or (self.spared and not far)
         self._samples = 1 if far and self.proven else self._samples
+
+    def sample_by_moved_runs(self) -> None:
+        """Let moved runs, which cost a tenth, stand for the samples that were not taken, because one of the operators is wrong
+        by itself."""
+        taken, by = self._effects.get(1.0, _Samples()), STEP * (BETWEEN_KERNELS if self.rounds_to_half else 1.0)
+        for n, t in ((n, t) for run in self.moved_runs for n, t in run.items()):
+            own = self._reference.get(n)
+            if own is not None and own.shape == t.shape and (t.is_floating_point() or t.is_complex()):
+                signed = (_fresh_wide(t) - own).div_(by)
+                taken.squares[n] = taken.add(n, signed).square().add_(taken.squares.get(n, 0.0))
+                taken.largest = max(taken.largest, float(own.abs().nan_to_num_(0.0, 0.0, 0.0).max()) if own.numel() else 0.0)
+        taken.count = ALL
+        self._effects, self._doubted, self.spared = {1.0: taken}, True, False
+
+    def ask_again(self) -> None:
+        """As `Oracle` has it: by moved runs where a wrong operator is known and there are some, then whatever is known."""
+        if self.proven and self.spared and self.moved_runs:
+            self.sample_by_moved_runs()
+            return
+        if self._doubted:
+            self._effects.clear()
+        self.spared = self._doubted = False
+        self.proof = None
 
     def _by(self, times: float = 1.0, most: int = 0) -> _Samples:
         """The samples with so many roundoffs, at most so many of them; those that were taken before are kept."""

@@ -362,7 +362,7 @@ def _shared(assessed: Assessment) -> Verdict | None:
     if t.reference is not None and same_values(t.device, t.reference):
         return None
     here = scale.together(t.device, assessed.baseline)
-    if here is not None and here.ratio > 1.0 and scale.excused is None:  # computed here only, because it is expensive
+    if here is not None and here.ratio > 1.0 and not (scale.excused or t.bench.oracle.proven):  # only here: it is expensive
         scale = scale.with_excuses()
         here = scale.together(t.device, assessed.baseline)
     if here is None or here.ratio <= 1.0:

@@ -39,12 +39,12 @@ def locate(
     and (`backward`) backward.
 
     Each operator is judged by itself, on the operands that it got on the device. The caller's objects stay unchanged.
-    device: "auto" by default. keep_on_cpu: as for `assert_parity`. against: a file of `capture`; then the calls that it
-    holds are judged here, with the capture's weights and inputs, and `device` (by default the CPU) is a device of this
-    machine that is searched as well (`Located.here`). Without a capture, seconds: the time after which no more operators
-    are compared; whole: compare the results, too, where no operator diverges; modules: also say how far each module's
-    outputs and gradients are off as errors add up, which needs six more runs; times: also measure how long both sides take,
-    by operator, in fifteen more runs; effort: "full" asks the float64 truth wherever results differ by more than one
+    device: "auto" by default. keep_on_cpu: as for `assert_parity`. against: a file of `capture`; then the calls that it holds
+    are judged here, with the capture's weights and inputs, and `device` (by default the CPU) is a device of this machine that
+    is searched as well (`Located.here`). Without a capture, seconds: the time after which no more operators are compared;
+    whole: compare the results where no operator diverges, and go on behind one that does; modules: also say how far each
+    module's outputs and gradients are off as errors add up, which needs six more runs; times: also measure how long both sides
+    take, by operator, in fifteen more runs; effort: "full" asks the float64 truth wherever results differ by more than one
     rounding, the others only where no roundings on the CPU explain it; compile: a backend of torch.compile, as for
     `assert_parity`, to find which code is wrong, eager or compiled (`Located.compiled`); the device may then be the CPU.
     Raises UsageError for a function that does not run on the CPU, and for another model, or other weights that the capture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -20,7 +21,8 @@ PASSES = ("forward", "backward")
 class Divergence:
     """An operator (or function) whose own result is outside. operator: "aten::gelu" or "torch.nn.functional.gelu"; pass_: one
     of `PASSES`; verdict: of its worst result; call: the operator with its operands, None for a function; of: what it
-    judges, where that is no result."""
+    judges, where that is no result; off: how far the nearest of its doubtful results is off, in units of what the roundings
+    of one operator explain."""
 
     operator: str
     pass_: str
@@ -28,6 +30,12 @@ class Divergence:
     verdict: Verdict
     call: OperatorCall | None = None
     of: str = ""
+    off: float = math.inf
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether an operator gave other numbers."""
+        return self.call is not None and self.verdict.status.differs and self.verdict.status is not Status.MALFORMED
 
     @property
     def title(self) -> str:

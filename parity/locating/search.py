@@ -15,7 +15,7 @@ import contextlib
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,19 +25,17 @@ from torch import Tensor
 from parity.comparing import meter
 from parity.comparing.advice import on_the_cpu, raised_on_the_cpu
 from parity.comparing.comparison import Comparison, ParityWarning
-from parity.comparing.difference import EQUAL, Difference, farthest, nearest
-from parity.comparing.function import attempted, compared, gives_numbers, plain_results, raised_at, target
-from parity.comparing.kinks import JUMPS, is_far
-from parity.comparing.moved_runs import Moved, moved_results
+from parity.comparing.difference import nearest
+from parity.comparing.function import attempted, compared, gives_numbers, raised_at, target
+from parity.comparing.kinks import JUMPS
 from parity.comparing.places import Places
-from parity.comparing.request import DEFAULT, FULL, Request, effort_of
-from parity.comparing.screens import allowed_at, is_settled, may_move, moves_as_far
-from parity.comparing.subject import SEED, SHAPED, ForwardRun, Subject, fixed_cotangents, forward, is_compiled, known, word
+from parity.comparing.request import DEFAULT, Request, effort_of
+from parity.comparing.subject import SEED, SHAPED, ForwardRun, Subject, fixed_cotangents, forward, is_compiled, word
 from parity.comparing.truth import seeded
 from parity.comparing.watch import command, row_of
 from parity.core import state
 from parity.core.errors import NothingCompared, ParityError, UsageError
-from parity.core.results import Raised, Status, Verdict
+from parity.core.results import Raised
 from parity.devices import Device
 from parity.devices.fallbacks import listening
 from parity.execution import execute as ex
@@ -81,10 +79,8 @@ def located(q: Request, seconds: float = math.inf, whole: bool = True, modules: 
         notes += _advice(q)
         notes += (there,) if (there := on_the_cpu(search.broken)) else ()
     elif whole and not search.divergences:
-        agreement = () if q.effort == FULL else tuple(_by_rounding(s, place, cotangents))
-        if not agreement:
-            differs, agreement, way = _whole(q)
-            notes = (*((f"it {way}",) if way else ()), *notes)
+        differs, agreement, way = _whole(q)
+        notes = (*((f"it {way}",) if way else ()), *notes)
     if not (search.compared or search.divergences or search.broken):
         raise NothingCompared(f"{s.name}: no operator that can be compared ran on {place.name}")
     if names := [n for some in search.foreign.values() for n in some]:
@@ -138,49 +134,6 @@ def _whole(q: Request) -> tuple[str, tuple[str, ...], str]:
     found = [f"{n or 'the call'} ({v.status}: {v.reason})" for n, v in comparison.findings]
     more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
     return ", ".join(found[:SHOWN]) + more, (), comparison.where
-
-
-def _by_rounding(s: Subject, device: Device, cotangents: Sequence[Tensor]) -> Iterator[str]:
-    """How far a plain run of the device is from one of the CPU, where no result differs by more than one rounding of it, or
-    than runs on the CPU whose kernels are moved by a roundoff or two do. Nothing if one does, or if that cannot be asked: the
-    judge knows more."""
-    try:
-        sides = plain_results(s, device, cotangents)
-    except ParityError:
-        return
-    if sides is None or list(sides.ours) != list(sides.theirs):
-        return
-    pairs = {n: (sides.theirs[n], t) for n, t in sides.ours.items()}
-    if not all(known(x) for pair in pairs.values() for x in pair):
-        return
-    if any(n.startswith("grad[") and is_far(Verdict(Status.AGREE), *pair) for n, pair in pairs.items()):
-        return  # moved runs explain it, and the judge says which kink it is
-    doubtful = {n: pair for n, pair in pairs.items() if not is_settled(*pair)}
-    if not all(may_move(t) for _, t in doubtful.values()):
-        return
-    runs: list[Mapping[str, Tensor]] = []
-
-    def moved(key: int) -> list[Tensor]:
-        runs.append(moved_results(s, bool(cotangents), cotangents, Moved(key + 1)))
-        return [runs[-1][n] for n in doubtful]
-
-    try:
-        explained = moves_as_far(list(doubtful.values()), moved)
-    except Exception:  # what the function raises there
-        return
-    if explained:
-        yield from nearest(dict(_apart(pairs, {n: [r[n] for r in runs] for n in doubtful})))
-
-
-def _apart(
-    pairs: Mapping[str, tuple[Tensor, Tensor]], moved: Mapping[str, Sequence[Tensor]]
-) -> Iterator[tuple[str, tuple[Difference, float, str]]]:
-    """How far each result is from the CPU's, and what rounding allows there, by the screens. moved: the moved runs of those for
-    which one rounding is not enough."""
-    for name, (got, cpu) in pairs.items():
-        if (d := farthest(got, cpu)) is not None:
-            allowed = 1.0 if d == EQUAL else allowed_at(got, cpu, moved.get(name, ()), d.index)
-            yield name, (d, d.size / allowed, f"rounding allows at least {allowed:.2g}")
 
 
 def _advice(q: Request) -> tuple[str, ...]:

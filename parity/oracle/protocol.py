@@ -29,6 +29,10 @@ class Oracle(ABC):
         """Ask the other results less closely, where that saves much."""
         return
 
+    def ask_again(self) -> None:
+        """Ask all results as closely as any from now on."""
+        self.spared = False
+
     @abstractmethod
     def truth(self, name: str) -> Tensor | None:
         """The truth of one result in float64 or complex128; None if there is none."""

@@ -61,10 +61,10 @@ def _single_factors(u: float) -> Tensor:
 def perturb(t: Tensor, u: float, key: int, out: Tensor) -> None:
     """`perturbed` into a tensor like it, or in place; in one pass where that can be. u: at least a unit in the last place."""
     flat = t.is_contiguous() or (t.dim() == 4 and t.is_contiguous(memory_format=torch.channels_last))
-    if t.numel() <= FEW or not flat or t.stride() != out.stride() or t.dtype not in (torch.float32, torch.float64):
+    if t.numel() <= FEW or not flat or t.stride() != out.stride() or not t.is_floating_point():
         out.copy_(perturbed(t, u, key))
         return
-    tile = _single_factors(u) if t.dtype is torch.float32 else _factors(u)
+    tile = _factors(u) if t.dtype is torch.float64 else _single_factors(u)
     source, target = (x.as_strided((t.numel(),), (1,)) for x in (t, out))
     _tiled(source, tile.roll(-((key * 4099) % (1 << 16))), target)
 

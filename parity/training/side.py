@@ -27,6 +27,7 @@ from parity.core.errors import ParityError, UsageError
 from parity.core.results import Raised
 from parity.devices import Device
 from parity.execution import execute as ex
+from parity.judging.measures import same_bits
 
 CPU = torch.device("cpu")
 CELL = "cell "  # before the name of a variable of make
@@ -63,6 +64,12 @@ class StepResult:
     stepped: bool = False
     draws: int = 0
     left: frozenset[str] = frozenset()
+
+    def equals(self, other: StepResult) -> bool:
+        """Whether another step gave the same bits, and has the same results."""
+        pairs = ((self.gradients, other.gradients), (self.tensors, other.tensors))
+        alike = self.stepped == other.stepped and all(a.keys() == b.keys() for a, b in pairs)
+        return alike and same_bits(self.loss, other.loss) and all(same_bits(t, b[n]) for a, b in pairs for n, t in a.items())
 
 
 class Side:

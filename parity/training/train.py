@@ -48,7 +48,8 @@ from parity.training.judge import Judge, StepRuns
 from parity.training.side import Side, State, StepResult, taken, widened
 from parity.training.trained import KINDS, Departure, Point, Training
 
-SAMPLES = 4  # rounded runs of every step
+SAMPLES = 4  # rounded runs of the first steps
+SETTLED = 4  # steps after which those before lend their widths, so that one rounded run of each is plenty
 FEW = 4  # with larger roundings, which show at once where a rounding decides it
 MORE = 32  # of a step that seems to leave what rounding explains
 FREE = 2  # trainings on the CPU from a start moved by a rounding
@@ -69,11 +70,12 @@ def compare_training(
     """Train on the CPU and on the device from the same weights with the same batches, and find the first step of the device
     that rounding does not explain, in loss, gradients or weights, and the operator that makes it.
 
-    make(device) or make() builds everything anew each time and returns the model, its optimizer, any scheduler, GradScaler,
-    EMA or other object with a state_dict, and last step(batch), the user's own training step, which returns the loss. Without
-    it, model(*batch) must return the loss. A make without parameters runs with the device as torch's default. data: batches,
-    an iterable or a function that returns one; it starts over where it ends early. samples: rounded runs of each step.
-    locate: search the first step that is reported for its operator.
+    make(device) or make() builds everything anew each time and returns the model, its optimizer, any scheduler, GradScaler, EMA
+    or other object with a state_dict, and last step(batch), the user's own training step, which returns the loss. Without it,
+    model(*batch) must return the loss. A make without parameters runs with the device as torch's default. data: batches, an
+    iterable or a function that returns one; it starts over where it ends early. samples: rounded runs of each of the first
+    steps; later ones borrow these widths, and a step with the CPU's very bits takes none. locate: search the first step that is
+    reported for its operator.
 
     Random numbers (dropout) are drawn on the CPU and handed to both sides, so that masks agree. The result is true in a test
     (`assert parity.compare_training(...)`) where rounding explains all steps. Raises UsageError if a step does not run on the
@@ -174,10 +176,12 @@ class _Trainings:
     def run(self) -> Training:
         """Take all steps."""
         title = f"{self.near.name} {str(self.near.dtype).removeprefix('torch.')} on {self.device.name}"
-        broken = ""
+        broken, progress = "", meter.Meter("" if meter.watched() else self.near.name)
         for number, batch in enumerate(self.batches):
-            meter.at(number, len(self.batches), f"step {number + 1} of {len(self.batches)}")
-            broken = self._step(number, batch)
+            where, left = f"step {number + 1} of {len(self.batches)}", len(self.batches) - number - 1
+            meter.at(number, len(self.batches), where)
+            with progress.run(where, left if number else min(left, 1)):  # the first takes longest
+                broken = self._step(number, batch)
             if broken:
                 break
             if self.departures and not math.isfinite(self.curve[-1].device_loss):
@@ -274,12 +278,6 @@ class _Trainings:
         if not math.isfinite(float(cpu.loss)) and not any(n.endswith(note) for n in self.notes):
             self.notes.append(f"from step {number + 1} on the loss {note}")
 
-    def _wide(self, before: State, number: int, batch: Any, around: Any) -> StepResult | Raised:
-        self.wide.load(before)
-        given = self.wide.batch(batch)
-        got: StepResult | Raised = ex.attempt(lambda: self.wide.take(given, number, around), "run")
-        return got
-
     def _rounded(
         self, before: State, number: int, batch: Any, dtypes: Any, keys: Iterable[int], times: float = 1.0
     ) -> list[StepResult]:
@@ -313,16 +311,20 @@ class _Trainings:
                 )
             return 0.0
         self.skipped = 0
-        if not cpu.stepped and any(not bool(g.isfinite().all()) for g in cpu.gradients.values()):
-            return 0.0  # a GradScaler that is looking for its scale
-        truth = self._wide(before, number, batch, in_double(self.near.dtype))
+        blown = not cpu.stepped and any(not bool(g.isfinite().all()) for g in cpu.gradients.values())
+        if blown or (number and cpu.equals(theirs)):
+            return 0.0  # a GradScaler that is looking for its scale, or the CPU's very step
+        truth = self.wide.extra(before, number, batch, None, lambda: in_double(self.near.dtype))
         if isinstance(truth, Raised):
             note = f"judged against the CPU: a step does not run in float64 ({truth.type}: {truth.message})"
             self.notes += [] if note in self.notes else [note]
             truth = cpu
         self.narrow = truth is cpu
-        runs = self._rounded(before, number, batch, dtypes, [997 * number + k for k in range(self.samples)])
+        few = self.samples if number < SETTLED else 1
+        runs = self._rounded(before, number, batch, dtypes, range(997 * number, 997 * number + few))
         scaled = any(isinstance(o, torch.amp.GradScaler) for o in self.near.others)  # which skips no step in float64
+        if few < self.samples and not scaled and any(r.stepped != cpu.stepped for r in runs):
+            runs += self._rounded(before, number, batch, dtypes, range(997 * number + few, 997 * number + self.samples))
         alike = [r for r in runs if scaled or r.stepped == cpu.stepped]
         if (truth.stepped != cpu.stepped and not scaled) or 2 * len(alike) <= len(runs):
             does = "does not step" if cpu.stepped else "steps"

@@ -109,6 +109,31 @@ def test_half_types_are_judged_by_the_truth(truths: list[str], inside: bool) -> 
     assert bool(truths) is inside
 
 
+@pytest.mark.parametrize("wrong", [True, False])
+def test_moved_runs_stand_for_samples_next_to_a_wrong_operator_of_half_types(
+    monkeypatch: pytest.MonkeyPatch, wrong: bool
+) -> None:
+    """In half types, where one is wrong by itself, the whole function runs in float64 for none; the honest device agrees."""
+    taken: list[int] = []
+    real = FunctionTruth._take_one
+
+    def noted(self: FunctionTruth, *given: Any) -> bool:
+        taken.extend([1] * self._backward)  # of the whole function: operators have no backward pass
+        return real(self, *given)
+
+    monkeypatch.setattr(FunctionTruth, "_take_one", noted)
+    model, x = large()
+    off = Fault("off", ("gelu",), lambda call: call.run() * 1.02)
+    device = resolve("sim", (off,) if wrong else HONEST)
+    given = model.bfloat16(), x.detach().bfloat16().requires_grad_()
+    if wrong:
+        with pytest.raises(ParityFailure, match=r"first in 1.*aten::gelu"):
+            parity.assert_parity(*given, device=device)
+    else:
+        assert parity.assert_parity(*given, device=device).agrees
+    assert bool(taken) is not wrong
+
+
 def test_full_judges_equal_tensors_by_the_truth(truths: list[str]) -> None:
     """The default takes equal bits for an agreement."""
     torch.manual_seed(0)

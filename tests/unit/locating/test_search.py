@@ -74,6 +74,18 @@ def located(*faults: Fault, net: nn.Module | None = None, dtype: torch.dtype = t
     return parity.locate((net or Net()).to(dtype), torch.randint(20, (6,)), device=resolve("sim", faults), **how)
 
 
+@pytest.mark.parametrize("whole", [True, False])
+def test_where_the_first_operator_alone_is_asked_for_the_others_are_not_compared(whole: bool) -> None:
+    """But all calls of that one are, which a way around it has to serve."""
+    faults = Fault("norm", ("native_layer_norm",), larger), Fault("gelu", ("gelu",), larger)
+    found = located(*faults, whole=whole)
+    assert found.first is not None
+    assert found.first.operator == "aten::native_layer_norm"
+    assert sum(d.operator == "aten::native_layer_norm" for d in found.divergences) == 3
+    assert any(d.operator == "aten::gelu" for d in found.divergences) is whole
+    assert located(whole=whole).agrees
+
+
 @pytest.mark.parametrize("effort", ["default", "full"])
 def test_an_agreement_says_how_far_the_results_are_and_what_rounding_allows(effort: str) -> None:
     """The output first, then whatever is nearer to its limit."""

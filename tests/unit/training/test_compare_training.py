@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,11 +13,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import parity
+from parity.comparing import meter
 from parity.core.errors import UsageError
 from parity.core.results import Raised
 from parity.devices import Call, Fault, resolve
 from parity.devices.sim.honest import FAULTS as HONEST
 from parity.faces.cli import main
+from parity.training import train
 from parity.training.side import Side, StepResult
 
 
@@ -97,6 +100,40 @@ def test_rounding_is_not_blamed(how: Any) -> None:
         assert found
         assert len(found.curve) == 4
         assert "rounding explains every one of 4 steps; " in str(found).splitlines()[0]
+
+
+@pytest.mark.parametrize(("honest", "runs"), [(False, [4]), (True, [4, 4, 4, 4, 1, 1])])
+def test_steps_with_the_bits_of_the_cpu_and_late_ones_take_few_runs(
+    monkeypatch: pytest.MonkeyPatch, honest: bool, runs: list[int]
+) -> None:
+    """The first step is always judged, which shows whether the training runs in float64."""
+    taken: list[int] = []
+    real = train._Trainings._rounded
+
+    def noted(self: Any, *given: Any) -> Any:
+        taken.append(len(given[4]))
+        return real(self, *given)
+
+    monkeypatch.setattr(train._Trainings, "_rounded", noted)
+    assert compared(recipe(), *(tuple(HONEST) if honest else ()), steps=6).agrees
+    assert taken == runs
+
+
+def test_a_wrong_gradient_is_found_behind_steps_that_took_few_runs() -> None:
+    first = compared(recipe(), off(6, 1.01), steps=6, locate=False).first
+    assert first is not None
+    assert (first.step, first.name) == (6, "two.weight")
+
+
+@pytest.mark.parametrize("late", [True, False])
+def test_a_long_training_says_how_far_it_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], late: bool
+) -> None:
+    """From a number of seconds on, here the first; a short one says nothing."""
+    now = iter(range(0, 10**6, 4))
+    monkeypatch.setattr(meter, "time", SimpleNamespace(monotonic=lambda: next(now) if late else 0.0))
+    compared(recipe())
+    assert ("parity: Net: 8 s so far, with step 1 of 4; about 4 s more\n" in capsys.readouterr().err) is late
 
 
 @pytest.mark.parametrize("since", [1, 3])
