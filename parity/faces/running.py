@@ -78,7 +78,8 @@ def _run_with(o: RunOptions, began: float, opened: ExitStack) -> Ended:
         return Ended(_list(items) if items else NothingCompared.exit_code, listed=items)
     known = _known(o)
     _sendable(o)
-    opened.enter_context(copies.offered(bool(items) and not (o.tx or o.setup)))
+    loaded = (*copies.LOADED, *([copies.OF_TORCHS_TESTS] if any(i.row.is_sampled for i in items) else []))
+    opened.enter_context(copies.offered(bool(items) and not (o.tx or o.setup), loaded))
     from parity.faces.remote import computers_of  # pytest is loaded where a run begins
 
     computers = computers_of(o)

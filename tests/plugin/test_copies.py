@@ -83,6 +83,20 @@ def test_without_that_process_workers_are_started_as_ever(
     assert not any(made)
 
 
+def test_the_first_case_imports_next_to_nothing() -> None:
+    """Each copy would do so again: sympy alone took longer than an item."""
+    code = (
+        "import importlib, sys\nfrom parity.core import copies, processes\nprocesses.prepare_torch()\n"
+        "for name in copies.LOADED: importlib.import_module(name)\n"
+        "from parity.engine.planning import run_plan\nfrom parity.engine.options import RunOptions\n"
+        "from parity.engine.examine import examine\nfrom parity.engine.journal import NoJournal\nfrom parity.engine import suite\n"
+        "plan, loaded = run_plan(RunOptions(device='sim', examples=1), 0.0, None), set(sys.modules)\n"
+        "examine(suite.Item(suite.row('add'), 'float32'), plan, NoJournal())\nprint(len(set(sys.modules) - loaded))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert int(done.stdout) < 40
+
+
 @pytest.fixture
 def little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A process that is copied, which has loaded little."""
