@@ -40,6 +40,7 @@ from parity.store.rows import Sighting
 KINDS_SHRUNK = 3  # kinds of findings of one item whose sizes are shrunk; the rest only lose what they do not need
 SHRINK_SECONDS = 4.0  # per kind
 PLAIN_SECONDS = 2.0  # and after that, for what the shrinker leaves
+FEW = 256  # elements of a case that costs no more than a smaller one
 OTHERS = 4  # further cases of a finding that are kept, for trying it again
 CAUSE_SECONDS = 30.0  # of an item, in profiles that draw less than all; its findings after that are reported by op
 FINDING_SECONDS = 20.0  # after which no other experiment begins with a finding: one check of a large case may take a minute
@@ -88,7 +89,7 @@ def by_kind(run: ItemRun, tally: ItemTally, known: Recognition, looks: Looks) ->
     # Where others are known, the cause alone says whether this one is; what nobody looked into is known by no other case.
     whole = bool(known.entries) or run.plan.profile.source == "all"
     of_item = time.monotonic() + (math.inf if whole else CAUSE_SECONDS)
-    simplest = {key: min(seen, key=lambda s: (len(s[0].picks), s[0].picks)) for key, seen in tally.failing.items()}
+    simplest = {key: min(seen, key=lambda s: _plainness(s[0])) for key, seen in tally.failing.items()}
     for k, key in enumerate(sorted(simplest, key=lambda key: locate and _worth(run.item, *simplest[key]))):
         seen, (one, result) = tally.failing[key], simplest[key]
         case, until = one.case, time.monotonic() + min(math.inf if whole else FINDING_SECONDS, run.plan.left)
@@ -119,6 +120,12 @@ def by_kind(run: ItemRun, tally: ItemTally, known: Recognition, looks: Looks) ->
         if found.known is not None:
             tally.mark(key, found.known.id)
         yield found
+
+
+def _plainness(one: Drawn) -> tuple[int, int, tuple[int, ...]]:
+    """The least is looked into: one of few choices, and of few elements, since all that follows runs such cases hundreds of
+    times."""
+    return max(0, (one.case.numel // FEW).bit_length()), len(one.picks), one.picks
 
 
 def _worth(item: Item, one: Drawn, result: Result) -> tuple[bool, str, int]:

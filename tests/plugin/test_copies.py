@@ -89,7 +89,8 @@ def test_the_first_case_imports_next_to_nothing() -> None:
         "import importlib, sys\nfrom parity.core import copies, processes\nprocesses.prepare_torch()\n"
         "for name in copies.LOADED: importlib.import_module(name)\n"
         "from parity.engine.planning import run_plan\nfrom parity.engine.options import RunOptions\n"
-        "from parity.engine.examine import examine\nfrom parity.engine.journal import NoJournal\nfrom parity.engine import suite\n"
+        "from parity.engine.examine import examine\nfrom parity.engine.journal import NoJournal\n"
+        "from parity.engine import suite\n"
         "plan, loaded = run_plan(RunOptions(device='sim', examples=1), 0.0, None), set(sys.modules)\n"
         "examine(suite.Item(suite.row('add'), 'float32'), plan, NoJournal())\nprint(len(set(sys.modules) - loaded))\n"
     )

@@ -25,8 +25,13 @@ def drawn(op: str, device: str = "sim", first: int = 0, **options: Any) -> list[
 
 def test_a_process_that_goes_on_behind_a_death_draws_no_case_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """And then the same cases, those of the sweep among them."""
-    made, nth = [], generate.nth
-    monkeypatch.setattr(generate, "nth", lambda *a, **k: made.append(a) or nth(*a, **k))
+    made, nth = list[int](), generate.nth
+
+    def noted(*given: Any, **more: Any) -> Drawn:
+        made.append(given[4])
+        return nth(*given, **more)
+
+    monkeypatch.setattr(generate, "nth", noted)
     whole = drawn("add", examples=None)
     ordinals = [k for k, _, _ in whole]
     assert ordinals[-1] > cases.SWEPT
