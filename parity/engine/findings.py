@@ -31,6 +31,7 @@ from parity.findings.regions import extent
 from parity.findings.workaround import Way, tried, ways_around
 from parity.generation.generate import Drawn
 from parity.generation.plainer import plainest, rare
+from parity.generation.reductions import ENOUGH
 from parity.generation.shrink import UNFIT
 from parity.generation.shrink import shrink as least
 from parity.oracle.yardstick import NEAR
@@ -89,6 +90,7 @@ def by_kind(run: ItemRun, tally: ItemTally, known: Recognition, looks: Looks) ->
     # Where others are known, the cause alone says whether this one is; what nobody looked into is known by no other case.
     whole = bool(known.entries) or run.plan.profile.source == "all"
     of_item = time.monotonic() + (math.inf if whole else CAUSE_SECONDS)
+    earlier = list[Case]()  # the least cases of the kinds before
     simplest = {key: min(seen, key=lambda s: _plainness(s[0])) for key, seen in tally.failing.items()}
     for k, key in enumerate(sorted(simplest, key=lambda key: locate and _worth(run.item, *simplest[key]))):
         seen, (one, result) = tally.failing[key], simplest[key]
@@ -97,7 +99,8 @@ def by_kind(run: ItemRun, tally: ItemTally, known: Recognition, looks: Looks) ->
         cause = None if later else unlocated(run.item.row, result, (UNSEARCHED,))
         again = look and any_seen and run.plan.seen.has(cause := _cause(run, case, result, until))
         if kinds:
-            case, result = shrink(run, one, result, k < kinds and not again)
+            case, result = shrink(run, one, result, k < kinds and not again, earlier)
+            earlier.append(case)
         if look and not again:
             cause = _cause(run, case, result, until)
         shown = [(case, result.verdict.measure), *((s.case, r.verdict.measure) for s, r in seen)]
@@ -221,9 +224,12 @@ def _problem(r: Result) -> str:
     return r.verdict.measure.problem if r.verdict.measure is not None else ""
 
 
-def shrink(run: ItemRun, one: Drawn, result: Result, sizes: bool = True) -> tuple[Case, Result]:
+def shrink(
+    run: ItemRun, one: Drawn, result: Result, sizes: bool = True, others: Sequence[Case] = ()
+) -> tuple[Case, Result]:  # fmt: skip
     """The least case that shows this kind of finding, and its result; the original case if it does not show the finding
-    again. sizes: whether to look for smaller sizes, too, which takes longest."""
+    again. sizes: whether to look for smaller sizes, too, which takes longest; others: least cases of other kinds of the item:
+    most kinds are one fault in several passes or tensors, and show in the same one."""
     deadline, key = time.monotonic() + min(SHRINK_SECONDS, run.plan.left), result.key
     hits: dict[Case, Result | None] = {}  # each case is tried once, so that an unstable device cannot confuse the shrinker
 
@@ -249,7 +255,9 @@ def shrink(run: ItemRun, one: Drawn, result: Result, sizes: bool = True) -> tupl
             run.journal.end()
             return False
 
-    smallest = least(run.item.row, run.item.dtype, run.plan.profile.sizes, one, fails) if sizes else one.case
+    smallest = next((case for case in others if case.numel <= ENOUGH and buildable(case)), None)
+    if smallest is None:
+        smallest = least(run.item.row, run.item.dtype, run.plan.profile.sizes, one, fails) if sizes else one.case
     if smallest is None or not (smallest in hits or fails(smallest)) or hits[smallest] is None:
         return one.case, result
     deadline += PLAIN_SECONDS  # which is over if a single check took long
