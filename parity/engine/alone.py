@@ -3,7 +3,8 @@
 A job (`jobs.isolated`) checks one case after another and hands each result back. When its process ends or
 hangs, the case that it was at runs once more in a process of its own. If that one lives, its result counts, and the cases
 before it are tried alone, because some deaths come later than the call. Another process goes on with the cases after it, and
-starts meanwhile: most of what a death costs is the start of two processes.
+starts meanwhile: most of what a death costs is the start of two processes. Where some cases ended a process alone, further
+equal deaths need no second one; and after many, the rest of the item is left out: they have one cause.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import base64
 import math
 import pickle
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
@@ -27,6 +29,8 @@ from parity.engine.suite import Item
 from parity.store.rows import DEVICE, OUTSIDE, UNKNOWN
 
 NONE_LIVES = 12  # deaths without a case that lived, after which the rest of the item is left out
+EQUAL = 24  # deaths in equal words after which the rest is left out
+SURE = 2  # equal deaths of cases that ran alone, after which the next ones are those of the case at hand
 HANGS = 3  # hung cases after which the rest is left out; each costs its whole patience
 STARTS = 2  # processes without a case after which no other one is started
 SECONDS = 240.0  # for one item, or its share of a run with a limit of time
@@ -76,6 +80,11 @@ class Ended:
     after: float
     before: tuple[int, ...]
 
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What deaths of one cause have in common."""
+        return self.how, self.signal, self.stage
+
 
 class IsolatedRunner:
     """The results of an item's cases, asked for in their order. deaths: what ended or hung a process, as rows for the
@@ -93,6 +102,7 @@ class IsolatedRunner:
         self._texts: dict[int, tuple[str, float]] = {}  # ordinal -> case, seconds that it may take
         self._done: dict[int, Checked] = {}
         self._dead: set[int] = set()
+        self._equal, self._sure = Counter[tuple[str, ...]](), Counter[tuple[str, ...]]()  # words -> deaths, those alone
         self._lived = self._hung = self._inquests = self._idle_starts = self._in_vain = 0
         self._process: _Process | None = None
         self._began = time.monotonic()
@@ -138,17 +148,20 @@ class IsolatedRunner:
                 self._row(ordinal, ended, UNKNOWN, "")
                 self._leave_out(f"a process ended ({ended.signal}) before it came to a case")
             return
-        if ended.ordinal == ordinal and (ended.how == "hang" or not ended.before):
+        at_hand = ended.ordinal == ordinal
+        if at_hand and (ended.how == "hang" or not ended.before or self._sure[ended.words] >= SURE):
             self._died(ordinal, ended)
             return
-        if ended.ordinal == ordinal:
+        if at_hand:
             self._process = self._start(ordinal + 1, None, 0.0, skip)
             alone = self._alone(ordinal)
             if isinstance(alone, Ended):
+                self._sure[alone.words] += alone.signal not in KILLS
                 self._died(ordinal, alone)
                 return
             if alone is not None:
                 self._done[ordinal] = alone
+        self._sure.clear()
         self._look_back(ordinal, ended)
 
     def _look_back(self, ordinal: int, ended: Ended) -> None:
@@ -179,6 +192,7 @@ class IsolatedRunner:
     def _died(self, ordinal: int, ended: Ended) -> None:
         self._dead.add(ordinal)
         self._hung += ended.how == "hang"
+        self._equal[ended.words] += 1
         text, allowed = self._texts[ordinal]
         blame, why = DEVICE, ""
         if ended.stage != "device" or ended.signal in KILLS:
@@ -191,6 +205,8 @@ class IsolatedRunner:
             self._leave_out(f"{HANGS} of its cases hung")
         elif not self._lived and len(self._dead) >= NONE_LIVES:
             self._leave_out(f"each of its first {len(self._dead)} cases ended the process")
+        elif self._equal[ended.words] >= EQUAL:
+            self._leave_out(f"{EQUAL} of its cases ended the process in equal words")
         elif time.monotonic() - self._began > self._seconds:
             self._leave_out(f"its deaths took more than {self._seconds:.0f} s")
 

@@ -66,23 +66,23 @@ class NoMoreCases:
     why: str
 
 
-def drawn(item: Item, plan: RunPlan, part: Part | None = None) -> Iterator[tuple[int, bool, Drawn]]:
+def drawn(item: Item, plan: RunPlan, part: Part | None = None, first: int = 0) -> Iterator[tuple[int, bool, Drawn]]:
     """(ordinal, pinned, case) of every case of an item, or of a part of it; depends on item, profile, seed, study, and
-    whether the device keeps graphs."""
+    whether the device keeps graphs. first: the least ordinal that is asked for; a study may give others before it."""
     p, o = plan.profile, plan.options
     alike = max(p.alike, ALIKE if plan.device.keeps_graphs else 1)
     alike = 1 if item.row.is_sampled else alike  # an entry's samples are its structures
     if (others := plan.study.cases(item, p.sizes, o.seed)) is not None:
         yield from others
         return
-    for k in range(p.pinned if part is None or part.pinned else 0):
+    for k in range(first, p.pinned if part is None or part.pinned else 0):
         yield k, True, generate.nth(item.row, item.dtype, p.sizes, "pinned", k, mixes=False)
     n = p.examples(item.row, item.dtype) if o.examples is None else o.examples
-    first = 1 + (_ample(item, plan, alike) * alike if p.alike > 1 and alike > 1 else 0)
-    for k in range(n) if part is None else range(part.start, part.stop):
-        yield p.pinned + k, False, generate.nth(item.row, item.dtype, p.sizes, o.seed, first + k, alike)
+    ample = 1 + (_ample(item, plan, alike) * alike if p.alike > 1 and alike > 1 else 0)
+    for k in range(max(first - p.pinned, 0 if part is None else part.start), n if part is None else part.stop):
+        yield p.pinned + k, False, generate.nth(item.row, item.dtype, p.sizes, o.seed, ample + k, alike)
     sweeps = o.examples is None and (part is None or part.round == SWEPT_ROUND)
-    for k in range(p.sweeps(item.row, item.dtype) if sweeps else 0):
+    for k in range(max(0, first - SWEPT), p.sweeps(item.row, item.dtype) if sweeps else 0):
         one = sweep.swept(item.row, item.dtype, p.sweep, o.seed, k)
         if one is not None:
             yield SWEPT + k, False, one

@@ -31,6 +31,7 @@ from parity.findings.regions import extent
 from parity.findings.workaround import Way, tried, ways_around
 from parity.generation.generate import Drawn
 from parity.generation.plainer import plainest, rare
+from parity.generation.reductions import ENOUGH
 from parity.generation.shrink import UNFIT
 from parity.generation.shrink import shrink as least
 from parity.oracle.yardstick import NEAR
@@ -40,6 +41,7 @@ from parity.store.rows import Sighting
 KINDS_SHRUNK = 3  # kinds of findings of one item whose sizes are shrunk; the rest only lose what they do not need
 SHRINK_SECONDS = 4.0  # per kind
 PLAIN_SECONDS = 2.0  # and after that, for what the shrinker leaves
+FEW = 256  # elements of a case that costs no more than a smaller one
 OTHERS = 4  # further cases of a finding that are kept, for trying it again
 CAUSE_SECONDS = 30.0  # of an item, in profiles that draw less than all; its findings after that are reported by op
 FINDING_SECONDS = 20.0  # after which no other experiment begins with a finding: one check of a large case may take a minute
@@ -88,7 +90,8 @@ def by_kind(run: ItemRun, tally: ItemTally, known: Recognition, looks: Looks) ->
     # Where others are known, the cause alone says whether this one is; what nobody looked into is known by no other case.
     whole = bool(known.entries) or run.plan.profile.source == "all"
     of_item = time.monotonic() + (math.inf if whole else CAUSE_SECONDS)
-    simplest = {key: min(seen, key=lambda s: (len(s[0].picks), s[0].picks)) for key, seen in tally.failing.items()}
+    earlier = list[Case]()  # the least cases of the kinds before
+    simplest = {key: min(seen, key=lambda s: _plainness(s[0])) for key, seen in tally.failing.items()}
     for k, key in enumerate(sorted(simplest, key=lambda key: locate and _worth(run.item, *simplest[key]))):
         seen, (one, result) = tally.failing[key], simplest[key]
         case, until = one.case, time.monotonic() + min(math.inf if whole else FINDING_SECONDS, run.plan.left)
@@ -96,7 +99,8 @@ def by_kind(run: ItemRun, tally: ItemTally, known: Recognition, looks: Looks) ->
         cause = None if later else unlocated(run.item.row, result, (UNSEARCHED,))
         again = look and any_seen and run.plan.seen.has(cause := _cause(run, case, result, until))
         if kinds:
-            case, result = shrink(run, one, result, k < kinds and not again)
+            case, result = shrink(run, one, result, k < kinds and not again, earlier)
+            earlier.append(case)
         if look and not again:
             cause = _cause(run, case, result, until)
         shown = [(case, result.verdict.measure), *((s.case, r.verdict.measure) for s, r in seen)]
@@ -119,6 +123,12 @@ def by_kind(run: ItemRun, tally: ItemTally, known: Recognition, looks: Looks) ->
         if found.known is not None:
             tally.mark(key, found.known.id)
         yield found
+
+
+def _plainness(one: Drawn) -> tuple[int, int, tuple[int, ...]]:
+    """The least is looked into: one of few choices, and of few elements, since all that follows runs such cases hundreds of
+    times."""
+    return max(0, (one.case.numel // FEW).bit_length()), len(one.picks), one.picks
 
 
 def _worth(item: Item, one: Drawn, result: Result) -> tuple[bool, str, int]:
@@ -214,9 +224,12 @@ def _problem(r: Result) -> str:
     return r.verdict.measure.problem if r.verdict.measure is not None else ""
 
 
-def shrink(run: ItemRun, one: Drawn, result: Result, sizes: bool = True) -> tuple[Case, Result]:
+def shrink(
+    run: ItemRun, one: Drawn, result: Result, sizes: bool = True, others: Sequence[Case] = ()
+) -> tuple[Case, Result]:  # fmt: skip
     """The least case that shows this kind of finding, and its result; the original case if it does not show the finding
-    again. sizes: whether to look for smaller sizes, too, which takes longest."""
+    again. sizes: whether to look for smaller sizes, too, which takes longest; others: least cases of other kinds of the item:
+    most kinds are one fault in several passes or tensors, and show in the same one."""
     deadline, key = time.monotonic() + min(SHRINK_SECONDS, run.plan.left), result.key
     hits: dict[Case, Result | None] = {}  # each case is tried once, so that an unstable device cannot confuse the shrinker
 
@@ -242,7 +255,9 @@ def shrink(run: ItemRun, one: Drawn, result: Result, sizes: bool = True) -> tupl
             run.journal.end()
             return False
 
-    smallest = least(run.item.row, run.item.dtype, run.plan.profile.sizes, one, fails) if sizes else one.case
+    smallest = next((case for case in others if case.numel <= ENOUGH and buildable(case)), None)
+    if smallest is None:
+        smallest = least(run.item.row, run.item.dtype, run.plan.profile.sizes, one, fails) if sizes else one.case
     if smallest is None or not (smallest in hits or fails(smallest)) or hits[smallest] is None:
         return one.case, result
     deadline += PLAIN_SECONDS  # which is over if a single check took long

@@ -104,7 +104,7 @@ def _asked(tree: dict[str, Any]) -> Asked:
 
 
 def _asked_for(asked: Asked, item: Item, plan: RunPlan, part: Part | None) -> Iterator[tuple[int, bool, Drawn]]:
-    for ordinal, pinned, one in drawn(item, plan, part):
+    for ordinal, pinned, one in drawn(item, plan, part, asked.first):
         if asked.last is not None and ordinal > asked.last:
             return
         if ordinal >= asked.first and ordinal not in asked.skip:

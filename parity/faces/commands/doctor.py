@@ -12,6 +12,7 @@ from parity.core.health import conclusion, exit_code
 from parity.engine import memory
 from parity.engine.doctor import examined
 from parity.engine.options import RunOptions
+from parity.faces.commands import prove
 from parity.faces.commands.groups import add_code, add_device, add_output, as_run, take_rest
 from parity.faces.files import located
 
@@ -25,7 +26,8 @@ a banner), with 4 where it is unusable or absent. Every run begins with it.
 were reported for MPS, compares some ops of every family, and counts the operators that were reached. It takes patterns, --time
 (10m by default, for all of it) and -n as parity run does. It goes on after whatever dies, and writes what it has after Ctrl-C,
 too. The archive holds plain texts, without your names, folders and variables (but for PYTORCH_...); parity report ARCHIVE
-prints what one holds, and parity prove cost ARCHIVE models a run on that machine by what was measured there."""
+prints what one holds. parity doctor ARCHIVE reads it back: what was measured there takes the place of the table's costs, and a
+run on that machine is modelled by it, of the patterns and the profile that are named with it (as parity prove cost does)."""
 SETTINGS = ("device", "setup", "faults")
 OF_RUNS = ("op", "time", "workers")  # what an archive takes of the options of a run
 
@@ -44,8 +46,8 @@ def run(o: argparse.Namespace) -> int:
     o.device = o.device or "auto"
     if o.archive:
         return _archive(o)
-    if archive := next((word for word in o.asked if word.endswith(".zip")), ""):
-        raise UsageError(f"parity report {archive} prints an archive, and parity prove cost {archive} takes its costs")
+    if any(word.endswith(".zip") for word in o.asked) and not (o.json or o.output):
+        return prove.run(argparse.Namespace(action="cost", asked=o.asked, verbose=False))
     if given := (*o.asked, *(["--output"] if o.output else [])):
         raise UsageError(f"'{given[0]}' goes with --archive: parity doctor --archive; a device is named by --device")
     from parity.report import doctor as doctor_report

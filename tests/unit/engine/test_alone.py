@@ -129,6 +129,30 @@ def test_a_death_that_comes_late_is_told_as_the_case_before(monkeypatch: pytest.
     assert told(one) == [(2, "crash", DEVICE)]
 
 
+def test_equal_deaths_need_no_process_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After two that came alone, too. Where one came late, or somebody ends the processes, each is looked at."""
+    played = Played(kills=frozenset({1, 3, 5, 7}))
+    one, got = checked(played, monkeypatch)
+    assert (got, [d[0] for d in told(one)]) == ([0, 2, 4, 6, 8, 9], [1, 3, 5, 7])
+    assert [a.first for a in played.started if a.last is not None] == [1, 3]
+    late = Played(kills=frozenset({1, 3, 7, 9}), late=frozenset({5}))
+    assert [d[0] for d in told(checked(late, monkeypatch)[0])] == [1, 3, 5, 7, 9]
+    assert [a.first for a in late.started if a.last is not None] == [1, 3, 6, 5, 9]  # 7 was the first of its process
+    outside = Played(kills=frozenset({1, 3, 5, 7}), signal="SIGKILL")
+    checked(outside, monkeypatch)
+    assert [a.first for a in outside.started if a.last is not None] == [1, 3, 5, 7]
+
+
+def test_many_equal_deaths_leave_out_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They have one cause. Others count by themselves."""
+    monkeypatch.setattr(alone, "EQUAL", 3)
+    one, got = checked(Played(kills=frozenset({1, 3, 5, 7})), monkeypatch)
+    assert (got, len(one.deaths)) == ([0, 2, 4], 3)
+    assert one.left_out == "3 of its cases ended the process in equal words"
+    one, got = checked(Played(kills=frozenset({1, 3}), hangs=frozenset({5, 7})), monkeypatch)
+    assert (got, len(one.deaths), one.left_out) == ([0, 2, 4, 6, 8, 9], 4, "")
+
+
 def test_what_comes_with_other_cases_only_is_nobodys(monkeypatch: pytest.MonkeyPatch) -> None:
     one, got = checked(Played(kills=frozenset({4}), once=True), monkeypatch)
     assert got == list(range(CASES))

@@ -4,20 +4,41 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from parity import tolerance
 from parity.core import notation
 from parity.devices import resolve
 from parity.engine import cases, suite
 from parity.engine.options import RunOptions
 from parity.engine.planning import RunPlan
+from parity.generation import generate
 from parity.generation.generate import Drawn
 
 
-def drawn(op: str, device: str = "sim", **options: Any) -> list[tuple[int, bool, Drawn]]:
+def drawn(op: str, device: str = "sim", first: int = 0, **options: Any) -> list[tuple[int, bool, Drawn]]:
     """The cases of an op in float32 on a healthy device."""
     profile = suite.profile(options.get("profile", "quick"))
     shared = resolve("cpu"), tolerance.load(device), profile, RunOptions(**{"examples": 12, **options})
-    return list(cases.drawn(suite.Item(suite.row(op), "float32"), RunPlan(resolve(device), *shared)))
+    return list(cases.drawn(suite.Item(suite.row(op), "float32"), RunPlan(resolve(device), *shared), first=first))
+
+
+def test_a_process_that_goes_on_behind_a_death_draws_no_case_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And then the same cases, those of the sweep among them."""
+    made, nth = list[int](), generate.nth
+
+    def noted(*given: Any, **more: Any) -> Drawn:
+        made.append(given[4])
+        return nth(*given, **more)
+
+    monkeypatch.setattr(generate, "nth", noted)
+    whole = drawn("add", examples=None)
+    ordinals = [k for k, _, _ in whole]
+    assert ordinals[-1] > cases.SWEPT
+    for first in (0, 1, 5, ordinals[-1]):
+        made.clear()
+        assert drawn("add", first=first, examples=None) == [x for x in whole if x[0] >= first]
+        assert len(made) == sum(first <= k < cases.SWEPT for k in ordinals)
 
 
 def test_the_same_seed_gives_the_same_cases_and_another_others() -> None:

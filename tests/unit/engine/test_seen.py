@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from parity import tolerance
-from parity.core.results import STRIDED_DESTINATION, UNSEARCHED, Cause, Record, Status
+from parity.core import notation
+from parity.core.results import STRIDED_DESTINATION, UNSEARCHED, Aspect, Cause, Record, Status
 from parity.devices import Call, Fault, resolve
 from parity.engine import findings, suite
 from parity.engine.checking import ItemRun
@@ -23,6 +24,7 @@ from parity.engine.planning import RunPlan
 from parity.engine.rounds import CLOSELY, Seen, TimeLimit
 from parity.engine.tally import ItemTally
 from parity.findings import cause_search
+from parity.generation.generate import Drawn
 
 EXP = Cause("aten::exp", "values")
 
@@ -98,6 +100,55 @@ def test_what_promises_most_is_looked_into_first_in_an_item_too() -> None:
         made = findings.by_kind(run, tally, recognition(run), findings.Looks(0, True))
         first, *_, last = (f.result.verdict.status for f in made)
         assert (first, last) == (Status.WRONG, Status.ERROR)
+
+
+def test_a_small_case_is_looked_into_before_a_large_one_of_fewer_choices() -> None:
+    """All that follows runs it hundreds of times: a recurrent kernel of 32,769 steps took seconds each time."""
+    plan = RunPlan(resolve("sim", (Fault("exp", ("exp",), lambda call: call.run() * 1.5),)), resolve("cpu"),
+                   tolerance.load("sim"), suite.profile("quick"), RunOptions(examples=3, power=0), later=True)  # fmt: skip
+    (item,) = suite.select(("exp",), dtypes=("float32",))
+    held = examine(item, plan, NoJournal()).held
+    assert held is not None
+    run, (key, seen) = ItemRun(item, plan, NoJournal()), next(iter(held.failing.items()))
+    large = Drawn(notation.parse("exp(float32[32769])"), ()), seen[0][1]
+    small = [(one, r) for one, r in seen if one.case.numel < findings.FEW]
+    assert small
+    for kept, first in (([large, *small], min((len(one.picks), one.picks) for one, _ in small)[1]), ([large], ())):
+        tally = ItemTally(item)
+        tally.failing[key] = kept
+        (found,) = findings.by_kind(run, tally, recognition(run), findings.Looks(0, False))
+        assert next(one.picks for one, _ in kept if one.case == found.first) == first
+
+
+def test_a_least_case_that_shows_other_kinds_is_theirs_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One fault shows in several passes: it is searched for once. Another one is searched for by itself."""
+
+    def wrong(call: Call) -> Any:
+        if call.args[0].dim() == 1:
+            raise RuntimeError("no kernel for vectors")
+        return call.run() * 1.5
+
+    searched, least = list[Drawn](), vars(findings)["least"]
+
+    def noted(*given: Any) -> Any:
+        searched.append(given[3])
+        return least(*given)
+
+    monkeypatch.setattr(findings, "least", noted)
+    for fault, statuses in ((lambda call: call.run() * 1.5, {Status.WRONG}), (wrong, {Status.WRONG, Status.ERROR})):
+        searched.clear()
+        plan = RunPlan(resolve("sim", (Fault("exp", ("exp",), fault),)), resolve("cpu"), tolerance.load("sim"),
+                       suite.profile("quick"), RunOptions(examples=8, power=0), later=True)  # fmt: skip
+        (item,) = suite.select(("exp",), dtypes=("float32",))
+        held = examine(item, plan, NoJournal()).held
+        assert held is not None
+        run, tally = ItemRun(item, plan, NoJournal()), ItemTally(item)
+        passes = Aspect.FORWARD, Aspect.BACKWARD
+        tally.failing.update({k: seen for k, seen in held.failing.items() if seen[0][1].aspect in passes})
+        made = [*findings.by_kind(run, tally, recognition(run), findings.Looks(99, False))]
+        assert len(made) > 1
+        assert {f.result.verdict.status for f in made} == statuses
+        assert len(searched) == len(statuses)
 
 
 @pytest.mark.parametrize("knows", [True, False])

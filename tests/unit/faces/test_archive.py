@@ -276,7 +276,10 @@ def test_a_whole_run_in_seconds_names_nobody_and_can_be_read_back(
     ("argv", "words"),
     [
         (["softmax"], "'softmax' goes with --archive: parity doctor --archive; a device is named by --device"),
-        (["a.zip"], "parity report a.zip prints an archive, and parity prove cost a.zip takes its costs"),
+        (["a.zip", "--json"], "'a.zip' goes with --archive"),
+        (["a.zip", "b.zip"], "a.zip and b.zip are two machines; name one archive"),
+        (["a.zip", "--output", "b"], "'a.zip' goes with --archive"),
+        (["a.zip"], "cannot read a.zip: No such file or directory; name a file that parity doctor --archive wrote"),
         (["--time", "3m"], "'--time' goes with --archive"),
         (["--output", "x.zip"], "'--output' goes with --archive"),
         (["--archive", "--json"], "--archive writes an archive; leave --json out"),

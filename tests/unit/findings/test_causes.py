@@ -269,12 +269,13 @@ def test_a_message_loses_what_changes_from_call_to_call() -> None:
 
 
 def test_errors_that_differ_in_the_names_they_list_are_one_cause() -> None:
-    """As fused optimizers refuse tensors of two dtypes; one that says something else stays apart."""
+    """As fused optimizers refuse tensors of two dtypes, one of them without a message; what says something else stays apart."""
     said = {
         "fused_adagrad": "params, grads, and state_sums must have same dtype, device, and layout",
         "fused_adam": "params, grads, exp_avgs, and exp_avg_sqs must have same dtype, device, and layout",
         "fused_adamw": "params, grads, exp_avgs, exp_avg_sqs, and max_exp_avg_sqs must have same dtype, device, and layout",
-        "fused_sgd": "params and grads must have same dtype, device, and layout",
+        "fused_sgd": "Expected at::native::check_fast_path_restrictions({params, grads}) to be true, but got false. (Could",
+        "addcmul": "Expected at::native::check_sizes({params, grads}) to be true, but got false. (Could this",
         "lerp": "weight must be on the CPU",
     }
     made = gather(
@@ -283,8 +284,8 @@ def test_errors_that_differ_in_the_names_they_list_are_one_cause() -> None:
         for op, text in said.items()
     )  # fmt: skip
     assert {frozenset(c.ops) for c in made} == {
-        frozenset(said) - {"fused_sgd", "lerp"},
-        frozenset(["fused_sgd"]),
+        frozenset(said) - {"addcmul", "lerp"},
+        frozenset(["addcmul"]),
         frozenset(["lerp"]),
     }
 

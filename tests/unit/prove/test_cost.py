@@ -166,6 +166,7 @@ def test_what_was_measured_on_a_mac_takes_the_place_of_the_table(capfd: pytest.C
     here, there = (cost.modelled(made, cost.MACHINES[0], t).queued[1] for t in (cost.costs(), costs))
     assert there > here + 9 * len(made.keys)
     assert "measured on" not in said(capfd, "prove", "cost", *ASKED)[1]
+    assert said(capfd, "doctor", archived(tmp_path), *ASKED)[:2] == (0, out)
 
 
 @pytest.mark.parametrize(
