@@ -6,11 +6,11 @@ otherwise gives the judge work, as real hardware does: `--device cuda`, or `--de
 rows that cover the same entries, in the quick profile, with screens: all, or a spread of them.
 
 For each row both sides take the same number of cases: as many as parity draws. The bare loop goes through the samples of the
-row's entries in turn, and again, made anew, where there are fewer. The sizes of 4,097 to 65,537 that a run tries are left out,
-because OpInfo has none like them. Each side has a process of its own, which does one row after the other while the other side
-waits. So both pay alike for what only the first call of an op costs (loading or compiling its kernel). The first round is cold;
-later ones (--rounds), with new cases of parity's, are warm: each row has been run once, with these cases and untimed, on both
-sides. A row that breaks its process is left out and named.
+row's entries in turn, and again, made anew, where there are fewer. The sizes of 4,097 to 65,537 that a run tries in turn are
+left out, because OpInfo has none like them; the cases that are drawn with one long dimension stay. Each side has a process of
+its own, which does one row after the other while the other side waits. So both pay alike for what only the first call of an op
+costs (loading or compiling its kernel). The first round is cold; later ones (--rounds), with new cases of parity's, are warm:
+each row has been run once, with these cases and untimed, on both sides. A row that breaks its process is left out and named.
 
 A check is one comparison of all results of a call with the CPU's: forward, backward and so on of one case. Equal calls that
 are compared with each other and calls that must be refused do not count. Times are CPU times of these processes, one thread
@@ -66,14 +66,18 @@ SAMPLED = 0.002  # seconds of CPU time between two samples; the system's clock m
 STAGES: dict[str, tuple[str, ...]] = {
     "the honest device": ("honest",),
     "oracle": ("oracle",),
+    "the simulated device": ("kernels.fallback", "functions.observe", "device.upload", "device.download"),
     "laws of random ops": ("check._by_law",),
-    "calls before the case": ("prelude.play",),
+    "calls before the case": ("history.play",),
     "refusals": ("refusal.check",),
-    "shrinking": ("findings.shrink",),
+    "leaks": ("leaks.leak_of",),
     "draw": ("cases.drawn",),
     "text": ("notation.case_text",),
-    "comparison": ("trial.compare", "check._metadata"),
+    "comparison": ("trial.compare", "trial.agrees", "metadata.judged"),
     "build": ("inputs.build", "check._bound"),
+    "digest of the inputs": ("inputs.digest",),
+    "figures and features": ("tally.hear",),
+    "state of torch": ("state", "execute.__enter__", "execute.__exit__"),
     "double backward": ("derivatives._double_backward",),
     "forward-mode": ("derivatives._tangents",),
     "backward": ("derivatives._backward",),
