@@ -1,8 +1,9 @@
 """Gives a drawn case a feature that random choices hardly ever meet: `AIMS`. Which one, a plan decides.
 
 A feature takes the place of what was drawn; no case is added. Whether a call can have it is read from the row and the operands
-alone; the CPU is asked only for more dimensions than a row draws. Where it can't, one of the first features is left out, and
-of the others the one before takes its turn.
+alone; the CPU is asked for more dimensions than a row draws, other numbers, and an operand alone without elements. Where it
+can't, one of the first features is left out; of the forms the one before takes its turn, of the others the next that it can.
+A feature that has ways (which operand, which number, which dimension) has them in turn.
 """
 
 from __future__ import annotations
@@ -14,25 +15,32 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from parity.catalog.draw import Pick, Shape, Sweep
-from parity.catalog.row import Row
-from parity.core.case import Case, TensorSpec, Values
+from parity.catalog.draw import Arguments, Pick, Shape, Sweep
+from parity.catalog.row import RAW, Row
+from parity.core.case import Arg, Case, TensorSpec, Values
 from parity.core.dtypes import FACTS
 from parity.core.layout import overlaps
-from parity.execution.values import FLOAT_FAMILIES, MATRICES
+from parity.execution.values import EXTREME_FAMILIES, FLOAT_FAMILIES, INT_FAMILIES, MATRICES
+from parity.generation.before import changes
 from parity.generation.planting import PLACES, words_of
 from parity.generation.room import is_slow, made
 from parity.generation.taken import is_taken
 
 Aim = Callable[[Row, Case, Pick], Case | None]
-How = Callable[[Pick], dict[str, Any]]  # what a sweep is to draw
+How = Callable[[Pick, int], dict[str, Any]]  # what a sweep is to draw of a call with so many dimensions
 SEEDS = 1 << 12
 BROADCASTS, RECURRENT = "binary", "recurrent"  # families: functions of two tensors that broadcast; of many of one shape
 MOST = 1 << 12  # elements of a result of broadcast operands
 STEPS, NOT_FINITE = "optimizers", ("nan", "inf", "-inf")  # the family of functions of lists; values of `_special`
 BOUND = ("between", "inside", "index")  # families of values with limits
+PLACED = ("index", "unique")  # families of indices
 FORCED = {"sample", "unique"}  # families of values that belong to a shape
-SHORTEST, LONGEST, LARGE = 300, 100_000, 1 << 18  # sizes of one long dimension; elements of all operands drawn anew
+SHORTEST, LONG, LONGEST = 300, 10_000, 100_000  # of one long dimension: the first ones are above the second, the next below
+LARGE = 1 << 18  # elements of all operands drawn anew
+NUMBERS = 1.0, 2.0, 0.0  # in place of a number of a call, besides its negative; of a whole one the first two
+LEAST_NUMBER = 2.0**-6  # smaller ones keep a quotient finite
+CALLED_BEFORE = ("other_values", "other_scalar", "smaller", "garbage", "larger")
+BY_ELEMENT = "by element"  # more dimensions than a row draws: the CPU is asked, but not where any may be
 ROOM, TRIES = 1 << 20, 4  # elements that a call with these makes; such calls, until one has the feature
 
 
@@ -42,18 +50,38 @@ def aimed(row: Row, case: Case, aim: Pick, pick: Pick, anew: Callable[[Sweep], C
     k = aim(len(AIMS) + 1) - 1
     if k < 0 or case.is_sample or case.refused:
         return case
-    start, stop = next((a, b) for a, b in itertools.pairwise((0, FIRST, FIRST + FORMS, len(AIMS))) if k < b)
-    tries = AIMS[k], AIMS[k - 1 if k > start else stop - 1]
-    for how, feature in (t for t in tries[: 1 + bool(start)] if not t[0] or row.family != RECURRENT):
-        for _ in range(TRIES if how else 1):
-            drawn = how(pick) if how else {}
-            drawn["beyond"] = bool(drawn.get("beyond")) and not row.refuses.unchecked  # then the CPU is asked
+    turn, stop = aim(SEEDS), next(n for n in itertools.accumulate(GROUPS) if k < n)
+    group = range(stop - next(g for g, n in zip(GROUPS, itertools.accumulate(GROUPS), strict=True) if n == stop), stop)
+    if group.start == 0:
+        left = [k]
+    elif AIMS[k][0]:
+        left = [k, k - 1 if k > group.start else group[-1]]
+    else:
+        left = [*range(k, stop), *range(group.start, k)]
+    for passed, (how, feature) in enumerate(AIMS[n] for n in left if not AIMS[n][0] or row.family != RECURRENT):
+        for n in range(TRIES if how else 1):
+            drawn = how(_by_turn(turn + n, pick), _dimensions(row, case.dtype)) if how else {}
+            asked = not row.refuses.unchecked and drawn.get("beyond")
+            drawn["beyond"] = asked is True or (asked == BY_ELEMENT and row.rule.is_by_element)
             new = anew(Sweep(pick, case.dtype, **drawn)) if how else case
             many = how and sum(s.numel for s in new.operands()) > LARGE
             large = many or (how and (made(row, new).elements > ROOM or is_slow(row, new)))
-            if not (new.refused or large) and (met := feature(row, new, pick)):
+            if not (new.refused or large) and (met := feature(row, new, _by_turn(turn + passed, pick))):
                 return met
     return case
+
+
+def _by_turn(turn: int, pick: Pick) -> Pick:
+    """Picks the next at first, and then as `pick` does."""
+    first = [turn]
+    return lambda n: first.pop() % n if first else pick(n)
+
+
+def _dimensions(row: Row, dtype: str) -> int:
+    """How many dimensions the simplest call of a row draws."""
+    one = Sweep(lambda n: 0, dtype, rank=3)
+    row.signature(one)
+    return max(1, one.drawn)
 
 
 def _cotangent(*words: str) -> Aim:
@@ -79,10 +107,10 @@ def _outer(row: Row, case: Case, pick: Pick) -> Case | None:
     shape = _broadcast(row, case, 3)
     if shape is None:
         return None
-    first, second = pick(len(shape)), 1 + pick(len(shape) - 1)
+    way, first, second = pick(3), pick(len(shape)), 1 + pick(len(shape) - 1)
     one, other = _with_one(shape, (first + second) % len(shape)), _with_one(shape, first)
     middle = _with_one(shape, 1 + pick(len(shape) - 2))
-    return _with_shapes(case, ((one, other), (middle, shape), (shape, middle))[max(0, pick(4) - 1)])
+    return _with_shapes(case, ((one, other), (middle, shape), (shape, middle))[way])
 
 
 def _shared(row: Row, case: Case, pick: Pick) -> Case | None:
@@ -143,8 +171,86 @@ def _plain(s: TensorSpec) -> TensorSpec:
 
 
 def _again(row: Row, case: Case, pick: Pick) -> Case | None:
-    """The second call of its shapes, with other values."""
-    return replace(case, after="other_values") if case.operands() else None
+    """The second call of its shapes, with other values or another argument; or after smaller or larger ones, or garbage."""
+    call, specs = Arguments(case.args, case.kwargs), case.operands()
+    words = [w for w in CALLED_BEFORE if changes(w, row, call, specs)]
+    return replace(case, after=words[pick(len(words))]) if specs else None
+
+
+def _number(row: Row, case: Case, pick: Pick) -> Case | None:
+    """A number of the call is its negative, 1, 2 or 0, if the CPU gives finite numbers for it; what keeps a quotient finite
+    stays."""
+    if row.refuses.unchecked:
+        return None
+    found = dict.fromkeys(_numbers((case.args, case.kwargs)))
+    able = [(x, type(x)(y)) for x in found for y in (-x, *NUMBERS[: 2 + isinstance(x, float)]) if x != y]
+    start = pick(max(1, len(able)))
+    for x, y in (*able[start:], *able[:start])[:TRIES]:
+        args, kwargs = _replaced((case.args, case.kwargs), x, y)
+        new = replace(case, args=args, kwargs=kwargs)
+        plain = new.map_operands(_plain)
+        if is_taken(row, plain, finite=True):
+            return new
+    return None
+
+
+def _numbers(tree: Arg) -> list[float]:
+    """The numbers in arguments."""
+    if isinstance(tree, tuple):
+        return [x for a in tree for x in _numbers(a)]
+    if not isinstance(tree, int | float) or isinstance(tree, bool):
+        return []
+    return [tree] if tree == 0 or LEAST_NUMBER <= abs(tree) < math.inf else []
+
+
+def _replaced(tree: Any, x: float, y: float) -> Any:
+    """The arguments with y for each x."""
+    if isinstance(tree, tuple):
+        return tuple([_replaced(a, x, y) for a in tree])
+    return y if type(tree) is type(x) and tree == x else tree
+
+
+def _alone(row: Row, case: Case, pick: Pick) -> Case | None:
+    """One operand has no elements, and each other has some, if the CPU takes that; of calls with indices or counts only indices
+    may have none, because the CPU could read outside of the others. It does so in steps of optimizers."""
+    specs = case.operands()
+    left_out = row.refuses.unchecked or row.family in (*RAW, RECURRENT, STEPS, "attention")
+    if left_out or len(specs) < 2 or not all(s.numel for s in specs):
+        return None
+    only = PLACED if any(s.values.family in BOUND and FACTS[s.dtype].kind == "int" for s in specs) else ()
+    able = [k for k, s in enumerate(specs) if s.shape and (not only or s.values.family in only)]
+    able = [k for k in able if specs[k].values.family not in MATRICES]
+    start = pick(max(1, len(able)))
+    for k, d in itertools.product((*able[start:], *able[:start]), (-1, 0)):
+        if specs[k].values.literal is None and not specs[k].on_cpu:
+            shape = _with_one(specs[k].shape, d % len(specs[k].shape), 0)
+            new = case.with_operands([replace(s, shape=shape, layout=()) if j == k else s for j, s in enumerate(specs)])
+            if is_taken(row, new):
+                return new
+    return None
+
+
+def _region(row: Row, case: Case, pick: Pick) -> Case | None:
+    """One operand holds numbers of an extreme size, all or, where it has limits, one; no operand holds a special value."""
+    if row.draws.finite or row.rule.is_conditional or row.family in ("attention", RECURRENT):
+        return None
+    specs = [_plain(s) for s in case.operands()]
+    free = [k for k, s in enumerate(specs) if s.numel and k not in row.draws.choices]
+    able = [(k, v) for word in EXTREME_FAMILIES for k in free for v in _extreme(specs[k], word, pick(PLACES))]
+    if not able:
+        return None
+    k, v = able[pick(len(able))]
+    specs[k] = replace(specs[k], values=v)
+    return case.with_operands(specs)
+
+
+def _extreme(s: TensorSpec, word: str, place: int) -> list[Values]:
+    """The values of an operand as `_region` wants them; none where it has limits that exclude them."""
+    v, f = s.values, FACTS[s.dtype]
+    if v.family in (INT_FAMILIES if f.kind == "int" else FLOAT_FAMILIES) and f.kind != "bool" and v.literal is None:
+        return [replace(v, family="borders" if f.kind == "int" else word)]
+    ranged = f.kind == "float" and v.family in BOUND and len(v.params) > 1 and v.params[0] <= 0 < v.params[1]
+    return [replace(v, specials=((place, f"{2.0**20 * f.tiny:g}"),))] if ranged and word == "minute" else []
 
 
 def _special(row: Row, case: Case, pick: Pick) -> Case | None:
@@ -153,7 +259,8 @@ def _special(row: Row, case: Case, pick: Pick) -> Case | None:
         return None
     specs = [_plain(s) for s in case.operands()]
     free = [replace(s, values=Values("any")) if s.values.family in FLOAT_FAMILIES else s for s in specs]
-    able = [(k, w) for k, s in enumerate(free) if s.numel for w in (*words_of(s, row), *_of_steps(s, row)) if w in NOT_FINITE]
+    held = [(*words_of(s, row), *_of_steps(s, row)) if s.numel else () for s in free]
+    able = [(k, w) for w in NOT_FINITE for k in range(len(free)) if w in held[k]]
     if not able:
         return None
     k, word = able[pick(len(able))]
@@ -173,7 +280,7 @@ def _image(row: Row, case: Case, pick: Pick) -> Case | None:
     able = [k for k, s in enumerate(case.operands()) if len(s.shape) in (4, 5) and not s.on_cpu]
     if row.draws.packed or row.quirks or not able:
         return None
-    laid = able if pick(2) else [able[pick(len(able))]]
+    laid = (able, *([k] for k in able))[pick(1 + len(able))]
     specs = [replace(s, layout=(("channels_last",),)) if k in laid else s for k, s in enumerate(case.operands())]
     fed = case.cotangent if case.under != "grad" or pick(2) else replace(case.cotangent, layout="channels_last")
     return replace(case, cotangent=fed).with_operands(specs)
@@ -193,19 +300,22 @@ def _many(row: Row, case: Case, pick: Pick) -> Case | None:
     return case if able and (unasked or (safe and is_taken(row, case))) else None
 
 
-def _long(dim: int) -> tuple[How, Aim]:
-    """One dimension of three has any size up to `LONGEST`, by its logarithm."""
+def _long(which: int) -> tuple[How, Aim]:
+    """One dimension has any size up to `LONGEST`, by its logarithm; now and then a power of two."""
 
-    def how(pick: Pick) -> dict[str, Any]:
-        n = round(SHORTEST * (LONGEST / SHORTEST) ** (pick(SEEDS) / SEEDS))
-        return {"borders": {dim: n}, "rank": 3, "tight": n > MOST}
+    def how(pick: Pick, dims: int) -> dict[str, Any]:
+        turn = pick(SEEDS)
+        low, high = ((LONG, LONGEST), (SHORTEST, LONG))[(turn + which) % 2]
+        n = round(low * (high / low) ** (pick(SEEDS) / SEEDS))
+        n = 1 << n.bit_length() - 1 if (turn + which) % 4 == 0 else n
+        return {"borders": {(3 * turn + which) % max(dims, 1): n}, "rank": 3, "tight": n > MOST}
 
-    return how, _where(lambda specs: any(n >= SHORTEST for s in specs for n in s.shape))
+    return how, _where(lambda specs: any(n >= SHORTEST // 2 for s in specs for n in s.shape))
 
 
-def _with_one(shape: Shape, where: int) -> Shape:
-    """The shape with 1 in one dimension."""
-    return (*shape[:where], 1, *shape[where + 1 :])
+def _with_one(shape: Shape, where: int, one: int = 1) -> Shape:
+    """The shape with 1, or another size, in one dimension."""
+    return (*shape[:where], one, *shape[where + 1 :])
 
 
 def _with_shapes(case: Case, shapes: Sequence[Shape]) -> Case:
@@ -214,20 +324,20 @@ def _with_shapes(case: Case, shapes: Sequence[Shape]) -> Case:
     return case.with_operands([replace(s, shape=n, layout=s.layout if len(n) == len(s.shape) else ()) for s, n in specs])
 
 
-TWINS = lambda pick: {"tight": True, "least": 2 + pick(4), "rank": 1 + pick(3)}, _shared  # they often have one shape then
-IMAGE = lambda pick: {"rank": 4 + pick(2), "least": 2}, _image
-EMPTY = lambda pick: {"borders": {pick(3): 0}, "rank": 1 + pick(3)}, _where(lambda x: not all(s.numel for s in x))
-SIX, FIVE = ((lambda pick, n=n: {"rank": n, "beyond": True}, _many) for n in (6, 5))
-ONES = lambda pick: {"rank": (2, 4)[pick(2)], "tight": True, "beyond": True}, _many
+TWINS = lambda pick, _: {"tight": True, "least": 2 + pick(4), "rank": 1 + pick(3)}, _shared  # they often have one shape then
+IMAGE = lambda pick, _: {"rank": 4 + pick(2), "least": 2, "beyond": BY_ELEMENT}, _image
+EMPTY = lambda pick, _: {"borders": {pick(3): 0}, "rank": 1 + pick(3)}, _where(lambda x: not all(s.numel for s in x))
+SIX, FIVE = ((lambda pick, _, n=n: {"rank": n, "beyond": True}, _many) for n in (6, 5))
+ONES = lambda pick, _: {"rank": (2, 4)[pick(2)], "tight": True, "beyond": True}, _many
 NONFINITE, EXTREME, OUTER = (None, _cotangent("nonfinite")), (None, _cotangent("huge", "tiny")), (None, _outer)
 HUGE, TINY = (None, _cotangent("huge")), (None, _cotangent("tiny"))
 AIMS: tuple[tuple[How | None, Aim], ...] = (
     *(NONFINITE, OUTER, (None, _shared), EXTREME, OUTER),
     *(_long(0), SIX, TWINS, EMPTY, _long(2), ONES, IMAGE, FIVE, _long(1)),
-    *(NONFINITE, (None, _again), OUTER, HUGE, (None, _special), TINY),
+    *(NONFINITE, (None, _special), HUGE, (None, _region), TINY),
+    *((None, _alone), (None, _number), OUTER, (None, _again), (None, _shared)),
 )
-# Of them, in the first cases of an item, and in later ones; the rest are of contents.
-FIRST, FORMS = 5, 9
+GROUPS = 5, 9, 5, 5  # of them: in the first cases of an item; of forms, of values, and of calls in later ones
 # One in so many of an item's first cases, and of those after all that quick has, is aimed at a feature; how many those are.
 AIMED, ORDINARY, PLANNED = 3, 8, 32
 # Late cases of a row in the dtypes before, in quick.
@@ -236,18 +346,20 @@ GOING_ON = {
 }  # fmt: skip
 
 
-def planned(row: Row, dtype: str, seed: str, ordinal: int, alike: int) -> int:
-    """Which of `AIMS` a case is aimed at, from 1 on; 0 for none. Of the first cases of an item, and of those that share shapes,
-    every third one meets the next of `FIRST`. Later random cases would mostly repeat what the row has shown: by turns one meets
-    the next of the forms, one the next of the contents, and one stays as it is; the dtypes of a row go on with both. Integers,
-    of few cases, begin at once."""
+def planned(row: Row, dtype: str, seed: str, ordinal: int, alike: int) -> tuple[int, int]:
+    """Which of `AIMS` a case is aimed at, from 1 on, 0 for none; and its turn. Of the first cases of an item, and of those that
+    share shapes, every third one meets the next of the first group. Later random cases would mostly repeat what the row has
+    shown: by turns one meets the next of the forms, one of the values, and one of the calls; the dtypes of a row go on with
+    all. Integers, of few cases, begin at once."""
     late = ordinal - ORDINARY if FACTS[dtype].is_inexact else ordinal
     if late <= 0 or alike > 1:
         turn = zlib.crc32(f"{seed}:{row.name}:{dtype}".encode()) + ordinal // AIMED
-        return 0 if ordinal % AIMED else 1 + turn % FIRST
+        return (0, 0) if ordinal % AIMED else (1 + turn % GROUPS[0], turn % SEEDS)
     turn, way = divmod(late + GOING_ON.get(dtype, 0), AIMED)
     if ordinal > PLANNED:
         turn, rest = divmod(ordinal, 2 * AIMED)
-        way = {0: 1, AIMED: 2}.get(rest, 0)
+        way = {0: turn % 2, AIMED: 2}.get(rest, 3)
     turn += zlib.crc32(f"{seed}:{row.name}".encode())
-    return (0, 1 + FIRST + FORMS + turn % (len(AIMS) - FIRST - FORMS), 1 + FIRST + turn % FORMS)[way]
+    group = (3, 2, 1, 0)[way]
+    around, k = divmod(turn, GROUPS[group])
+    return (1 + sum(GROUPS[:group]) + k, around % SEEDS) if group else (0, 0)

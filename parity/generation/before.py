@@ -21,10 +21,10 @@ def history(row: Row, call: Arguments, specs: list[TensorSpec], pick: Pick) -> s
         fractional = 0 < drawn <= FRACTIONS and specs and not row.refuses.unchecked and not row.is_sampled
         return "other_scalar" if fractional and _has_fraction(call) else ""
     following = (AFTER[drawn], *AFTER[drawn + 1 :], *HISTORIES)
-    return next(word for word in following if _changes(word, row, call, specs))
+    return next(word for word in following if changes(word, row, call, specs))
 
 
-def _changes(word: str, row: Row, call: Arguments, specs: list[TensorSpec]) -> bool:
+def changes(word: str, row: Row, call: Arguments, specs: list[TensorSpec]) -> bool:
     """Whether the row and the call have what the history changes; `garbage` and `other_values` always do."""
     if word == "other_scalar":
         return not row.refuses.unchecked and any(True for _ in _scalars(call))

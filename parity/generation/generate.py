@@ -375,17 +375,17 @@ def nth(row: Row, dtype: str, sizes: Sizes, seed: str, ordinal: int, alike: int 
     picks: list[int] = []
     pick = source(f"{seed}:{row.name}:{dtype}:{ordinal}", picks)
     one = source(f"{seed}:{row.name}:{dtype}:structure:{(ordinal - 1) // alike}", picks) if alike > 1 else pick
-    aim = _picking(planned(row, dtype, seed, ordinal, alike), picks)
+    aim = _picking(iter(planned(row, dtype, seed, ordinal, alike)), picks)
     case = decode(row, dtype, pick, sizes, Draw(one, dtype, sizes), mixes, aim)
     # The shrinker decodes with mixing, so its picks need three more: nothing is mixed, and no feature is met.
     return Drawn(case, (*picks, *(() if mixes else (0, 0, 0))))
 
 
-def _picking(k: int, picks: list[int]) -> Pick:
-    """Picks k, which a plan says."""
+def _picking(numbers: Iterator[int], picks: list[int]) -> Pick:
+    """Picks these numbers, which a plan says."""
 
     def pick(n: int) -> int:
-        picks.append(k)
-        return k
+        picks.append(next(numbers))
+        return picks[-1]
 
     return pick

@@ -12,9 +12,9 @@ from parity.execution.execute import Placed, backward, differentiable, forward, 
 from parity.execution.inputs import build
 
 
-def is_taken(row: Row, case: Case) -> bool:
-    """Whether the CPU computes the call, and its gradients where the case records them. Leaves torch's random state as it
-    was."""
+def is_taken(row: Row, case: Case, finite: bool = False) -> bool:
+    """Whether the CPU computes the call, and its gradients where the case records them; where `finite`, of finite numbers.
+    Leaves torch's random state as it was."""
     inputs = build(case)
     placed = Placed(tuple([o.base for o in inputs.operands]), tuple([o.view for o in inputs.operands]))
     state = torch.get_rng_state()
@@ -28,4 +28,4 @@ def is_taken(row: Row, case: Case) -> bool:
         return False
     finally:
         torch.set_rng_state(state)
-    return True
+    return not finite or all(bool(t.isfinite().all()) for _, t in live.outputs)
