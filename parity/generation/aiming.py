@@ -11,23 +11,22 @@ from __future__ import annotations
 import itertools
 import math
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 from parity.catalog.draw import Arguments, Pick, Shape, Sweep
-from parity.catalog.row import RAW, Row
-from parity.core.case import Arg, Case, TensorSpec, Values
+from parity.catalog.row import RAW, Quirk, Row
+from parity.core.case import HISTORIES, Arg, Case, TensorSpec, Values, Word
 from parity.core.dtypes import FACTS
 from parity.core.layout import overlaps
 from parity.execution.values import EXTREME_FAMILIES, FLOAT_FAMILIES, INT_FAMILIES, MATRICES
-from parity.generation.before import changes
+from parity.generation.mixing import is_taken
 from parity.generation.planting import PLACES, words_of
 from parity.generation.room import is_slow, made
-from parity.generation.taken import is_taken
 
 Aim = Callable[[Row, Case, Pick], Case | None]
-How = Callable[[Pick, int], dict[str, Any]]  # what a sweep is to draw of a call with so many dimensions
+How = Callable[[Pick], dict[str, Any]]  # what a sweep is to draw
 SEEDS = 1 << 12
 BROADCASTS, RECURRENT = "binary", "recurrent"  # families: functions of two tensors that broadcast; of many of one shape
 MOST = 1 << 12  # elements of a result of broadcast operands
@@ -37,8 +36,11 @@ PLACED = ("index", "unique")  # families of indices
 FORCED = {"sample", "unique"}  # families of values that belong to a shape
 SHORTEST, LONG, LONGEST = 300, 10_000, 100_000  # of one long dimension: the first ones are above the second, the next below
 LARGE = 1 << 18  # elements of all operands drawn anew
-NUMBERS = 1.0, 2.0, 0.0  # in place of a number of a call, besides its negative; of a whole one the first two
+NUMBERS = 1.0, 2.0, 0.0  # in place of a number of a call, besides its negative
 LEAST_NUMBER = 2.0**-6  # smaller ones keep a quotient finite
+# 42 entries, the first seven histories last: a longer table would change every case drawn from the same picks.
+AFTER = (*("",) * (42 - len(HISTORIES)), *HISTORIES[7:], *HISTORIES[:7])
+FRACTIONS = 3  # of the empty entries, from the second on: another scalar, for a call that has a fraction (caches print them)
 CALLED_BEFORE = ("other_values", "other_scalar", "smaller", "garbage", "larger")
 BY_ELEMENT = "by element"  # more dimensions than a row draws: the CPU is asked, but not where any may be
 ROOM, TRIES = 1 << 20, 4  # elements that a call with these makes; such calls, until one has the feature
@@ -50,22 +52,17 @@ def aimed(row: Row, case: Case, aim: Pick, pick: Pick, anew: Callable[[Sweep], C
     k = aim(len(AIMS) + 1) - 1
     if k < 0 or case.is_sample or case.refused:
         return case
-    turn, stop = aim(SEEDS), next(n for n in itertools.accumulate(GROUPS) if k < n)
-    group = range(stop - next(g for g, n in zip(GROUPS, itertools.accumulate(GROUPS), strict=True) if n == stop), stop)
-    if group.start == 0:
-        left = [k]
-    elif AIMS[k][0]:
-        left = [k, k - 1 if k > group.start else group[-1]]
-    else:
-        left = [*range(k, stop), *range(group.start, k)]
-    for passed, (how, feature) in enumerate(AIMS[n] for n in left if not AIMS[n][0] or row.family != RECURRENT):
+    turn, (start, stop) = aim(SEEDS), next((a, b) for a, b in itertools.pairwise(GROUPS) if k < b)
+    left = [*range(k, stop), *range(start, k)][: (2 if AIMS[k][0] else None) if start else 1]
+    able: list[tuple[How | None, Aim]] = [AIMS[n] for n in left if not AIMS[n][0] or row.family != RECURRENT]
+    for passed, (how, feature) in enumerate(able):
         for n in range(TRIES if how else 1):
-            drawn = how(_by_turn(turn + n, pick), _dimensions(row, case.dtype)) if how else {}
+            drawn = how(_by_turn(turn + n, pick)) if how else {}
             asked = not row.refuses.unchecked and drawn.get("beyond")
             drawn["beyond"] = asked is True or (asked == BY_ELEMENT and row.rule.is_by_element)
             new = anew(Sweep(pick, case.dtype, **drawn)) if how else case
-            many = how and sum(s.numel for s in new.operands()) > LARGE
-            large = many or (how and (made(row, new).elements > ROOM or is_slow(row, new)))
+            many = bool(how) and sum(s.numel for s in new.operands()) > LARGE
+            large = many or (bool(how) and (made(row, new).elements > ROOM or is_slow(row, new)))
             if not (new.refused or large) and (met := feature(row, new, _by_turn(turn + passed, pick))):
                 return met
     return case
@@ -75,13 +72,6 @@ def _by_turn(turn: int, pick: Pick) -> Pick:
     """Picks the next at first, and then as `pick` does."""
     first = [turn]
     return lambda n: first.pop() % n if first else pick(n)
-
-
-def _dimensions(row: Row, dtype: str) -> int:
-    """How many dimensions the simplest call of a row draws."""
-    one = Sweep(lambda n: 0, dtype, rank=3)
-    row.signature(one)
-    return max(1, one.drawn)
 
 
 def _cotangent(*words: str) -> Aim:
@@ -103,14 +93,23 @@ def _cotangent(*words: str) -> Aim:
 
 
 def _outer(row: Row, case: Case, pick: Pick) -> Case | None:
-    """Two operands are both broadcast, as in `a[:, None] + b[None, :]`, or one is along a dimension between others."""
-    shape = _broadcast(row, case, 3)
-    if shape is None:
+    """Two operands are both broadcast, as in `a[:, None] + b[None, :]`, or one is along a dimension between others;
+    of a call that broadcasts its first two operands. One of another rank than before is contiguous."""
+    specs = case.operands()
+    if not _broadcasts(row) or len(specs) != 2 or case.args[:2] != tuple(specs) or any(s.on_cpu for s in specs):
+        return None
+    if any(s.values.family in FORCED or s.values.literal is not None for s in specs):
+        return None
+    whole = max((s.shape for s in specs), key=lambda s: (len(s), math.prod(s)))
+    shape = (*(2, 3, 2)[: max(0, 3 - len(whole))], *(max(2, n) for n in whole))
+    if math.prod(shape) > MOST:
         return None
     way, first, second = pick(3), pick(len(shape)), 1 + pick(len(shape) - 1)
     one, other = _with_one(shape, (first + second) % len(shape)), _with_one(shape, first)
     middle = _with_one(shape, 1 + pick(len(shape) - 2))
-    return _with_shapes(case, ((one, other), (middle, shape), (shape, middle))[way])
+    shapes = ((one, other), (middle, shape), (shape, middle))[way]
+    wide = [replace(s, shape=n, layout=s.layout if len(n) == len(s.shape) else ()) for s, n in zip(specs, shapes, strict=True)]
+    return case.with_operands(wide)
 
 
 def _shared(row: Row, case: Case, pick: Pick) -> Case | None:
@@ -145,21 +144,6 @@ def _serves(row: Row, case: Case, one: TensorSpec, other: TensorSpec) -> bool:
     return least <= low <= high <= most
 
 
-def _broadcast(row: Row, case: Case, rank: int) -> Shape | None:
-    """The shape of the result of a call that broadcasts its first two operands, with `rank` dimensions or more, all larger than
-    1; None for a call that does not, or is large."""
-    if not _broadcasts(row) or len(case.operands()) != 2:
-        return None
-    a, b = case.args[0], case.args[1] if len(case.args) > 1 else None
-    if not (isinstance(a, TensorSpec) and isinstance(b, TensorSpec)) or a.on_cpu or b.on_cpu:
-        return None
-    if FORCED & {a.values.family, b.values.family} or not (a.values.literal is b.values.literal is None):
-        return None
-    whole = max((a.shape, b.shape), key=lambda s: (len(s), math.prod(s)))
-    shape = (*(2, 3, 2)[: max(0, rank - len(whole))], *(max(2, n) for n in whole))
-    return shape if math.prod(shape) <= MOST else None
-
-
 def _broadcasts(row: Row) -> bool:
     """Whether the call takes any two shapes that broadcast."""
     return row.family == BROADCASTS or (row.forms.promotes and row.rule.is_by_element)
@@ -173,8 +157,53 @@ def _plain(s: TensorSpec) -> TensorSpec:
 def _again(row: Row, case: Case, pick: Pick) -> Case | None:
     """The second call of its shapes, with other values or another argument; or after smaller or larger ones, or garbage."""
     call, specs = Arguments(case.args, case.kwargs), case.operands()
-    words = [w for w in CALLED_BEFORE if changes(w, row, call, specs)]
+    words = [w for w in CALLED_BEFORE if _changes(w, row, call, specs)]
     return replace(case, after=words[pick(len(words))]) if specs else None
+
+
+def history(row: Row, call: Arguments, specs: list[TensorSpec], pick: Pick) -> str:
+    """What runs before the call, or "". A history that would change nothing gives way to the next one that does."""
+    drawn = pick(len(AFTER))
+    if not specs or not AFTER[drawn]:
+        fractional = 0 < drawn <= FRACTIONS and specs and not row.refuses.unchecked and not row.is_sampled
+        return "other_scalar" if fractional and _has_fraction(call) else ""
+    following = (AFTER[drawn], *AFTER[drawn + 1 :], *HISTORIES)
+    return next(word for word in following if _changes(word, row, call, specs))
+
+
+def _changes(word: str, row: Row, call: Arguments, specs: list[TensorSpec]) -> bool:
+    """Whether the row and the call have what the history changes; `garbage` and `other_values` always do."""
+    if word == "other_scalar":
+        return not row.refuses.unchecked and any(True for _ in _scalars(call))
+    if word == "other_layout":
+        return Quirk.MEMORY not in row.quirks
+    if word == "other_dtype":
+        alike = {d for d in row.dtypes for s in specs[:1] if FACTS[d].kind == FACTS[s.dtype].kind}
+        return not row.refuses.unchecked and Quirk.MEMORY not in row.quirks and len(alike) > 1
+    if word == "other_presence":
+        return not (row.refuses.unchecked or row.is_sampled or row.family in RAW) and len(specs) > 1
+    if word == "destination":
+        return not (row.refuses.unchecked or row.forms.mutates) and bool(row.forms.inplace or row.forms.out)
+    if word == "sibling":
+        return not (row.refuses.unchecked or row.is_sampled)
+    return True
+
+
+def _has_fraction(call: Arguments) -> bool:
+    return any(isinstance(a, float) for a in _scalars(call))
+
+
+def _scalars(call: Arguments) -> Iterator[Arg]:
+    """The numbers, flags and words of a call."""
+    yield from _leaves((call.args, tuple(v for _, v in call.kwargs)))
+
+
+def _leaves(tree: Arg) -> Iterator[Arg]:
+    if isinstance(tree, tuple):
+        for a in tree:
+            yield from _leaves(a)
+    elif isinstance(tree, bool | int | float | complex | str) and not isinstance(tree, Word):
+        yield tree
 
 
 def _number(row: Row, case: Case, pick: Pick) -> Case | None:
@@ -182,25 +211,18 @@ def _number(row: Row, case: Case, pick: Pick) -> Case | None:
     stays."""
     if row.refuses.unchecked:
         return None
-    found = dict.fromkeys(_numbers((case.args, case.kwargs)))
-    able = [(x, type(x)(y)) for x in found for y in (-x, *NUMBERS[: 2 + isinstance(x, float)]) if x != y]
+    whole = _broadcasts(row)  # of others they are sizes and dimensions
+    named = _scalars(Arguments(case.args, case.kwargs))
+    found = [x for x in named if isinstance(x, float) or (whole and isinstance(x, int) and not isinstance(x, bool))]
+    held = dict.fromkeys(x for x in found if x == 0 or LEAST_NUMBER <= abs(x) < math.inf)
+    able = [(x, type(x)(y)) for x in held for y in (-x, *NUMBERS) if x != y]
     start = pick(max(1, len(able)))
     for x, y in (*able[start:], *able[:start])[:TRIES]:
         args, kwargs = _replaced((case.args, case.kwargs), x, y)
         new = replace(case, args=args, kwargs=kwargs)
-        plain = new.map_operands(_plain)
-        if is_taken(row, plain, finite=True):
+        if is_taken(row, new.map_operands(_plain), finite=True):
             return new
     return None
-
-
-def _numbers(tree: Arg) -> list[float]:
-    """The numbers in arguments."""
-    if isinstance(tree, tuple):
-        return [x for a in tree for x in _numbers(a)]
-    if not isinstance(tree, int | float) or isinstance(tree, bool):
-        return []
-    return [tree] if tree == 0 or LEAST_NUMBER <= abs(tree) < math.inf else []
 
 
 def _replaced(tree: Any, x: float, y: float) -> Any:
@@ -217,16 +239,14 @@ def _alone(row: Row, case: Case, pick: Pick) -> Case | None:
     left_out = row.refuses.unchecked or row.family in (*RAW, RECURRENT, STEPS, "attention")
     if left_out or len(specs) < 2 or not all(s.numel for s in specs):
         return None
-    only = PLACED if any(s.values.family in BOUND and FACTS[s.dtype].kind == "int" for s in specs) else ()
-    able = [k for k, s in enumerate(specs) if s.shape and (not only or s.values.family in only)]
-    able = [k for k in able if specs[k].values.family not in MATRICES]
+    some = any(s.values.family in BOUND and FACTS[s.dtype].kind == "int" for s in specs)
+    able = [k for k, s in enumerate(specs) if s.shape and (not some or s.values.family in PLACED)]
     start = pick(max(1, len(able)))
     for k, d in itertools.product((*able[start:], *able[:start]), (-1, 0)):
-        if specs[k].values.literal is None and not specs[k].on_cpu:
-            shape = _with_one(specs[k].shape, d % len(specs[k].shape), 0)
-            new = case.with_operands([replace(s, shape=shape, layout=()) if j == k else s for j, s in enumerate(specs)])
-            if is_taken(row, new):
-                return new
+        shape = _with_one(specs[k].shape, d % len(specs[k].shape), 0)
+        new = case.with_operands([replace(s, shape=shape, layout=()) if j == k else s for j, s in enumerate(specs)])
+        if is_taken(row, new):
+            return new
     return None
 
 
@@ -236,21 +256,18 @@ def _region(row: Row, case: Case, pick: Pick) -> Case | None:
         return None
     specs = [_plain(s) for s in case.operands()]
     free = [k for k, s in enumerate(specs) if s.numel and k not in row.draws.choices]
-    able = [(k, v) for word in EXTREME_FAMILIES for k in free for v in _extreme(specs[k], word, pick(PLACES))]
-    if not able:
-        return None
-    k, v = able[pick(len(able))]
-    specs[k] = replace(specs[k], values=v)
-    return case.with_operands(specs)
+    able = [(k, v) for word in EXTREME_FAMILIES for k in free if (v := _extreme(specs[k], word))]
+    return _with_one_of(case, specs, able, pick)
 
 
-def _extreme(s: TensorSpec, word: str, place: int) -> list[Values]:
-    """The values of an operand as `_region` wants them; none where it has limits that exclude them."""
+def _extreme(s: TensorSpec, word: str) -> Values | None:
+    """The values of an operand as `_region` wants them; None where it has limits that exclude them."""
     v, f = s.values, FACTS[s.dtype]
     if v.family in (INT_FAMILIES if f.kind == "int" else FLOAT_FAMILIES) and f.kind != "bool" and v.literal is None:
-        return [replace(v, family="borders" if f.kind == "int" else word)]
+        return replace(v, family="borders" if f.kind == "int" else word)
     ranged = f.kind == "float" and v.family in BOUND and len(v.params) > 1 and v.params[0] <= 0 < v.params[1]
-    return [replace(v, specials=((place, f"{2.0**20 * f.tiny:g}"),))] if ranged and word == "minute" else []
+    tiny = f"{2.0**20 * f.tiny:g}"
+    return replace(v, specials=((v.seed % PLACES, tiny),)) if ranged and word == "minute" else None
 
 
 def _special(row: Row, case: Case, pick: Pick) -> Case | None:
@@ -261,11 +278,14 @@ def _special(row: Row, case: Case, pick: Pick) -> Case | None:
     free = [replace(s, values=Values("any")) if s.values.family in FLOAT_FAMILIES else s for s in specs]
     held = [(*words_of(s, row), *_of_steps(s, row)) if s.numel else () for s in free]
     able = [(k, w) for w in NOT_FINITE for k in range(len(free)) if w in held[k]]
-    if not able:
-        return None
-    k, word = able[pick(len(able))]
-    specs[k] = replace(specs[k], values=replace(specs[k].values, specials=((pick(PLACES), word),)))
-    return case.with_operands(specs)
+    values = [s.values for s in specs]
+    return _with_one_of(case, specs, [(k, replace(values[k], specials=((values[k].seed % PLACES, w),))) for k, w in able], pick)
+
+
+def _with_one_of(case: Case, specs: list[TensorSpec], able: Sequence[tuple[int, Values]], pick: Pick) -> Case | None:
+    """The case with these operands, one of them with other values; None without any."""
+    k, v = able[pick(len(able))] if able else (-1, Values())
+    return case.with_operands([replace(s, values=v) if j == k else s for j, s in enumerate(specs)]) if able else None
 
 
 def _of_steps(s: TensorSpec, row: Row) -> tuple[str, ...]:
@@ -303,12 +323,12 @@ def _many(row: Row, case: Case, pick: Pick) -> Case | None:
 def _long(which: int) -> tuple[How, Aim]:
     """One dimension has any size up to `LONGEST`, by its logarithm; now and then a power of two."""
 
-    def how(pick: Pick, dims: int) -> dict[str, Any]:
+    def how(pick: Pick) -> dict[str, Any]:
         turn = pick(SEEDS)
         low, high = ((LONG, LONGEST), (SHORTEST, LONG))[(turn + which) % 2]
         n = round(low * (high / low) ** (pick(SEEDS) / SEEDS))
         n = 1 << n.bit_length() - 1 if (turn + which) % 4 == 0 else n
-        return {"borders": {(3 * turn + which) % max(dims, 1): n}, "rank": 3, "tight": n > MOST}
+        return {"borders": {which + 3 * (turn // 2 % 2): n}, "rank": 3, "tight": n > MOST}
 
     return how, _where(lambda specs: any(n >= SHORTEST // 2 for s in specs for n in s.shape))
 
@@ -318,17 +338,11 @@ def _with_one(shape: Shape, where: int, one: int = 1) -> Shape:
     return (*shape[:where], one, *shape[where + 1 :])
 
 
-def _with_shapes(case: Case, shapes: Sequence[Shape]) -> Case:
-    """The case with operands of these shapes; one of another rank than before is contiguous."""
-    specs = zip(case.operands(), shapes, strict=True)
-    return case.with_operands([replace(s, shape=n, layout=s.layout if len(n) == len(s.shape) else ()) for s, n in specs])
-
-
-TWINS = lambda pick, _: {"tight": True, "least": 2 + pick(4), "rank": 1 + pick(3)}, _shared  # they often have one shape then
-IMAGE = lambda pick, _: {"rank": 4 + pick(2), "least": 2, "beyond": BY_ELEMENT}, _image
-EMPTY = lambda pick, _: {"borders": {pick(3): 0}, "rank": 1 + pick(3)}, _where(lambda x: not all(s.numel for s in x))
-SIX, FIVE = ((lambda pick, _, n=n: {"rank": n, "beyond": True}, _many) for n in (6, 5))
-ONES = lambda pick, _: {"rank": (2, 4)[pick(2)], "tight": True, "beyond": True}, _many
+TWINS = lambda pick: {"tight": True, "least": 2 + pick(4), "rank": 1 + pick(3)}, _shared  # they often have one shape then
+IMAGE = lambda pick: {"rank": 4 + pick(2), "least": 2, "beyond": BY_ELEMENT}, _image
+EMPTY = lambda pick: {"borders": {pick(3): 0}, "rank": 1 + pick(3)}, _where(lambda x: not all(s.numel for s in x))
+SIX, FIVE = ((lambda pick, n=n: {"rank": n, "beyond": True}, _many) for n in (6, 5))
+ONES = lambda pick: {"rank": (2, 4)[pick(2)], "tight": True, "beyond": True}, _many
 NONFINITE, EXTREME, OUTER = (None, _cotangent("nonfinite")), (None, _cotangent("huge", "tiny")), (None, _outer)
 HUGE, TINY = (None, _cotangent("huge")), (None, _cotangent("tiny"))
 AIMS: tuple[tuple[How | None, Aim], ...] = (
@@ -337,7 +351,7 @@ AIMS: tuple[tuple[How | None, Aim], ...] = (
     *(NONFINITE, (None, _special), HUGE, (None, _region), TINY),
     *((None, _alone), (None, _number), OUTER, (None, _again), (None, _shared)),
 )
-GROUPS = 5, 9, 5, 5  # of them: in the first cases of an item; of forms, of values, and of calls in later ones
+GROUPS = 0, 5, 14, 19, 24  # borders of them: in the first cases of an item; of forms, of values, and of calls in later ones
 # One in so many of an item's first cases, and of those after all that quick has, is aimed at a feature; how many those are.
 AIMED, ORDINARY, PLANNED = 3, 8, 32
 # Late cases of a row in the dtypes before, in quick.
@@ -354,12 +368,12 @@ def planned(row: Row, dtype: str, seed: str, ordinal: int, alike: int) -> tuple[
     late = ordinal - ORDINARY if FACTS[dtype].is_inexact else ordinal
     if late <= 0 or alike > 1:
         turn = zlib.crc32(f"{seed}:{row.name}:{dtype}".encode()) + ordinal // AIMED
-        return (0, 0) if ordinal % AIMED else (1 + turn % GROUPS[0], turn % SEEDS)
+        return (0, 0) if ordinal % AIMED else (1 + turn % GROUPS[1], turn % SEEDS)
     turn, way = divmod(late + GOING_ON.get(dtype, 0), AIMED)
     if ordinal > PLANNED:
         turn, rest = divmod(ordinal, 2 * AIMED)
         way = {0: turn % 2, AIMED: 2}.get(rest, 3)
     turn += zlib.crc32(f"{seed}:{row.name}".encode())
-    group = (3, 2, 1, 0)[way]
-    around, k = divmod(turn, GROUPS[group])
-    return (1 + sum(GROUPS[:group]) + k, around % SEEDS) if group else (0, 0)
+    start, stop = GROUPS[3 - way :][:2]
+    around, k = divmod(turn, stop - start)
+    return (1 + start + k, around % SEEDS) if start else (0, 0)

@@ -84,15 +84,6 @@ def same_bits(a: Tensor | None, b: Tensor | None) -> bool:
     return a is b or (a is not None and b is not None and a.dtype is b.dtype and a.shape == b.shape and bit_equal(a, b))
 
 
-def ulp_distance(a: Tensor, b: Tensor) -> npt.NDArray[np.int64]:
-    """Distance in representable numbers per real element; undefined where either is NaN."""
-    x, y = (bits(t).reshape(-1).numpy().astype(np.int64) for t in (a, b))
-    mask = np.int64((1 << (8 * (a.element_size() // (2 if a.is_complex() else 1)) - 1)) - 1)
-    x, y = np.where(x < 0, -(x & mask), x), np.where(y < 0, -(y & mask), y)
-    with np.errstate(over="ignore"):
-        return np.asarray(np.abs(x - y), dtype=np.int64)
-
-
 def same_values(a: Tensor, b: Tensor) -> bool:
     """Bit-equal, or equal elementwise with any NaN equal to any other and -0.0 equal to 0.0."""
     if a.shape != b.shape or a.dtype != b.dtype:

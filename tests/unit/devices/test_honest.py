@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from likeness import ulp_distance
 from torch import Tensor
 
 from parity import tolerance
@@ -20,7 +21,6 @@ from parity.devices.sim.honest import noise, tally
 from parity.devices.sim.honest.noise import RANGES
 from parity.devices.sim.honest.order import product, total
 from parity.devices.sim.honest.rounding import bounds
-from parity.judging.measures import ulp_distance
 
 HALF = (torch.float16, torch.bfloat16)
 

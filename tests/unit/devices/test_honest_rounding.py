@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from likeness import ulp_distance
 from torch import Tensor
 
 from parity.devices import load_faults
@@ -13,7 +14,6 @@ from parity.devices.sim import honest
 from parity.devices.sim.honest.noise import RANGES
 from parity.devices.sim.honest.rerun import in_range
 from parity.devices.sim.honest.rounding import cut, noisy
-from parity.judging.measures import ulp_distance
 
 HALF = (torch.float16, torch.bfloat16)
 

@@ -159,7 +159,7 @@ def test_gradients_of_a_step_hold_what_is_not_finite_and_probabilities_do_not() 
 
 def test_every_row_of_three_float_dtypes_is_aimed_at_each_feature_in_one_run() -> None:
     """Whatever the seed: features come in turn, and the dtypes of a row go on with them."""
-    quick, late = suite.profile("quick"), set(range(1 + aiming.GROUPS[0], 1 + len(aiming.AIMS)))
+    quick, late = suite.profile("quick"), set(range(1 + aiming.GROUPS[1], 1 + len(aiming.AIMS)))
     for row in suite.rows("native"):
         if {"float32", "float16", "bfloat16"} <= set(row.dtypes) and row.draws.cases >= 1:
             turns = [aiming.planned(row, d, "7", n, 1) for d in row.dtypes for n in range(1, 1 + quick.examples(row, d))]
