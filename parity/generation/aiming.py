@@ -236,7 +236,7 @@ def _alone(row: Row, case: Case, pick: Pick) -> Case | None:
     """One operand has no elements, and each other has some, if the CPU takes that; of calls with indices or counts only indices
     may have none, because the CPU could read outside of the others. It does so in steps of optimizers."""
     specs = case.operands()
-    left_out = row.refuses.unchecked or row.family in (*RAW, RECURRENT, STEPS, "attention")
+    left_out = row.refuses.unchecked or row.quirks or row.family in (*RAW, RECURRENT, STEPS, "attention")
     if left_out or len(specs) < 2 or not all(s.numel for s in specs):
         return None
     some = any(s.values.family in BOUND and FACTS[s.dtype].kind == "int" for s in specs)
