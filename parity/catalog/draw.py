@@ -313,8 +313,11 @@ class Sweep(Draw):
         return 0 if 0 in self.borders.values() else self.size()
 
     def lead(self, shapes: Sequence[Shape]) -> Shape:
-        """One leading dimension; the most of these, the first of them 0, where there is a border of 0."""
-        return (0, *max(shapes, key=len)[1:]) if 0 in self.borders.values() else (self.size(),)
+        """One leading dimension, or of stacks of matrices as many as the rank asks for; the most of these, the first of them 0,
+        where there is a border of 0."""
+        if 0 in self.borders.values():
+            return (0, *max(shapes, key=len)[1:])
+        return tuple(self.size() for _ in range(self.rank - 2 if self.beyond and not shapes[0] else 1))
 
     def long(self, size: int) -> int:
         """The length of a sum: that of its dimension."""

@@ -31,7 +31,6 @@ PREFIX = "optimizers:"
 GLUE = "parity.catalog.glue.entries"
 NAMES = Path(__file__).with_name("optimizer_names.json")
 DTYPES = tuple(d for d in DEFAULT if FACTS[d].is_inexact)
-IMPLEMENTATIONS = ("foreach", "fused", "capturable", "differentiable")
 STEPS = 3
 # RAdam rectifies from its sixth step on. With `capturable` it computes the factor in float32, where a cancellation leaves two
 # of its digits, so that only the steps before that are compared.
@@ -59,8 +58,6 @@ WITHOUT_GRADIENT = 1
 MATRICES_ONLY = ("Muon", "SparseAdam")
 # Muon orthogonalizes its update in bfloat16 whatever its parameters are, for which float64 is no truth.
 IN_BFLOAT16 = ("Muon",)
-# In half types torch 2.13's CPU kernel reads uninitialized memory: two equal calls differ.
-UNREPEATABLE = {"SGD:fused": ("float16", "bfloat16")}
 OUT_OF_REACH: dict[str, str] = {}
 
 

@@ -177,7 +177,7 @@ def values(family: str, dtype: torch.dtype, n: int, seed: int, position: int) ->
         return torch.full((n,), 1.0 if family == "ones" else 0.0, dtype=dtype)
     x = window(_bell(dtype), n, seed, 50 + position).clone()
     if family in SCALES:
-        x *= 2.0 ** int(SCALES[family] * math.log2(torch.finfo(dtype).max))
+        x *= 2.0 ** int(SCALES[family][seed % 2] * math.log2(torch.finfo(dtype).max))
     elif family == "nonfinite" and n:
         for k in range(1 + seed % 3):
             number = NONFINITE[(seed + k) % len(NONFINITE)]
@@ -185,7 +185,8 @@ def values(family: str, dtype: torch.dtype, n: int, seed: int, position: int) ->
     return x
 
 
-SCALES = {"huge": 0.7, "tiny": -0.6}  # the powers of two of a cotangent, as shares of that of the dtype's largest number
+# The powers of two of a cotangent, by its seed, as shares of that of the dtype's largest number.
+SCALES = {"huge": (0.7, 0.84), "tiny": (-0.6, -0.5)}
 NONFINITE = (math.inf, math.nan, -math.inf)
 
 

@@ -26,7 +26,7 @@ from parity.execution import values
 
 # Value of the elements of a base outside the view: no value that a family draws, and a legal index.
 FILL = {"float": 7.25, "complex": 7.25, "int": 7, "bool": True}
-LARGE_BASE, HASHED = 1 << 14, 1 << 12  # bytes from which a base is not hashed whole, and what is hashed at its ends
+LARGE_BASE, HASHED = 1 << 22, 1 << 16  # bytes from which a base is not hashed whole, and what is hashed at its ends
 
 
 @dataclass(frozen=True, slots=True)

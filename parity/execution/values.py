@@ -99,6 +99,12 @@ def _huge(f: DtypeFacts) -> Array:
     return np.asarray(sign * np.ldexp((1 + unit(19)) / 2, integers(20, -4, 0)) * f.max, dtype=np.float64)
 
 
+def _extreme(f: DtypeFacts, sign: int) -> Array:
+    """Exponents of one sign, of half to five sixths of the dtype's largest: squares overflow, most sums do not."""
+    most = math.frexp(f.max)[1]
+    return np.asarray(np.ldexp(bell(27), sign * integers(28, most // 2, most * 5 // 6)), dtype=np.float64)
+
+
 # Families for an operand without a domain. The first is the default and the simplest.
 FLOAT_FAMILIES: dict[str, Callable[[DtypeFacts], Array]] = {
     "uniform": lambda f: 2 * unit(1) - 1,
@@ -117,6 +123,8 @@ FLOAT_FAMILIES: dict[str, Callable[[DtypeFacts], Array]] = {
     ),  # numbers with inexact binary forms, as people write them
     "borders": lambda f: _around_powers(-f.max, f.max).astype(np.float64),
     "huge": _huge,
+    "vast": lambda f: _extreme(f, 1),
+    "minute": lambda f: _extreme(f, -1),
 }
 INT_FAMILIES: dict[str, Callable[[DtypeFacts, int, int], IntArray]] = {
     "uniform": lambda f, low, high: integers(1, max(low, -8), 16 if low == 0 else 8),
@@ -132,6 +140,7 @@ BOOL_FAMILIES: dict[str, Callable[[], npt.NDArray[np.bool_]]] = {
     "few": lambda: words(27, POOL) % np.uint64(8) == 0,
     "many": lambda: words(28, POOL) % np.uint64(8) != 0,
 }
+EXTREME_FAMILIES = "vast", "minute"  # drawn by plan only
 OVERFLOWING = ("huge",)  # not drawn where one Inf in the result hides everything else
 ALWAYS_LEGAL = "between", "inside", "index", "unique"
 MATRICES = ("conditioned", "spd", "symmetric", "lower", "upper", "full_rank", "half_rank")
@@ -350,4 +359,4 @@ def families(values: Values, dtype: str) -> tuple[str, ...]:
         ]  # equal elements cannot reveal a wrong index, so half true is drawn most
     if f.kind == "int":
         return tuple(INT_FAMILIES)
-    return tuple(FLOAT_FAMILIES)
+    return tuple(w for w in FLOAT_FAMILIES if w not in EXTREME_FAMILIES)

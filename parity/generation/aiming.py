@@ -1,8 +1,9 @@
 """Gives a drawn case a feature that random choices hardly ever meet: `AIMS`. Which one, a plan decides.
 
 A feature takes the place of what was drawn; no case is added. Whether a call can have it is read from the row and the operands
-alone; the CPU is asked only for more dimensions than a row draws. Where it can't, one of the first features is left out, and
-of the others the one before takes its turn.
+alone; the CPU is asked for more dimensions than a row draws, other numbers, and an operand alone without elements. Where it
+can't, one of the first features is left out; of the forms the one before takes its turn, of the others the next that it can.
+A feature that has ways (which operand, which number, which dimension) has them in turn.
 """
 
 from __future__ import annotations
@@ -10,19 +11,19 @@ from __future__ import annotations
 import itertools
 import math
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from parity.catalog.draw import Pick, Shape, Sweep
-from parity.catalog.row import Row
-from parity.core.case import Case, TensorSpec, Values
+from parity.catalog.draw import Arguments, Pick, Shape, Sweep
+from parity.catalog.row import RAW, Quirk, Row
+from parity.core.case import HISTORIES, Arg, Case, TensorSpec, Values, Word
 from parity.core.dtypes import FACTS
 from parity.core.layout import overlaps
-from parity.execution.values import FLOAT_FAMILIES, MATRICES
+from parity.execution.values import EXTREME_FAMILIES, FLOAT_FAMILIES, INT_FAMILIES, MATRICES
+from parity.generation.mixing import is_taken
 from parity.generation.planting import PLACES, words_of
 from parity.generation.room import is_slow, made
-from parity.generation.taken import is_taken
 
 Aim = Callable[[Row, Case, Pick], Case | None]
 How = Callable[[Pick], dict[str, Any]]  # what a sweep is to draw
@@ -31,8 +32,17 @@ BROADCASTS, RECURRENT = "binary", "recurrent"  # families: functions of two tens
 MOST = 1 << 12  # elements of a result of broadcast operands
 STEPS, NOT_FINITE = "optimizers", ("nan", "inf", "-inf")  # the family of functions of lists; values of `_special`
 BOUND = ("between", "inside", "index")  # families of values with limits
+PLACED = ("index", "unique")  # families of indices
 FORCED = {"sample", "unique"}  # families of values that belong to a shape
-SHORTEST, LONGEST, LARGE = 300, 100_000, 1 << 18  # sizes of one long dimension; elements of all operands drawn anew
+SHORTEST, LONG, LONGEST = 300, 10_000, 100_000  # of one long dimension: the first ones are above the second, the next below
+LARGE = 1 << 18  # elements of all operands drawn anew
+NUMBERS = 1.0, 2.0, 0.0  # in place of a number of a call, besides its negative
+LEAST_NUMBER = 2.0**-6  # smaller ones keep a quotient finite
+# 42 entries, the first seven histories last: a longer table would change every case drawn from the same picks.
+AFTER = (*("",) * (42 - len(HISTORIES)), *HISTORIES[7:], *HISTORIES[:7])
+FRACTIONS = 3  # of the empty entries, from the second on: another scalar, for a call that has a fraction (caches print them)
+CALLED_BEFORE = ("other_values", "other_scalar", "smaller", "garbage", "larger")
+BY_ELEMENT = "by element"  # more dimensions than a row draws: the CPU is asked, but not where any may be
 ROOM, TRIES = 1 << 20, 4  # elements that a call with these makes; such calls, until one has the feature
 
 
@@ -42,18 +52,26 @@ def aimed(row: Row, case: Case, aim: Pick, pick: Pick, anew: Callable[[Sweep], C
     k = aim(len(AIMS) + 1) - 1
     if k < 0 or case.is_sample or case.refused:
         return case
-    start, stop = next((a, b) for a, b in itertools.pairwise((0, FIRST, FIRST + FORMS, len(AIMS))) if k < b)
-    tries = AIMS[k], AIMS[k - 1 if k > start else stop - 1]
-    for how, feature in (t for t in tries[: 1 + bool(start)] if not t[0] or row.family != RECURRENT):
-        for _ in range(TRIES if how else 1):
-            drawn = how(pick) if how else {}
-            drawn["beyond"] = bool(drawn.get("beyond")) and not row.refuses.unchecked  # then the CPU is asked
+    turn, (start, stop) = aim(SEEDS), next((a, b) for a, b in itertools.pairwise(GROUPS) if k < b)
+    left = [*range(k, stop), *range(start, k)][: (2 if AIMS[k][0] else None) if start else 1]
+    able: list[tuple[How | None, Aim]] = [AIMS[n] for n in left if not AIMS[n][0] or row.family != RECURRENT]
+    for passed, (how, feature) in enumerate(able):
+        for n in range(TRIES if how else 1):
+            drawn = how(_by_turn(turn + n, pick)) if how else {}
+            asked = not row.refuses.unchecked and drawn.get("beyond")
+            drawn["beyond"] = asked is True or (asked == BY_ELEMENT and row.rule.is_by_element)
             new = anew(Sweep(pick, case.dtype, **drawn)) if how else case
-            many = how and sum(s.numel for s in new.operands()) > LARGE
-            large = many or (how and (made(row, new).elements > ROOM or is_slow(row, new)))
-            if not (new.refused or large) and (met := feature(row, new, pick)):
+            many = bool(how) and sum(s.numel for s in new.operands()) > LARGE
+            large = many or (bool(how) and (made(row, new).elements > ROOM or is_slow(row, new)))
+            if not (new.refused or large) and (met := feature(row, new, _by_turn(turn + passed, pick))):
                 return met
     return case
+
+
+def _by_turn(turn: int, pick: Pick) -> Pick:
+    """Picks the next at first, and then as `pick` does."""
+    first = [turn]
+    return lambda n: first.pop() % n if first else pick(n)
 
 
 def _cotangent(*words: str) -> Aim:
@@ -75,14 +93,23 @@ def _cotangent(*words: str) -> Aim:
 
 
 def _outer(row: Row, case: Case, pick: Pick) -> Case | None:
-    """Two operands are both broadcast, as in `a[:, None] + b[None, :]`, or one is along a dimension between others."""
-    shape = _broadcast(row, case, 3)
-    if shape is None:
+    """Two operands are both broadcast, as in `a[:, None] + b[None, :]`, or one is along a dimension between others;
+    of a call that broadcasts its first two operands. One of another rank than before is contiguous."""
+    specs = case.operands()
+    if not _broadcasts(row) or len(specs) != 2 or case.args[:2] != tuple(specs) or any(s.on_cpu for s in specs):
         return None
-    first, second = pick(len(shape)), 1 + pick(len(shape) - 1)
+    if any(s.values.family in FORCED or s.values.literal is not None for s in specs):
+        return None
+    whole = max((s.shape for s in specs), key=lambda s: (len(s), math.prod(s)))
+    shape = (*(2, 3, 2)[: max(0, 3 - len(whole))], *(max(2, n) for n in whole))
+    if math.prod(shape) > MOST:
+        return None
+    way, first, second = pick(3), pick(len(shape)), 1 + pick(len(shape) - 1)
     one, other = _with_one(shape, (first + second) % len(shape)), _with_one(shape, first)
     middle = _with_one(shape, 1 + pick(len(shape) - 2))
-    return _with_shapes(case, ((one, other), (middle, shape), (shape, middle))[max(0, pick(4) - 1)])
+    shapes = ((one, other), (middle, shape), (shape, middle))[way]
+    wide = [replace(s, shape=n, layout=s.layout if len(n) == len(s.shape) else ()) for s, n in zip(specs, shapes, strict=True)]
+    return case.with_operands(wide)
 
 
 def _shared(row: Row, case: Case, pick: Pick) -> Case | None:
@@ -117,21 +144,6 @@ def _serves(row: Row, case: Case, one: TensorSpec, other: TensorSpec) -> bool:
     return least <= low <= high <= most
 
 
-def _broadcast(row: Row, case: Case, rank: int) -> Shape | None:
-    """The shape of the result of a call that broadcasts its first two operands, with `rank` dimensions or more, all larger than
-    1; None for a call that does not, or is large."""
-    if not _broadcasts(row) or len(case.operands()) != 2:
-        return None
-    a, b = case.args[0], case.args[1] if len(case.args) > 1 else None
-    if not (isinstance(a, TensorSpec) and isinstance(b, TensorSpec)) or a.on_cpu or b.on_cpu:
-        return None
-    if FORCED & {a.values.family, b.values.family} or not (a.values.literal is b.values.literal is None):
-        return None
-    whole = max((a.shape, b.shape), key=lambda s: (len(s), math.prod(s)))
-    shape = (*(2, 3, 2)[: max(0, rank - len(whole))], *(max(2, n) for n in whole))
-    return shape if math.prod(shape) <= MOST else None
-
-
 def _broadcasts(row: Row) -> bool:
     """Whether the call takes any two shapes that broadcast."""
     return row.family == BROADCASTS or (row.forms.promotes and row.rule.is_by_element)
@@ -143,8 +155,119 @@ def _plain(s: TensorSpec) -> TensorSpec:
 
 
 def _again(row: Row, case: Case, pick: Pick) -> Case | None:
-    """The second call of its shapes, with other values."""
-    return replace(case, after="other_values") if case.operands() else None
+    """The second call of its shapes, with other values or another argument; or after smaller or larger ones, or garbage."""
+    call, specs = Arguments(case.args, case.kwargs), case.operands()
+    words = [w for w in CALLED_BEFORE if _changes(w, row, call, specs)]
+    return replace(case, after=words[pick(len(words))]) if specs else None
+
+
+def history(row: Row, call: Arguments, specs: list[TensorSpec], pick: Pick) -> str:
+    """What runs before the call, or "". A history that would change nothing gives way to the next one that does."""
+    drawn = pick(len(AFTER))
+    if not specs or not AFTER[drawn]:
+        fractional = 0 < drawn <= FRACTIONS and specs and not row.refuses.unchecked and not row.is_sampled
+        return "other_scalar" if fractional and _has_fraction(call) else ""
+    following = (AFTER[drawn], *AFTER[drawn + 1 :], *HISTORIES)
+    return next(word for word in following if _changes(word, row, call, specs))
+
+
+def _changes(word: str, row: Row, call: Arguments, specs: list[TensorSpec]) -> bool:
+    """Whether the row and the call have what the history changes; `garbage` and `other_values` always do."""
+    if word == "other_scalar":
+        return not row.refuses.unchecked and any(True for _ in _scalars(call))
+    if word == "other_layout":
+        return Quirk.MEMORY not in row.quirks
+    if word == "other_dtype":
+        alike = {d for d in row.dtypes for s in specs[:1] if FACTS[d].kind == FACTS[s.dtype].kind}
+        return not row.refuses.unchecked and Quirk.MEMORY not in row.quirks and len(alike) > 1
+    if word == "other_presence":
+        return not (row.refuses.unchecked or row.is_sampled or row.family in RAW) and len(specs) > 1
+    if word == "destination":
+        return not (row.refuses.unchecked or row.forms.mutates) and bool(row.forms.inplace or row.forms.out)
+    if word == "sibling":
+        return not (row.refuses.unchecked or row.is_sampled)
+    return True
+
+
+def _has_fraction(call: Arguments) -> bool:
+    return any(isinstance(a, float) for a in _scalars(call))
+
+
+def _scalars(call: Arguments) -> Iterator[Arg]:
+    """The numbers, flags and words of a call."""
+    yield from _leaves((call.args, tuple(v for _, v in call.kwargs)))
+
+
+def _leaves(tree: Arg) -> Iterator[Arg]:
+    if isinstance(tree, tuple):
+        for a in tree:
+            yield from _leaves(a)
+    elif isinstance(tree, bool | int | float | complex | str) and not isinstance(tree, Word):
+        yield tree
+
+
+def _number(row: Row, case: Case, pick: Pick) -> Case | None:
+    """A number of the call is its negative, 1, 2 or 0, if the CPU gives finite numbers for it; what keeps a quotient finite
+    stays."""
+    if row.refuses.unchecked:
+        return None
+    whole = _broadcasts(row)  # of others they are sizes and dimensions
+    named = _scalars(Arguments(case.args, case.kwargs))
+    found = [x for x in named if isinstance(x, float) or (whole and isinstance(x, int) and not isinstance(x, bool))]
+    held = dict.fromkeys(x for x in found if x == 0 or LEAST_NUMBER <= abs(x) < math.inf)
+    able = [(x, type(x)(y)) for x in held for y in (-x, *NUMBERS) if x != y]
+    start = pick(max(1, len(able)))
+    for x, y in (*able[start:], *able[:start])[:TRIES]:
+        args, kwargs = _replaced((case.args, case.kwargs), x, y)
+        new = replace(case, args=args, kwargs=kwargs)
+        if is_taken(row, new.map_operands(_plain), finite=True):
+            return new
+    return None
+
+
+def _replaced(tree: Any, x: float, y: float) -> Any:
+    """The arguments with y for each x."""
+    if isinstance(tree, tuple):
+        return tuple([_replaced(a, x, y) for a in tree])
+    return y if type(tree) is type(x) and tree == x else tree
+
+
+def _alone(row: Row, case: Case, pick: Pick) -> Case | None:
+    """One operand has no elements, and each other has some, if the CPU takes that; of calls with indices or counts only indices
+    may have none, because the CPU could read outside of the others. It does so in steps of optimizers."""
+    specs = case.operands()
+    left_out = row.refuses.unchecked or row.quirks or row.family in (*RAW, RECURRENT, STEPS, "attention")
+    if left_out or len(specs) < 2 or not all(s.numel for s in specs):
+        return None
+    some = any(s.values.family in BOUND and FACTS[s.dtype].kind == "int" for s in specs)
+    able = [k for k, s in enumerate(specs) if s.shape and (not some or s.values.family in PLACED)]
+    start = pick(max(1, len(able)))
+    for k, d in itertools.product((*able[start:], *able[:start]), (-1, 0)):
+        shape = _with_one(specs[k].shape, d % len(specs[k].shape), 0)
+        new = case.with_operands([replace(s, shape=shape, layout=()) if j == k else s for j, s in enumerate(specs)])
+        if is_taken(row, new):
+            return new
+    return None
+
+
+def _region(row: Row, case: Case, pick: Pick) -> Case | None:
+    """One operand holds numbers of an extreme size, all or, where it has limits, one; no operand holds a special value."""
+    if row.draws.finite or row.rule.is_conditional or row.family in ("attention", RECURRENT):
+        return None
+    specs = [_plain(s) for s in case.operands()]
+    free = [k for k, s in enumerate(specs) if s.numel and k not in row.draws.choices]
+    able = [(k, v) for word in EXTREME_FAMILIES for k in free if (v := _extreme(specs[k], word))]
+    return _with_one_of(case, specs, able, pick)
+
+
+def _extreme(s: TensorSpec, word: str) -> Values | None:
+    """The values of an operand as `_region` wants them; None where it has limits that exclude them."""
+    v, f = s.values, FACTS[s.dtype]
+    if v.family in (INT_FAMILIES if f.kind == "int" else FLOAT_FAMILIES) and f.kind != "bool" and v.literal is None:
+        return replace(v, family="borders" if f.kind == "int" else word)
+    ranged = f.kind == "float" and v.family in BOUND and len(v.params) > 1 and v.params[0] <= 0 < v.params[1]
+    tiny = f"{2.0**20 * f.tiny:g}"
+    return replace(v, specials=((v.seed % PLACES, tiny),)) if ranged and word == "minute" else None
 
 
 def _special(row: Row, case: Case, pick: Pick) -> Case | None:
@@ -153,12 +276,16 @@ def _special(row: Row, case: Case, pick: Pick) -> Case | None:
         return None
     specs = [_plain(s) for s in case.operands()]
     free = [replace(s, values=Values("any")) if s.values.family in FLOAT_FAMILIES else s for s in specs]
-    able = [(k, w) for k, s in enumerate(free) if s.numel for w in (*words_of(s, row), *_of_steps(s, row)) if w in NOT_FINITE]
-    if not able:
-        return None
-    k, word = able[pick(len(able))]
-    specs[k] = replace(specs[k], values=replace(specs[k].values, specials=((pick(PLACES), word),)))
-    return case.with_operands(specs)
+    held = [(*words_of(s, row), *_of_steps(s, row)) if s.numel else () for s in free]
+    able = [(k, w) for w in NOT_FINITE for k in range(len(free)) if w in held[k]]
+    values = [s.values for s in specs]
+    return _with_one_of(case, specs, [(k, replace(values[k], specials=((values[k].seed % PLACES, w),))) for k, w in able], pick)
+
+
+def _with_one_of(case: Case, specs: list[TensorSpec], able: Sequence[tuple[int, Values]], pick: Pick) -> Case | None:
+    """The case with these operands, one of them with other values; None without any."""
+    k, v = able[pick(len(able))] if able else (-1, Values())
+    return case.with_operands([replace(s, values=v) if j == k else s for j, s in enumerate(specs)]) if able else None
 
 
 def _of_steps(s: TensorSpec, row: Row) -> tuple[str, ...]:
@@ -173,7 +300,7 @@ def _image(row: Row, case: Case, pick: Pick) -> Case | None:
     able = [k for k, s in enumerate(case.operands()) if len(s.shape) in (4, 5) and not s.on_cpu]
     if row.draws.packed or row.quirks or not able:
         return None
-    laid = able if pick(2) else [able[pick(len(able))]]
+    laid = (able, *([k] for k in able))[pick(1 + len(able))]
     specs = [replace(s, layout=(("channels_last",),)) if k in laid else s for k, s in enumerate(case.operands())]
     fed = case.cotangent if case.under != "grad" or pick(2) else replace(case.cotangent, layout="channels_last")
     return replace(case, cotangent=fed).with_operands(specs)
@@ -193,29 +320,26 @@ def _many(row: Row, case: Case, pick: Pick) -> Case | None:
     return case if able and (unasked or (safe and is_taken(row, case))) else None
 
 
-def _long(dim: int) -> tuple[How, Aim]:
-    """One dimension of three has any size up to `LONGEST`, by its logarithm."""
+def _long(which: int) -> tuple[How, Aim]:
+    """One dimension has any size up to `LONGEST`, by its logarithm; now and then a power of two."""
 
     def how(pick: Pick) -> dict[str, Any]:
-        n = round(SHORTEST * (LONGEST / SHORTEST) ** (pick(SEEDS) / SEEDS))
-        return {"borders": {dim: n}, "rank": 3, "tight": n > MOST}
+        turn = pick(SEEDS)
+        low, high = ((LONG, LONGEST), (SHORTEST, LONG))[(turn + which) % 2]
+        n = round(low * (high / low) ** (pick(SEEDS) / SEEDS))
+        n = 1 << n.bit_length() - 1 if (turn + which) % 4 == 0 else n
+        return {"borders": {which + 3 * (turn // 2 % 2): n}, "rank": 3, "tight": n > MOST}
 
-    return how, _where(lambda specs: any(n >= SHORTEST for s in specs for n in s.shape))
-
-
-def _with_one(shape: Shape, where: int) -> Shape:
-    """The shape with 1 in one dimension."""
-    return (*shape[:where], 1, *shape[where + 1 :])
+    return how, _where(lambda specs: any(n >= SHORTEST // 2 for s in specs for n in s.shape))
 
 
-def _with_shapes(case: Case, shapes: Sequence[Shape]) -> Case:
-    """The case with operands of these shapes; one of another rank than before is contiguous."""
-    specs = zip(case.operands(), shapes, strict=True)
-    return case.with_operands([replace(s, shape=n, layout=s.layout if len(n) == len(s.shape) else ()) for s, n in specs])
+def _with_one(shape: Shape, where: int, one: int = 1) -> Shape:
+    """The shape with 1, or another size, in one dimension."""
+    return (*shape[:where], one, *shape[where + 1 :])
 
 
 TWINS = lambda pick: {"tight": True, "least": 2 + pick(4), "rank": 1 + pick(3)}, _shared  # they often have one shape then
-IMAGE = lambda pick: {"rank": 4 + pick(2), "least": 2}, _image
+IMAGE = lambda pick: {"rank": 4 + pick(2), "least": 2, "beyond": BY_ELEMENT}, _image
 EMPTY = lambda pick: {"borders": {pick(3): 0}, "rank": 1 + pick(3)}, _where(lambda x: not all(s.numel for s in x))
 SIX, FIVE = ((lambda pick, n=n: {"rank": n, "beyond": True}, _many) for n in (6, 5))
 ONES = lambda pick: {"rank": (2, 4)[pick(2)], "tight": True, "beyond": True}, _many
@@ -224,10 +348,10 @@ HUGE, TINY = (None, _cotangent("huge")), (None, _cotangent("tiny"))
 AIMS: tuple[tuple[How | None, Aim], ...] = (
     *(NONFINITE, OUTER, (None, _shared), EXTREME, OUTER),
     *(_long(0), SIX, TWINS, EMPTY, _long(2), ONES, IMAGE, FIVE, _long(1)),
-    *(NONFINITE, (None, _again), OUTER, HUGE, (None, _special), TINY),
+    *(NONFINITE, (None, _special), HUGE, (None, _region), TINY),
+    *((None, _alone), (None, _number), OUTER, (None, _again), (None, _shared)),
 )
-# Of them, in the first cases of an item, and in later ones; the rest are of contents.
-FIRST, FORMS = 5, 9
+GROUPS = 0, 5, 14, 19, 24  # borders of them: in the first cases of an item; of forms, of values, and of calls in later ones
 # One in so many of an item's first cases, and of those after all that quick has, is aimed at a feature; how many those are.
 AIMED, ORDINARY, PLANNED = 3, 8, 32
 # Late cases of a row in the dtypes before, in quick.
@@ -236,18 +360,20 @@ GOING_ON = {
 }  # fmt: skip
 
 
-def planned(row: Row, dtype: str, seed: str, ordinal: int, alike: int) -> int:
-    """Which of `AIMS` a case is aimed at, from 1 on; 0 for none. Of the first cases of an item, and of those that share shapes,
-    every third one meets the next of `FIRST`. Later random cases would mostly repeat what the row has shown: by turns one meets
-    the next of the forms, one the next of the contents, and one stays as it is; the dtypes of a row go on with both. Integers,
-    of few cases, begin at once."""
+def planned(row: Row, dtype: str, seed: str, ordinal: int, alike: int) -> tuple[int, int]:
+    """Which of `AIMS` a case is aimed at, from 1 on, 0 for none; and its turn. Of the first cases of an item, and of those that
+    share shapes, every third one meets the next of the first group. Later random cases would mostly repeat what the row has
+    shown: by turns one meets the next of the forms, one of the values, and one of the calls; the dtypes of a row go on with
+    all. Integers, of few cases, begin at once."""
     late = ordinal - ORDINARY if FACTS[dtype].is_inexact else ordinal
     if late <= 0 or alike > 1:
         turn = zlib.crc32(f"{seed}:{row.name}:{dtype}".encode()) + ordinal // AIMED
-        return 0 if ordinal % AIMED else 1 + turn % FIRST
+        return (0, 0) if ordinal % AIMED else (1 + turn % GROUPS[1], turn % SEEDS)
     turn, way = divmod(late + GOING_ON.get(dtype, 0), AIMED)
     if ordinal > PLANNED:
         turn, rest = divmod(ordinal, 2 * AIMED)
-        way = {0: 1, AIMED: 2}.get(rest, 0)
+        way = {0: turn % 2, AIMED: 2}.get(rest, 3)
     turn += zlib.crc32(f"{seed}:{row.name}".encode())
-    return (0, 1 + FIRST + FORMS + turn % (len(AIMS) - FIRST - FORMS), 1 + FIRST + turn % FORMS)[way]
+    start, stop = GROUPS[3 - way :][:2]
+    around, k = divmod(turn, stop - start)
+    return (1 + start + k, around % SEEDS) if start else (0, 0)

@@ -18,7 +18,7 @@ from parity.core.case import Arg, Case, TensorSpec, Values, operands_in
 from parity.core.dtypes import FACTS
 from parity.execution import values
 from parity.generation import forbidden
-from parity.generation.taken import is_taken
+from parity.generation.mixing import is_taken
 from parity.judging.rules import rule_of
 
 INDICES = ("index", "unique")

@@ -23,8 +23,7 @@ from parity.core.errors import UsageError
 from parity.core.layout import WORDS, base_shape, overlaps
 from parity.execution import values
 from parity.generation import mixing
-from parity.generation.aiming import aimed, planned
-from parity.generation.before import history
+from parity.generation.aiming import aimed, history, planned
 from parity.generation.error_inputs import error_case
 from parity.generation.mixed_dtypes import with_mixed_dtypes
 from parity.generation.planting import contents
@@ -375,17 +374,12 @@ def nth(row: Row, dtype: str, sizes: Sizes, seed: str, ordinal: int, alike: int 
     picks: list[int] = []
     pick = source(f"{seed}:{row.name}:{dtype}:{ordinal}", picks)
     one = source(f"{seed}:{row.name}:{dtype}:structure:{(ordinal - 1) // alike}", picks) if alike > 1 else pick
-    aim = _picking(planned(row, dtype, seed, ordinal, alike), picks)
+    plan = iter(planned(row, dtype, seed, ordinal, alike))
+
+    def aim(n: int) -> int:
+        picks.append(next(plan))
+        return picks[-1]
+
     case = decode(row, dtype, pick, sizes, Draw(one, dtype, sizes), mixes, aim)
     # The shrinker decodes with mixing, so its picks need three more: nothing is mixed, and no feature is met.
     return Drawn(case, (*picks, *(() if mixes else (0, 0, 0))))
-
-
-def _picking(k: int, picks: list[int]) -> Pick:
-    """Picks k, which a plan says."""
-
-    def pick(n: int) -> int:
-        picks.append(k)
-        return k
-
-    return pick

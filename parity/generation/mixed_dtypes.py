@@ -21,7 +21,7 @@ from parity.core.case import Arg, Case, TensorSpec, Values, operands_in
 from parity.core.dtypes import FACTS, FLOATS, HALF, INTS
 from parity.execution import values
 from parity.generation import mixing
-from parity.generation.taken import is_taken
+from parity.generation.mixing import is_taken
 
 ODDS = 12  # one in this many cases gets another dtype in one argument, if torch takes one
 TRIES = 12  # changes that are tried for one case

@@ -19,12 +19,12 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from parity.catalog.draw import Pick
 from parity.catalog.row import Quirk, Row
-from parity.core.case import Arg, Slice, TensorSpec, Word, operands_in
+from parity.core.case import Arg, Case, Slice, TensorSpec, Word, operands_in
 from parity.core.errors import DeviceError
 from parity.core.observer import Operators
 from parity.devices.operator_table import table_path
-from parity.execution.execute import attribute
-from parity.execution.inputs import torch_word
+from parity.execution.execute import Placed, attribute, backward, differentiable, forward, program
+from parity.execution.inputs import build, torch_word
 
 Kwargs = tuple[tuple[str, Arg], ...]
 # Errors of shape functions that refuse operands on two devices.
@@ -181,3 +181,22 @@ def _unchecked_overloads() -> frozenset[str]:
         elif line.startswith("  device_check: NoCheck"):
             overloads.add(name)
     return frozenset(overloads)
+
+
+def is_taken(row: Row, case: Case, finite: bool = False) -> bool:
+    """Whether the CPU computes the call, and its gradients where the case records them; where `finite`, of finite numbers.
+    Leaves torch's random state as it was."""
+    state = torch.get_rng_state()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            inputs = build(case)
+            placed = Placed(tuple([o.base for o in inputs.operands]), tuple([o.view for o in inputs.operands]))
+            live = forward(program(row), case, inputs, placed, case.under == "grad" and bool(row.grad))
+            if cotangents := [torch.ones_like(t) for _, t in differentiable(live)]:
+                backward(live, cotangents)
+    except Exception:  # whatever torch, or parity's own function around it, raises for a call that it does not take
+        return False
+    finally:
+        torch.set_rng_state(state)
+    return not finite or all(bool(t.isfinite().all()) for _, t in live.outputs)

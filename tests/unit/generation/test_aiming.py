@@ -6,14 +6,16 @@ import pytest
 import torch
 
 from parity import catalog
-from parity.catalog.draw import Sizes, Sweep
+from parity.catalog.draw import Pick, Sizes, Sweep
 from parity.checks.trial import values
 from parity.core.case import Case
 from parity.core.notation import case_text, parse
 from parity.core.results import Aspect
 from parity.devices.resolve import resolve
+from parity.engine import suite
 from parity.execution import execute
 from parity.execution.inputs import build
+from parity.execution.values import pool
 from parity.generation import aiming, generate, room
 from parity.generation.plainer import plainest
 from parity.generation.shrink import walk
@@ -155,6 +157,62 @@ def test_gradients_of_a_step_hold_what_is_not_finite_and_probabilities_do_not() 
     assert aiming._special(catalog.row("bernoulli"), chance, lambda n: 0) is None
 
 
+def test_every_row_of_three_float_dtypes_is_aimed_at_each_feature_in_one_run() -> None:
+    """Whatever the seed: features come in turn, and the dtypes of a row go on with them."""
+    quick, late = suite.profile("quick"), set(range(1 + aiming.GROUPS[1], 1 + len(aiming.AIMS)))
+    for row in suite.rows("native"):
+        if {"float32", "float16", "bfloat16"} <= set(row.dtypes) and row.draws.cases >= 1:
+            turns = [aiming.planned(row, d, "7", n, 1) for d in row.dtypes for n in range(1, 1 + quick.examples(row, d))]
+            assert late <= {k for k, _ in turns}, row.name
+
+
+def by_turn(k: int) -> Pick:
+    """Picks the k-th."""
+    return lambda n: k % n
+
+
+@pytest.mark.parametrize(("name", "alone"), [("scatter_reduce_mean", {1}), ("mm", {0, 1}), ("foreach_add", set())])
+def test_each_operand_alone_has_no_elements_where_the_cpu_takes_that(name: str, alone: set[int]) -> None:
+    """Of a call with indices these alone."""
+    row, cases = catalog.row(name), [c for c in drawn(name) if all(s.numel for s in c.operands())]
+    met = [aiming._alone(row, c, by_turn(k)) for c in cases[:6] for k in range(3)]
+    empty = [[k for k, s in enumerate(c.operands()) if not s.numel] for c in met if c]
+    assert {tuple(e) for e in empty} == {(k,) for k in alone}
+
+
+def test_what_the_cpu_would_read_outside_of_loses_no_elements() -> None:
+    """Its kernels died of it: counts of a bag, states of an optimizer."""
+    bag = parse('embedding_bag(int64[8].index(0, 4), float32[4, 1].uniform(), offsets=int64[2].inside(0, 8), mode="max")')
+    met = [aiming._alone(catalog.row("embedding_bag"), bag, by_turn(k)) for k in range(3)]
+    assert all(c.operands()[2].numel for c in met if c)
+    step = next(c for c in drawn("fused_adam") if all(s.numel for s in c.operands()))
+    assert aiming._alone(catalog.row("fused_adam"), step, by_turn(0)) is None
+
+
+def test_a_number_is_its_negative_one_two_or_zero_if_the_cpu_gives_finite_numbers() -> None:
+    row, case = catalog.row("leaky_relu"), parse("leaky_relu(float32[3].normal(), 0.25)")
+    assert [c.args[1] for k in range(4) if (c := aiming._number(row, case, by_turn(k)))] == [-0.25, 1.0, 2.0, 0.0]
+    row, case = catalog.row("normal_"), parse("normal_(float32[3].normal(), 0.0, 0.5)")
+    deviations = {c.args[2] for k in range(12) if (c := aiming._number(row, case, by_turn(k)))}
+    assert deviations == {0.5, 1.0, 2.0, 0.0}, "torch refuses negative ones"
+
+
+def test_one_operand_holds_numbers_of_extreme_size() -> None:
+    row, case = catalog.row("mm"), parse('mm(float32[2, 2].normal(), float32[2, 2].normal().at(0, "nan"))')
+    met = [aiming._region(row, case, by_turn(k)) for k in range(4)]
+    families = [[s.values.family for s in c.operands()] for c in met if c]
+    assert families == [["vast", "normal"], ["normal", "vast"], ["minute", "normal"], ["normal", "minute"]]
+    assert not any(s.values.specials for c in met if c for s in c.operands())
+    case = parse("xlogy(float32[2].inside(0, 8), float32[2].inside(1, 8))")
+    limited = aiming._region(catalog.row("xlogy"), case, by_turn(0))
+    assert limited is not None
+    assert 0 < float(build(limited).operands[0].view.abs().min()) < 1e-30
+    assert aiming._region(catalog.row("cholesky"), drawn("cholesky")[0], by_turn(0)) is None
+    for dtype in ("float16", "bfloat16", "float32"):
+        assert bool(pool("vast", dtype).isfinite().all())
+        assert float((pool("minute", dtype) != 0).double().mean()) > 0.99
+
+
 def test_a_convolution_with_a_long_kernel_has_few_results() -> None:
     more = "stride=3, output_padding=1, groups=8, dilation=(2, 2, 1)"
     slow = parse(f"conv_transpose3d(float16[2, 8, 4, 3, 3], float16[8, 2, 2, 300, 1], {more})")
@@ -172,10 +230,10 @@ def test_first_cases_are_ordinary_and_those_that_share_shapes_stay_so() -> None:
     assert len({s.shape for c in alike for s in c.operands()}) == 1
 
 
-def test_a_feature_that_a_call_cannot_have_leaves_its_turn_to_the_one_before() -> None:
+def test_a_feature_that_a_call_cannot_have_leaves_its_turn_to_another() -> None:
     row, case = catalog.row("exp"), drawn("exp")[0]
     outer = max(k for k, aim in enumerate(aiming.AIMS) if aim is aiming.OUTER)
-    assert aiming.aimed(row, case, lambda n: outer + 1, lambda n: 0, lambda draw: case).after == "other_values"
+    assert aiming.aimed(row, case, lambda n: outer + 1, lambda n: 0, lambda draw: case).after in aiming.CALLED_BEFORE
     assert aiming.aimed(row, case, lambda n: 2, lambda n: 0, lambda draw: case) is case
     assert aiming.aimed(row, case, lambda n: 0, lambda n: 0, lambda draw: case) is case
 

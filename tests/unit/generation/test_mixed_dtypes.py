@@ -34,7 +34,7 @@ SIZES = Sizes()
 def layouts_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Mixing changes dtypes only, and no case is aimed at a feature."""
     monkeypatch.setattr(generate, "ALIKE", 1 << 30)
-    monkeypatch.setattr(generate, "planned", lambda *_: 0)
+    monkeypatch.setattr(generate, "planned", lambda *_: (0, 0))
 
 
 def pairs(name: str, dtype: str, count: int) -> list[tuple[Case, Case]]:
