@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from cases import ulp_distance
 
 from parity.core.dtypes import FACTS
 from parity.core.results import Measure, Tolerance
