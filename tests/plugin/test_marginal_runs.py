@@ -103,7 +103,7 @@ def test_a_file_of_known_findings_takes_drift_and_marginal_alike(capsys: pytest.
 
     assert said("diff", "one.jsonl", "many.jsonl") == 1
     assert "marginal -> drift" in (out := capsys.readouterr().out)
-    assert "regressed: 1" in out
+    assert "regressed: 1" in out, out
     said("diff", "many.jsonl", "one.jsonl")
     assert "drift -> marginal" in (out := capsys.readouterr().out)
     assert "eased: 1" in out

@@ -97,3 +97,12 @@ def test_features_travel_as_json() -> None:
 
 def test_a_dim_that_is_0_is_not_negative() -> None:
     assert "argument negative dim" not in of("sum(float32[2, 3], dim=(0, 1))")
+
+
+def test_views_are_stacked_where_two_steps_are_of_different_kinds() -> None:
+    """A lazy bit and a step are one kind, and so is a step taken twice."""
+    stacked = {
+        text: "layout[0] stacked" in of(f"exp(complex64[4, 4]{text})")
+        for text in (".step(0, 2, 0)", ".step(0, 2, 0).step(1, 2, 0)", ".conj().step(0, 2, 0)", ".step(0, 2, 0).transpose(0, 1)")
+    }
+    assert list(stacked.values()) == [False, False, False, True], stacked
