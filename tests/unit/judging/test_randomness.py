@@ -117,6 +117,27 @@ def test_a_whole_number_that_its_dtype_rounds_is_taken_for_any_nearby() -> None:
     assert float(seen.low) < 0.5 < float(seen.high)
 
 
+def test_a_category_that_there_is_not_is_named() -> None:
+    """Before its weight is looked up; one with no chance is drawn by no honest generator either."""
+    of, call = law("multinomial", torch.tensor([0.5, 0.5, 0.0]), 4, True)
+    assert of.outside(call, {"out": torch.tensor([0, 1, 1, 0])}) == []
+    for drawn, words in ((3, "1 of 4 are no category of 3, such as 3"), (-1, "no category of 3"), (2, "have a chance of 0")):
+        ((_, said),) = of.outside(call, {"out": torch.tensor([0, 1, 1, drawn])})
+        assert words in said
+
+
+def test_intervals_and_chances_lie_around_what_was_drawn() -> None:
+    """As widely as a generator is coarse, to both sides."""
+    seen = laws.law.coins(torch.tensor([True, False, True]), 0.5, 0.25)
+    assert seen.tallies is not None
+    assert (float(seen.tallies.least), float(seen.tallies.most)) == (0.25, 0.75)
+    of, call = law("rrelu", torch.full((3,), -1.0), 0.125, 0.375, True)
+    (seen,) = of.observe(call, {"out": torch.tensor([-0.1875, -0.25, -0.3125])})
+    assert seen.values.tolist() == [0.25, 0.5, 0.75]
+    assert bool((seen.low < seen.values).all())
+    assert bool((seen.values < seen.high).all())
+
+
 def test_a_window_of_a_single_result_is_the_last_one() -> None:
     """And the windows before the last one begin where a sample may put them; without indices the values alone are judged."""
     x = torch.arange(36.0).reshape(1, 1, 6, 6)
