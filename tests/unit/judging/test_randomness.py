@@ -159,6 +159,11 @@ def test_windows_begin_where_a_sample_may_put_them_and_hardly_elsewhere(inside: 
         drawn = {math.floor((i + s / 997) * a) - math.floor(s / 997 * a) for s in range(997)}
         assert (drawn if i < out - 1 else {inside - window}) <= set(starts)
         assert len(starts) <= 3 + (i * a % 1 > 0)
+    assert (
+        picks._starts(inside, window, 1)
+        == [picks._starts(inside, window, out)[-1]]
+        == [range(inside - window, inside - window + 1)]
+    )
 
 
 def test_a_window_of_a_single_result_is_the_last_one() -> None:
