@@ -195,7 +195,8 @@ def become(
     sys.orig_argv, sys.argv = args, [args[at], *args[at + len(kind) // 2 + 1 :]]
     main = sys.modules["__main__"] = types.ModuleType("__main__")
     main.__dict__["__builtins__"] = __builtins__
-    if not kind or any(command in text for command in COMMANDS):
+    # What is copied (`parity.core.copies`), which alone gets files, is the parent of nothing but its copies.
+    if not passed and (not kind or any(command in text for command in COMMANDS)):
         Template.forked().take_over()
     raise Program(kind, text)
 
