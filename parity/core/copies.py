@@ -138,6 +138,7 @@ def serve(number: int, names: Sequence[str]) -> None:
     for name in names:
         with suppress(ImportError):  # whoever needs it says so
             importlib.import_module(name)
+    sys.stdout.flush()  # what is left to write would be written by each copy
     gc.collect()
     gc.freeze()
     if len(os.listdir("/proc/self/task")) == 1:

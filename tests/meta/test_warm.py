@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import fcntl
 import os
 import subprocess
 import sys
@@ -97,3 +99,16 @@ def test_a_test_that_is_marked_starts_real_ones(forked: bool, monkeypatch: pytes
     assert python(*asked).stdout == f"{forked}\n"
     monkeypatch.setenv("PYTORCH_ENABLE_MPS_FALLBACK", "1")
     assert python(*asked).stdout == "False\n"
+
+
+def test_files_that_it_is_given_have_their_numbers(tmp_path: Path) -> None:
+    """As the process has that is copied for workers: without it, each run of a test would import torch once more. No other
+    file of ours stays open."""
+    ends = os.pipe()
+    high = fcntl.fcntl(ends[1], fcntl.F_DUPFD, 40)
+    program = f"import os, sys; os.write({high}, b'torch' * ('torch' in sys.modules)); print(os.listdir('/proc/self/fd'))"
+    done = python("-c", program, pass_fds=[high])
+    assert os.read(ends[0], 9) == b"torch"
+    assert {int(n) for n in ast.literal_eval(done.stdout)} - {high} <= {0, 1, 2, 3}, "3 lists them"
+    for end in (*ends, high):
+        os.close(end)

@@ -12,6 +12,7 @@ Linux alone, where a process can become the parent of what its children leave be
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import gc
 import importlib
 import inspect
@@ -28,10 +29,13 @@ import types
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
-IMPORTED = ("torch", "hypothesis", "pytest", "xdist.plugin", "xdist.remote", "parity.engine.doctor", "parity.engine.examine")
+from parity.core import copies
+
+IMPORTED = ("torch", "hypothesis", "pytest", "parity.engine.doctor", "parity.engine.examine", *copies.LOADED)
 PYTHON = sys.executable  # a test may put another program there
 SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of Linux's prctl
 MOST = 1 << 17  # bytes of a request: arguments and environment
+PASSED = 8  # files at most that a process gets besides its streams
 # What is read when Python starts or when torch is imported: a process that is given other values than ours is a real one.
 READ_EARLY = ("PYTHON", "OMP_", "MKL_", "TORCH", "PYTORCH_", "LD_")
 TAKEN_UP = ("PYTHONPATH", "PYTHONSAFEPATH", "TORCHINDUCTOR_CACHE_DIR")  # of these, what a forked process takes up itself
@@ -114,17 +118,18 @@ class Template:
         """What `Popen._execute_child` does; False where that has to do it."""
         a = self._names.bind(popen, *given).arguments
         env = dict(os.environ if a["env"] is None else a["env"])
-        odd = any(a[k] for k in ("executable", "preexec_fn", "pass_fds", "shell")) or not a["close_fds"]
-        if odd or not isinstance(a["args"], (list, tuple)):
+        odd = any(a[k] for k in ("executable", "preexec_fn", "shell")) or not a["close_fds"]
+        if odd or not isinstance(a["args"], (list, tuple)) or __file__ in a["args"]:  # the template itself is none
             return False
         if not fits(args := apart([os.fspath(x) for x in a["args"]]), env, self._env):
             return False
-        asked = json.dumps([args, env, os.path.abspath(a["cwd"] or "."), bool(a["start_new_session"])]).encode()
+        passed = [*a["pass_fds"]]
+        asked = json.dumps([passed, args, env, os.path.abspath(a["cwd"] or "."), bool(a["start_new_session"])]).encode()
         pipes = {k: a[k] for k in ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")}
         theirs = (pipes["p2cread"], pipes["c2pwrite"], pipes["errwrite"])
         with self._turn:
             self._ours = self._ours or self._started()
-            socket.send_fds(self._ours, [asked], [own if pipe == -1 else pipe for own, pipe in enumerate(theirs)])
+            socket.send_fds(self._ours, [asked], [*(own if pipe == -1 else pipe for own, pipe in enumerate(theirs)), *passed])
             popen.pid = int(self._ours.recv(32))
         popen._child_created = True
         popen._close_pipe_fds(*pipes.values())
@@ -139,7 +144,7 @@ def serve(requests: socket.socket) -> NoReturn:
     """Fork this process for each request, until nobody can send one any more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     while True:
-        asked, streams, *_ = socket.recv_fds(requests, MOST, 3)
+        asked, streams, *_ = socket.recv_fds(requests, MOST, 3 + PASSED)
         if not asked:
             os._exit(0)
         if between := os.fork():
@@ -158,13 +163,17 @@ def serve(requests: socket.socket) -> NoReturn:
         become(streams, *json.loads(asked))
 
 
-def become(streams: Sequence[int], args: list[str], env: dict[str, str], folder: str, session: bool) -> NoReturn:
-    """Be the Python that was asked for, all but its program."""
+def become(
+    files: Sequence[int], passed: list[int], args: list[str], env: dict[str, str], folder: str, session: bool
+) -> NoReturn:
+    """Be the Python that was asked for, all but its program. files: its streams, and those that have the numbers `passed`."""
     if session:
         os.setsid()
-    for own, given in enumerate(streams):  # which are above: the first three are taken
+    numbers = (0, 1, 2, *passed)
+    for own, given in zip(numbers, [fcntl.fcntl(f, fcntl.F_DUPFD, max(numbers) + 1) for f in files], strict=True):
         os.dup2(given, own)
-    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    for below, number in zip(sorted(numbers), [*sorted(numbers)[1:], os.sysconf("SC_OPEN_MAX")], strict=True):
+        os.closerange(below + 1, number)
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(env)
@@ -186,7 +195,8 @@ def become(streams: Sequence[int], args: list[str], env: dict[str, str], folder:
     sys.orig_argv, sys.argv = args, [args[at], *args[at + len(kind) // 2 + 1 :]]
     main = sys.modules["__main__"] = types.ModuleType("__main__")
     main.__dict__["__builtins__"] = __builtins__
-    if not kind or any(command in text for command in COMMANDS):
+    # What is copied (`parity.core.copies`), which alone gets files, is the parent of nothing but its copies.
+    if not passed and (not kind or any(command in text for command in COMMANDS)):
         Template.forked().take_over()
     raise Program(kind, text)
 

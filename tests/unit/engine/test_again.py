@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -86,6 +87,22 @@ def test_what_comes_only_after_other_cases_is_told_with_them(how: How) -> None:
     assert (later.status, later.cause, later.shows_alone) == ("wrong", Cause("aten::asin", "values", ("earlier calls",)), False)
     assert (once.status, once.cause) == ("not reproduced", Cause("aten::sinh", "not reproduced"))
     assert once.reason == "once wrong, and not again in 3 tries, nor after 1 of the cases before it: "
+
+
+def test_after_all_cases_that_came_before_nothing_else_is_tried(how: How, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Alone, after 1, 2, 4 and all 5 of them: a process each."""
+    tried = list[str]()
+
+    def none(found: Sequence[Record], *_: Any, **whole: bool) -> Any:
+        tried.extend(f.case for f in found)
+        assert len(tried) < 9, "it goes on until its time is over"
+        return contextlib.nullcontext([{"came": False}])
+
+    monkeypatch.setattr(module, "_process", none)
+    before = [f"neg(float32[{n}])" for n in range(1, 6)]
+    a = module._after_its(finding("asin"), GONE, before, how, Limit(time.monotonic() + 60), {})
+    assert [text.count("neg") for text in tried] == [0, 1, 2, 4, 5]
+    assert (a.came, a.calls) == (GONE.came, 5)
 
 
 def test_what_needs_other_aspects_of_its_case_comes_as_a_replay_does(tmp_path: Path) -> None:

@@ -139,6 +139,18 @@ def test_its_time_may_be_over_and_nobody_may_want_it_any_more() -> None:
         assert (end.late, end.hung, end.code) == (True, False, None)
 
 
+def test_what_is_asked_to_stop_has_its_seconds_for_it(tmp_path: Path) -> None:
+    """It does what it does at Ctrl-C, and its end is heard; one that takes longer is ended."""
+    there = tmp_path / "there"
+    stopped = f"try:\n    open({str(there)!r}, 'w')\n    time.sleep(60)\nexcept KeyboardInterrupt:\n    time.sleep({{}})"
+    for takes, given, ends in ((0.3, 30.0, True), (60, 0.3, False)):
+        there.unlink(missing_ok=True)
+        with Child("played.counts", [stopped.format(takes)], Watch()) as process:
+            while not there.exists():
+                time.sleep(0.01)
+            assert (process.stop(given).died == "") is ends
+
+
 def test_more_can_be_sent() -> None:
     with Child("played.adds", None, fed=True) as process:
         process.send([1, 2])

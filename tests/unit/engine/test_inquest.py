@@ -49,3 +49,18 @@ def test_what_is_not_answered_in_time_blames_nobody(slow: threading.Event) -> No
         looked_into.begin(ROW, HOW, 1.0)
     assert [(blame, why) for _, blame, why in looked_into.rest(0.05)] == [(UNKNOWN, inquest.NOT_DONE)] * 3
     assert not [*looked_into.rest(0.0)]
+
+
+def test_without_time_no_process_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor where nobody wants the answer any more; with time one is."""
+
+    def started(*_: Any, **__: Any) -> None:
+        raise AssertionError("started")
+
+    monkeypatch.setattr(inquest, "Child", started)
+    over = threading.Event()
+    over.set()
+    for seconds, wanted in ((0.0, None), (60.0, over)):
+        assert inquest.attempt("exp(float32[2])", inquest.How("sim"), seconds, over=wanted) == inquest.Attempt(1)
+    with pytest.raises(AssertionError, match="started"):
+        inquest.attempt("exp(float32[2])", inquest.How("sim"), 60.0)

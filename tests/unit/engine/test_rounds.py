@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -116,6 +117,16 @@ def test_exploration_ends_with_the_time_and_pinned_cases_do_not() -> None:
     over = replace(plan(), limit=TimeLimit(deadline=0.0))
     assert examine(ITEMS[0], over, NoJournal(), part=Part(ITEMS[0], PINNED)).summary.cases == QUICK.pinned
     assert examine(ITEMS[0], over, NoJournal(), part=Part(ITEMS[0], 1, 0, 8)).summary.cases == 0
+
+
+def test_exploration_looks_for_causes_while_they_took_their_share_of_the_time_at_most() -> None:
+    """Pinned cases never do, the last round does as long as there is time."""
+    now = time.monotonic()
+    spent = {seconds: TimeLimit(now + 600, began=now - 100, causes=seconds) for seconds in (0.0, 49.0, 60.0)}
+    assert [t.may_look_for_causes(Part(ITEMS[0], 1)) for t in spent.values()] == [True, True, False]
+    for t in spent.values():
+        assert [t.may_look_for_causes(Part(ITEMS[0], r)) for r in (PINNED, CAUSES)] == [False, True]
+    assert not TimeLimit(now - 1, began=now - 100).may_look_for_causes(Part(ITEMS[0], CAUSES))
 
 
 def test_rows_of_one_item_add_up() -> None:

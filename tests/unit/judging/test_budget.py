@@ -25,6 +25,16 @@ def test_the_terms_add_up_to_the_budget() -> None:
             assert np.isclose(sum(v for _, v in b.at(k)), b.total[k], rtol=1e-12)
 
 
+def test_a_wider_budget_allows_more_in_every_respect() -> None:
+    """By one term, which is 0 where it is not finite; what bounds the rounding and the handing on of sums stays."""
+    b = of_sum(np.array([1.0, 3.0]), np.array([100.0, 100.0]), np.array([256.0, 256.0]), F, U, np.zeros(2), RULE, 0.0)
+    wider = b.wider("flushed", np.array([0.5, np.nan]))
+    for name in ("total", "certain", "scale", "absolute"):
+        assert np.array_equal(getattr(wider, name) - getattr(b, name), [0.5, 0.0]), name
+    assert wider.at(0)[-1] == ("flushed", 0.5)
+    assert (wider.rms, wider.rounding, wider.between_kernels) == (b.rms, b.rounding, b.between_kernels)
+
+
 def test_a_sum_may_be_off_by_the_probabilistic_bound_and_one_rounding() -> None:
     b = of_sum(np.array([1.0]), np.array([100.0]), np.array([256.0]), F, U, np.zeros(1), RULE, 0.0)
     assert np.isclose(b.total[0], 4 * 16 * U * 100 + ulp_of(np.array([1.0]), F)[0])

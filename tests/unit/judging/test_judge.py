@@ -398,3 +398,15 @@ def test_a_reference_that_is_just_within_its_budget_stays_the_baseline() -> None
     t = SimpleNamespace(device=torch.ones(1), reference=torch.zeros(1))
     assessed = SimpleNamespace(t=t, scale=SimpleNamespace(one_kernel=True), measure=SimpleNamespace(reference_share=1.0))
     assert numeric._by_better_baseline(assessed) is assessed  # type: ignore[arg-type, comparison-overlap]
+
+
+def test_a_reference_that_its_own_relation_contradicts_accuses_nobody() -> None:
+    """Equal to it the device agrees, else nothing is known; a right reference accuses a device that does as it did."""
+    bench, results, inputs = prepared("argmax(float32[4].of(1.0, 2.0, 2.0, 0.0), 0)")
+    bench = replace(bench, bound=Bound(bench.row, (inputs.operands[0].view, 0), {}))
+    wrong, wrong_too, right = ({n: torch.full_like(t, k) for n, t in results.items()} for k in (3, 3, 2))
+    same, _ = judge(bench, wrong_too, wrong, "forward")
+    assert (same.status, same.reason) == (Status.AGREE, "equals the reference, which is wrong itself")
+    void, _ = judge(bench, right, wrong, "forward")
+    assert (void.status, "the reference is wrong itself" in void.reason) == (Status.VOID, True)
+    assert judge(bench, wrong, right, "forward")[0].status is Status.WRONG

@@ -6,19 +6,20 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import pytest
 import torch
 from cases import prepared
 from torch import Tensor
 
-from parity.core.results import Status
+from parity.core.results import Measure, Status, Verdict
 from parity.judging import by_reference, screens
 from parity.judging import excuses as excused
 from parity.judging.bench import Bench
 from parity.judging.judge import judge
 from parity.judging.measures import facts_of
 from parity.judging.plain import plain
-from parity.judging.rounded_result import RoundedResult
+from parity.judging.rounded_result import RoundedResult, agreed
 from parity.oracle.sensitivity import PERTURBATIONS, Sensitivity
 
 TEXTS = (
@@ -55,6 +56,28 @@ def test_one_difference_says_what_all_questions_say(text: str) -> None:
         assert screens._inside_the_least(t, p) == screens._inside_the_least(t, None)
         assert p is None or p.at_truth == screens._is_truth(t)
     assert (plainly > 0) == bool(torch.isfinite(right).any())
+
+
+def test_most_of_a_result_is_more_than_half_of_what_is_not_zero() -> None:
+    """Beyond a limit, below another; the sign of a result does not matter."""
+    right = prepared(TEXTS[2]).results["out"]
+    total = np.full(32, 1e-3)
+    for many, share, is_mostly in ((16, 0.5, False), (17, 0.5, True), (8, 0.25, False), (9, 0.25, True)):
+        off = torch.where(torch.arange(32) < many, right + 0.005, right)
+        t = result_of(TEXTS[2], off)
+        assert t.is_mostly(1.0, total, share) is is_mostly, (many, share)
+        assert not t.is_mostly(9.0, total, share)
+        assert not t.is_mostly(1.0, total, share, 2.0), "all of them are farther off than that"
+
+
+def test_a_result_of_which_nothing_was_judged_is_no_agreement() -> None:
+    """One of which a part was judged is; a finding stays one."""
+    few, none = (Measure("out", 0.5, total=4, unjudged=n) for n in (3, 4))
+    why = excused.Excuses(np.zeros(4, bool), np.zeros(4, bool), np.zeros(4, bool), None, "overflow")
+    for m, status, said in (
+        (few, Status.AGREE, Status.AGREE), (none, Status.AGREE, Status.VOID), (none, Status.WRONG, Status.WRONG)
+    ):  # fmt: skip
+        assert agreed(Verdict(status, "as it was", m, None), why).status == said
 
 
 CANCELLING = (

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from parity.engine import suite
 from parity.execution import execute as ex
 from parity.execution.inputs import build, realise, torch_word
 from parity.judging import concentration_bounds, laws
+from parity.judging.laws import numbers, picks
 from parity.judging.randomness import problems
 from parity.judging.uniformity import judged
 
@@ -115,6 +117,53 @@ def test_a_whole_number_that_its_dtype_rounds_is_taken_for_any_nearby() -> None:
     of, call = law("poisson", torch.full((1,), 2.0**40))
     (seen,) = of.observe(call, {"out": torch.full((1,), 2.0**40)})
     assert float(seen.low) < 0.5 < float(seen.high)
+
+
+def test_a_category_that_there_is_not_is_named() -> None:
+    """Before its weight is looked up; one with no chance is drawn by no honest generator either."""
+    of, call = law("multinomial", torch.tensor([0.5, 0.5, 0.0]), 4, True)
+    assert of.outside(call, {"out": torch.tensor([0, 1, 1, 0])}) == []
+    for drawn, words in ((3, "1 of 4 are no category of 3, such as 3"), (-1, "no category of 3"), (2, "have a chance of 0")):
+        ((_, said),) = of.outside(call, {"out": torch.tensor([0, 1, 1, drawn])})
+        assert words in said
+
+
+def test_intervals_and_chances_lie_around_what_was_drawn() -> None:
+    """As widely as a generator is coarse, to both sides."""
+    seen = laws.law.coins(torch.tensor([True, False, True]), 0.5, 0.25)
+    assert seen.tallies is not None
+    assert (float(seen.tallies.least), float(seen.tallies.most)) == (0.25, 0.75)
+    of, call = law("rrelu", torch.full((3,), -1.0), 0.125, 0.375, True)
+    (seen,) = of.observe(call, {"out": torch.tensor([-0.1875, -0.25, -0.3125])})
+    assert seen.values.tolist() == [0.25, 0.5, 0.75]
+    assert bool((seen.low < seen.values).all())
+    assert bool((seen.values < seen.high).all())
+
+
+def test_a_coarse_generator_has_its_grain_around_a_category_and_a_whole_number() -> None:
+    """Up to 2**-20 it is none, and the atom is the law's own."""
+    low, high = torch.tensor([[0.25]]), torch.tensor([[0.5]])
+    for grain, least, most in ((2.0**-4, 0.1875, 0.5625), (2.0**-20, 0.25, 0.5)):
+        seen = picks._category(low, high, torch.tensor([[0.25]]), torch.tensor([[1]]), grain)
+        assert (float(seen.low), float(seen.high), seen.fuzzy) == (least, most, grain > 2.0**-20)
+    whole = SimpleNamespace(atoms=(0.5, 0.5), low=3, grain=0.125)
+    tallies = numbers._tallied(torch.tensor([3, 4, 4]), whole)  # type: ignore[arg-type]
+    assert (tallies.counts.tolist(), tallies.trials.tolist()) == ([1, 2], [3, 3])
+    assert (tallies.least.tolist(), tallies.most.tolist()) == ([0.375] * 2, [0.625] * 2)
+
+
+@pytest.mark.parametrize(("inside", "window", "out"), [(10, 2, 5), (11, 3, 4), (7, 2, 4), (9, 2, 2)])
+def test_windows_begin_where_a_sample_may_put_them_and_hardly_elsewhere(inside: int, window: int, out: int) -> None:
+    a = (inside - window) / (out - 1)
+    for i, starts in enumerate(picks._starts(inside, window, out)):
+        drawn = {math.floor((i + s / 997) * a) - math.floor(s / 997 * a) for s in range(997)}
+        assert (drawn if i < out - 1 else {inside - window}) <= set(starts)
+        assert len(starts) <= 3 + (i * a % 1 > 0)
+    assert (
+        picks._starts(inside, window, 1)
+        == [picks._starts(inside, window, out)[-1]]
+        == [range(inside - window, inside - window + 1)]
+    )
 
 
 def test_a_window_of_a_single_result_is_the_last_one() -> None:

@@ -144,6 +144,7 @@ def test_qr_and_lu_must_rebuild_their_input() -> None:
     assert problems("qr", (MATRIX,), named((q * SIGNS, SIGNS[:, None] * r))) == []
     assert problems("qr", (MATRIX,), named((q, 1.001 * r))) != []
     assert problems("qr", (MATRIX,), named((q, r + 1))) != []
+    assert problems("qr", (MATRIX,), {"out": r}) == [], "without Q there is nothing to rebuild it from"
     p, low, up = torch.linalg.lu(SQUARE)
     assert problems("lu", (SQUARE,), named((p, low, up))) == []
     assert problems("lu", (SQUARE,), named((p.flip(0), low, up))) != []
@@ -160,6 +161,13 @@ def test_a_least_squares_solution_is_judged_by_its_residual() -> None:
     assert problems("lstsq", (MATRIX[:2], b[:2]), {"out": torch.linalg.lstsq(MATRIX[:2], b[:2]).solution}) == []
 
 
+def test_values_without_their_vectors_are_judged_by_their_sensitivity() -> None:
+    """No relation covers what comes alone."""
+    vectors, values = RELATIONS["eigh"], torch.linalg.eigvalsh(SQUARE)
+    assert vectors.covers(Bound(ROW, (SQUARE,), {}), {"out": values}) == frozenset()
+    assert vectors.covers(Bound(ROW, (SQUARE,), {}), named((values, SQUARE))) == {"out[0]", "out[1]"}
+
+
 def test_random_results_are_covered_whole() -> None:
     relation = RELATIONS["random"]
     assert relation.covers(Bound(catalog.row("rand_like"), (X,), {}), {"out": X}) == frozenset({"out"})
@@ -171,6 +179,9 @@ G = torch.Generator().manual_seed(5)
 A = torch.randn(2, 6, 6, generator=G) + 4 * torch.eye(6)
 SPD = A @ A.mT
 B = torch.randn(2, 6, 3, generator=G)
+
+
+UNIT = torch.linalg.solve_triangular(A, B, upper=True, unitriangular=True)
 
 
 def off(t: Tensor, relative: float = 1e-3) -> Tensor:
@@ -186,6 +197,8 @@ SOLVED: list[tuple[str, tuple[Any, ...], dict[str, Any], Tensor]] = [
     ("solve", (A, B[..., 0]), {}, torch.linalg.solve(A, B[..., 0])),
     ("inv", (A,), {}, torch.linalg.inv(A)),
     ("solve_triangular", (A, B), {"upper": True}, torch.linalg.solve_triangular(A, B, upper=True)),
+    # Of ones on the diagonal, whatever lies there.
+    ("solve_triangular", (A, B), {"upper": True, "unitriangular": True}, UNIT),
     ("cholesky", (SPD,), {}, torch.linalg.cholesky(SPD)),
     ("cholesky", (SPD,), {"upper": True}, torch.linalg.cholesky(SPD, upper=True)),
     ("cholesky_solve", (SPD, B), {}, torch.cholesky_solve(B, torch.linalg.cholesky(SPD))),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from parity.core import notation
-from parity.store.features import Tally, features, pack, unpack
+from parity.store.features import BORDER, Tally, features, pack, unpack
 
 
 def of(text: str, *aspects: str) -> frozenset[str]:
@@ -97,3 +97,14 @@ def test_features_travel_as_json() -> None:
 
 def test_a_dim_that_is_0_is_not_negative() -> None:
     assert "argument negative dim" not in of("sum(float32[2, 3], dim=(0, 1))")
+
+
+def test_views_are_stacked_where_two_steps_are_of_different_kinds() -> None:
+    """A lazy bit and a step are one kind, and so is a step taken twice."""
+    step = ".step(0, 2, 0)"
+    views = (step, f"{step}.step(1, 2, 0)", f".conj(){step}", f"{step}.transpose(0, 1)")
+    assert ["layout[0] stacked" in of(f"exp(complex64[4, 4]{view})") for view in views] == [False, False, False, True]
+
+
+def test_a_dimension_is_at_the_border_from_that_size_on() -> None:
+    assert ["shape border" in of(f"exp(float32[{BORDER + more}])") for more in (-1, 0, 1)] == [False, True, True]

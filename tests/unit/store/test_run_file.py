@@ -380,3 +380,10 @@ def test_notes_of_metadata_come_back_and_those_of_parts_are_joined(tmp_path: Pat
 @pytest.mark.parametrize(("length", "shown"), [(400, "x" * 400), (401, "x" * 400 + " ...")])
 def test_a_long_reason_is_cut(length: int, shown: str) -> None:
     assert run_file._short(ValueError("x" * length)) == shown
+
+
+def test_the_share_that_was_judged_is_of_all_elements() -> None:
+    """And whole where there are none."""
+    item = ItemRow("exp", "float32", 2, left={"overflow": 1, "a tie": 2}, judged=9)
+    assert (item.unjudged, item.judged_share) == (3, 0.75)
+    assert replace(item, judged=0, left={}).judged_share == 1.0
