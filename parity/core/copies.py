@@ -31,9 +31,6 @@ LOADED = (  # what workers and jobs need, and the suite with it
     "torch._decomp.decompositions_for_jvp",  # what the first derivative in forward mode imports
     "sympy",  # what drawing the first case imports: torch works out the sizes of results with it
 )  # fmt: skip
-OF_TORCHS_TESTS = (
-    "torch._inductor.utils"  # most of what importing them takes; the rest asks for CUDA, which no copy may have done
-)
 ADDRESS = "PARITY_COPIES"  # in the environment of a run's processes: where copies are asked for
 LARGEST = 1 << 20  # bytes of what is asked for: mostly an environment
 LOADING = 120.0  # seconds until a copy is there

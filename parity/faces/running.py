@@ -9,7 +9,7 @@ import shlex
 import sys
 import tempfile
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -78,7 +78,7 @@ def _run_with(o: RunOptions, began: float, opened: ExitStack) -> Ended:
         return Ended(_list(items) if items else NothingCompared.exit_code, listed=items)
     known = _known(o)
     _sendable(o)
-    opened.enter_context(copies.offered(bool(items) and not (o.tx or o.setup), _loaded(items)))
+    opened.enter_context(copies.offered(bool(items) and not (o.tx or o.setup)))
     from parity.faces.remote import computers_of  # pytest is loaded where a run begins
 
     computers = computers_of(o)
@@ -110,11 +110,6 @@ def _run_with(o: RunOptions, began: float, opened: ExitStack) -> Ended:
         print(banner(probe["reasons"]))
     code = _carried_out(o, items, workers, reporter, fingerprint, () if kept is None else kept.ids)
     return Ended(code, path)
-
-
-def _loaded(items: Iterable[suite.Item]) -> tuple[str, ...]:
-    """What a process loads that is copied for these items."""
-    return (*copies.LOADED, *([copies.OF_TORCHS_TESTS] if any(i.row.is_sampled for i in items) else []))
 
 
 def _header(o: RunOptions, f: Fingerprint, selection: str, differing: tuple[str, ...], known: Known | None) -> Header:

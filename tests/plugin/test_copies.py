@@ -15,9 +15,8 @@ from typing import Any
 import pytest
 
 from parity.core import copies
-from parity.engine import suite
 from parity.engine.child import Child
-from parity.faces import cli, running
+from parity.faces import cli
 from parity.store import run_file
 
 pytestmark = [
@@ -82,12 +81,6 @@ def test_without_that_process_workers_are_started_as_ever(
     assert cli.main(["run", "neg", *ASKED, "-o", str(tmp_path / "run.jsonl")]) == 0
     assert [i.op for i in run_file.read(tmp_path / "run.jsonl").items] == ["neg"]
     assert not any(made)
-
-
-def test_what_torchs_own_tests_import_is_loaded_for_their_entries_alone() -> None:
-    """It takes seconds, and half of it asks for CUDA, which a process that is copied must not have done."""
-    entries, rows = (suite.select(("*add",), dtypes=("float32",), source=s) for s in ("opinfo", "native"))
-    assert (running._loaded(entries)[-1], running._loaded(rows)) == (copies.OF_TORCHS_TESTS, copies.LOADED)
 
 
 def test_the_first_case_imports_next_to_nothing() -> None:
