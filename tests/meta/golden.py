@@ -14,28 +14,25 @@ import io
 import os
 import platform
 import re
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 FAULTS = '''"""What goes wrong in the stored runs."""
-import os, signal, time
+import os, time
 from parity.devices import Fault
 FAULTY = [
     Fault("exp-doubled", ("exp",), lambda call: call.run() * 2),
     Fault("add-strided", ("add",), lambda call: call.run() + 1, when=lambda call: not call.operands[0].is_contiguous()),
 ]
 def die(call): os.abort()
-def stop(call):
-    """Interrupt the run, whose own process started this one, or the one that this is a copy of."""
-    run = os.getppid()
-    if os.path.exists(f"/proc/{run}/cmdline") and "copies.serve" in open(f"/proc/{run}/cmdline").read():
-        run = int(open(f"/proc/{run}/stat").read().split()[3])
-    os.kill(run, signal.SIGINT)
-    time.sleep(60)
+def stop(call): open(os.environ["STOPPED"], "w").close(); time.sleep(60)
 ENDS = {"dying": [Fault("neg-dies", ("neg",), die, when=lambda c: c.operands[0].numel() > 4)],
         "interrupted": [*FAULTY, Fault("sort-stops", ("sort",), stop, when=lambda c: "PYTEST_XDIST_WORKER" in os.environ)]}
 FAULTS = ENDS.get(os.environ.get("GOLDEN", ""), FAULTY)
@@ -93,9 +90,21 @@ def made(name: str, folder: Path) -> tuple[Path, str]:
     (folder / "faults.py").write_text(FAULTS)
     output = folder / f"{name}.jsonl"
     command = [sys.executable, "-m", "parity", "run", *OPS, *RUNS[name], "--output", str(output)]
-    env = {**os.environ, "GOLDEN": name, "OMP_NUM_THREADS": "1", "COLUMNS": "120"}
-    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
-    return output, masked(f"{done.stdout}{done.stderr}exit code {done.returncode}", str(folder))
+    stopped = folder / "stopped"
+    env = {**os.environ, "GOLDEN": name, "STOPPED": str(stopped), "OMP_NUM_THREADS": "1", "COLUMNS": "120"}
+    with subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+
+        def interrupt() -> None:
+            """Once the run's worker waits. It cannot do so itself: its parent may be a process that was copied."""
+            while run.returncode is None and not stopped.exists():
+                time.sleep(0.05)
+            if run.returncode is None:
+                run.send_signal(signal.SIGINT)
+
+        (waiting := threading.Thread(target=interrupt)).start()
+        out, error = run.communicate()
+        waiting.join()
+    return output, masked(f"{out}{error}exit code {run.returncode}", str(folder))
 
 
 def outputs() -> Iterator[tuple[str, str]]:

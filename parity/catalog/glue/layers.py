@@ -189,15 +189,29 @@ bmm_of = _of(torch.bmm)
 # ----------------------------------------------------------------------- whether a matrix has factors, and the first pivots
 
 
-def _fails(function: Callable[[Tensor], Any]) -> Callable[[Tensor], Tensor]:
-    """Whether it reports a zero pivot, or what else leaves a matrix without factors; the number may depend on the order."""
-    return lambda a: function(a).info != 0
+def lu_factor_info(a: Tensor) -> Tensor:
+    """Whether linalg.lu_factor_ex reports a zero pivot (its number may depend on the order of elimination)."""
+    failed: Tensor = torch.linalg.lu_factor_ex(a).info != 0
+    return failed
 
 
-lu_factor_info = _fails(torch.linalg.lu_factor_ex)
-cholesky_info = _fails(torch.linalg.cholesky_ex)
-inv_info = _fails(torch.linalg.inv_ex)
-solve_info = _fails(lambda a: torch.linalg.solve_ex(a, torch.ones_like(a[..., :1])))
+def cholesky_info(a: Tensor) -> Tensor:
+    """Whether linalg.cholesky_ex reports that the matrix is not positive definite."""
+    failed: Tensor = torch.linalg.cholesky_ex(a).info != 0
+    return failed
+
+
+def inv_info(a: Tensor) -> Tensor:
+    """Whether linalg.inv_ex reports that there is no inverse."""
+    failed: Tensor = torch.linalg.inv_ex(a).info != 0
+    return failed
+
+
+def solve_info(a: Tensor) -> Tensor:
+    """Whether linalg.solve_ex reports that the matrix is singular."""
+    failed: Tensor = torch.linalg.solve_ex(a, torch.ones_like(a[..., :1])).info != 0
+    return failed
+
 
 # ------------------------------------------------------------------------------------- convolutions in another memory format
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -41,19 +40,24 @@ def _places(forward: Any, x: Tensor, *rest: Any) -> Tensor:
     return places.to(x.device)
 
 
-def _max_pool_backward(n: int) -> Callable[..., Tensor]:
-    """The gradient kernel of a maximum pool of n dimensions at given indices."""
-    pool = getattr(torch.ops.aten, f"max_pool{n}d_with_indices")
-    back = getattr(torch.ops.aten, f"max_pool{n}d_with_indices_backward")
-
-    def run(grad: Tensor, x: Tensor, kernel: Any, stride: Any, padding: Any, ceil: bool, out: Tensor | None = None) -> Tensor:
-        how = kernel, stride, padding, (1,) * n, ceil
-        return back(grad, x, *how, _places(pool, x, *how), **_into(out))  # type: ignore[no-any-return]
-
-    return run
+def max_pool2d_backward(
+    grad: Tensor, x: Tensor, kernel: Any, stride: Any, padding: Any, ceil: bool, out: Tensor | None = None
+) -> Tensor:
+    """The gradient kernel of max_pool2d at given indices."""
+    places = _places(torch.ops.aten.max_pool2d_with_indices, x, kernel, stride, padding, (1, 1), ceil)
+    back = torch.ops.aten.max_pool2d_with_indices_backward
+    result: Tensor = back(grad, x, kernel, stride, padding, (1, 1), ceil, places, **_into(out))
+    return result
 
 
-max_pool2d_backward, max_pool3d_backward = _max_pool_backward(2), _max_pool_backward(3)
+def max_pool3d_backward(
+    grad: Tensor, x: Tensor, kernel: Any, stride: Any, padding: Any, ceil: bool, out: Tensor | None = None
+) -> Tensor:
+    """The gradient kernel of max_pool3d at given indices."""
+    places = _places(torch.ops.aten.max_pool3d_with_indices, x, kernel, stride, padding, (1, 1, 1), ceil)
+    back = torch.ops.aten.max_pool3d_with_indices_backward
+    result: Tensor = back(grad, x, kernel, stride, padding, (1, 1, 1), ceil, places, **_into(out))
+    return result
 
 
 def adaptive_max_pool2d_backward(grad: Tensor, x: Tensor, size: Any, out: Tensor | None = None) -> Tensor:
@@ -69,20 +73,24 @@ def batch_norm_with_update(x: Tensor, weight: Any, bias: Any, mean: Tensor, var:
     return result[0], mean, var
 
 
-def _nll_loss(kernel: Any) -> Callable[..., Any]:
-    """A kernel of nll_loss: the loss and the sum of weights, which its gradient needs; only the loss without a reduction,
+def nll_loss_forward(x: Tensor, target: Tensor, weight: Any, reduction: int, ignored: int, out: Any = None) -> Any:
+    """The kernel of nll_loss: the loss and the sum of weights, which its gradient needs; only the loss without a reduction,
     when kernels do not write that sum."""
-
-    def run(x: Tensor, target: Tensor, weight: Any, reduction: int, ignored: int, out: Any = None) -> Any:
-        loss, total = out if out is not None and reduction else (out, None if out is None else x.new_empty(()))
-        into = {} if out is None else {"output": loss, "total_weight": total}
-        result = kernel(x, target, weight, reduction, ignored, **into)
-        return result if reduction else result[0]
-
-    return run
+    return _reduced(torch.ops.aten.nll_loss_forward, x, target, weight, reduction, ignored, out)
 
 
-nll_loss_forward, nll_loss2d_forward = map(_nll_loss, (torch.ops.aten.nll_loss_forward, torch.ops.aten.nll_loss2d_forward))
+def nll_loss2d_forward(x: Tensor, target: Tensor, weight: Any, reduction: int, ignored: int, out: Any = None) -> Any:
+    """`nll_loss_forward` over images."""
+    return _reduced(torch.ops.aten.nll_loss2d_forward, x, target, weight, reduction, ignored, out)
+
+
+def _reduced(kernel: Any, x: Tensor, target: Tensor, weight: Any, reduction: int, ignored: int, out: Any) -> Any:
+    if out is None:
+        result = kernel(x, target, weight, reduction, ignored)
+    else:
+        loss, total = out if reduction else (out, x.new_empty(()))
+        result = kernel(x, target, weight, reduction, ignored, output=loss, total_weight=total)
+    return result if reduction else result[0]
 
 
 def native_batch_norm(
