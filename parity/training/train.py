@@ -279,14 +279,17 @@ class _Trainings:
             self.notes.append(f"from step {number + 1} on the loss {note}")
 
     def _rounded(
-        self, before: State, number: int, batch: Any, dtypes: Any, keys: Iterable[int], times: float = 1.0
+        self, before: State, number: int, batch: Any, dtypes: Any, keys: Sequence[int], times: float = 1.0
     ) -> list[StepResult]:
-        """The step in float64, rounded by chance; where it does not run in float64, on the CPU from a state and with a batch
-        that are moved by a rounding. Raises UsageError if it raises on the CPU, or each time in float64."""
+        """The step in float64, rounded by chance, with further keys where it runs with none of these; where it does not run in
+        float64, on the CPU from a state and with a batch that are moved by a rounding. Raises UsageError if it raises on the
+        CPU, or each time in float64."""
         if self.narrow:
             return [taken(self._shaken(before, number, batch, key, times), number) for key in keys]
-        every = []
-        for key in keys:
+        every = list[StepResult | Raised]()
+        for key in (*keys, *range(keys[-1] + 1, keys[-1] + self.samples)):
+            if len(every) >= len(keys) and any(isinstance(r, StepResult) for r in every):
+                break
             around = functools.partial(by_chance, dtypes, self.near.dtype, key, times)
             change = functools.partial(perturbed, u=times * self.u, key=key)
             every.append(self.wide.extra(before, number, batch, change, around))
