@@ -32,8 +32,12 @@ class Meter:
         now = time.monotonic()
         if len(sys.modules) - modules >= IMPORTED:
             return
-        spent, more = now - self._began, left * (now - began)
-        if self._name and left and spent + more >= self._next:
+        self.says(what, left * (now - began))
+
+    def says(self, what: str, more: float) -> None:
+        """Say how far it has come, where it is time to. more: seconds that are to come."""
+        spent = time.monotonic() - self._began
+        if self._name and more and spent + more >= self._next:
             self._next = 2.0 * (spent + more)
             wipe()
             print(

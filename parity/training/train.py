@@ -16,6 +16,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import statistics
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -176,12 +177,14 @@ class _Trainings:
     def run(self) -> Training:
         """Take all steps."""
         title = f"{self.near.name} {str(self.near.dtype).removeprefix('torch.')} on {self.device.name}"
-        broken, progress = "", meter.Meter("" if meter.watched() else self.near.name)
+        broken, progress, took = "", meter.Meter("" if meter.watched() else self.near.name), list[float]()
         for number, batch in enumerate(self.batches):
-            where, left = f"step {number + 1} of {len(self.batches)}", len(self.batches) - number - 1
+            where, began = f"step {number + 1} of {len(self.batches)}", time.perf_counter()
             meter.at(number, len(self.batches), where)
-            with progress.run(where, left if number else min(left, 1)):  # the first takes longest
-                broken = self._step(number, batch)
+            broken = self._step(number, batch)
+            took.append(time.perf_counter() - began)
+            # The first step takes longest, but for one that is looked at closely.
+            progress.says(where, (len(self.batches) - number - 1) * statistics.median(took[1:] or took))
             if broken:
                 break
             if self.departures and not math.isfinite(self.curve[-1].device_loss):
