@@ -345,14 +345,17 @@ def _jumping(t: Any, other: Any = None, dtype: Any = torch.bool, **_: Any) -> Te
 
 def whole_numbers(noted: list[Tensor | None]) -> Operators:
     """Notes inside for each kernel that jumps at numbers its operand, if that is whole numbers throughout, else None; of what
-    arithmetic alone made, which all sides round alike, `STEPS` take those elements that are whole, and NaN for others."""
+    arithmetic alone made, which all sides round alike, `STEPS` take those elements that are whole, and NaN for others. What
+    only happens to be whole, made by other kernels of numbers that are not, counts as None."""
     estimated: dict[int, Tensor] = {}  # storage -> what other kernels rounded, or made of such numbers
+    lucky: set[int] = set()  # the storages of those of them that only happen to be whole
 
     def observe(func: Any, args: Any, kwargs: Any) -> Any:
         kernel = kernel_of(func)
         given = [x for x in _leaves((*args, *kwargs.values())) if isinstance(x, Tensor) and x.layout is torch.strided]
         if kernel.name in JUMPS and (t := _jumping(*args, **kwargs)) is not None:
-            wide = t.detach().to(torch.float64) if t.layout is torch.strided and not t._is_zerotensor() else None
+            known = t.layout is torch.strided and not t._is_zerotensor() and _storage(t) not in lucky
+            wide = t.detach().to(torch.float64) if known else None
             if wide is not None and not is_whole(wide, 1.0 / FLOAT32_ROUNDOFF):
                 free = kernel.name in STEPS and _storage(t) not in estimated and bool((some := wide == wide.trunc()).any())
                 wide = torch.where(some & (wide.abs() * FLOAT32_ROUNDOFF <= 1.0), wide, torch.nan) if free else None
@@ -363,9 +366,20 @@ def whole_numbers(noted: list[Tensor | None]) -> Operators:
         if not exact or any(_storage(x) in estimated for x in given):
             made = [x for x in _leaves((result,)) if isinstance(x, Tensor) and x.layout is torch.strided]
             estimated.update((_storage(x), x) for x in made)
+            if kernel.name not in STEPS and any(map(_seems_whole, made)):
+                odd = any(_storage(x) in lucky or (x.is_floating_point() and not _seems_whole(x)) for x in given)
+                lucky.update(_storage(x) for x in made if odd)
         return result
 
     return Operators(observe)
+
+
+def _seems_whole(t: Tensor) -> bool:
+    """Whether a tensor of real numbers holds none that is not whole; most show it at the first."""
+    if not t.is_floating_point() or t.element_size() == 1 or t.is_meta or t.is_nested or not t.numel():
+        return False
+    first = t[(0,) * t.dim()]
+    return bool(first == first.trunc()) and bool((t == t.trunc()).all())
 
 
 def _leaves(found: Any) -> Iterator[Any]:
