@@ -26,6 +26,7 @@ from parity.oracle.roundoffs import (
     rounded,
     rounded_and_largest,
     rounded_at_least,
+    seems_whole,
 )
 from parity.oracle.summation import CHAIN, CHAINS, FLOAT32_ROUNDOFF, LONG, OF_ONE, SIZES, chain_loss, float32_chain_loss, terms
 from parity.oracle.yardstick import FAST_CONVOLUTION, SUM_LOSS
@@ -366,20 +367,12 @@ def whole_numbers(noted: list[Tensor | None]) -> Operators:
         if not exact or any(_storage(x) in estimated for x in given):
             made = [x for x in _leaves((result,)) if isinstance(x, Tensor) and x.layout is torch.strided]
             estimated.update((_storage(x), x) for x in made)
-            if kernel.name not in STEPS and any(map(_seems_whole, made)):
-                odd = any(_storage(x) in lucky or (x.is_floating_point() and not _seems_whole(x)) for x in given)
+            if kernel.name not in STEPS and any(map(seems_whole, made)):
+                odd = any(_storage(x) in lucky or (x.is_floating_point() and not seems_whole(x)) for x in given)
                 lucky.update(_storage(x) for x in made if odd)
         return result
 
     return Operators(observe)
-
-
-def _seems_whole(t: Tensor) -> bool:
-    """Whether a tensor of real numbers holds none that is not whole; most show it at the first."""
-    if not t.is_floating_point() or t.element_size() == 1 or t.is_meta or t.is_nested or not t.numel():
-        return False
-    first = t[(0,) * t.dim()]
-    return bool(first == first.trunc()) and bool((t == t.trunc()).all())
 
 
 def _leaves(found: Any) -> Iterator[Any]:

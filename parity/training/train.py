@@ -16,7 +16,6 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-import statistics
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -177,21 +176,17 @@ class _Trainings:
     def run(self) -> Training:
         """Take all steps."""
         title = f"{self.near.name} {str(self.near.dtype).removeprefix('torch.')} on {self.device.name}"
-        broken, progress, took = "", meter.Meter("" if meter.watched() else self.near.name), list[float]()
+        broken, progress = "", meter.Meter("" if meter.watched() else self.near.name)
         for number, batch in enumerate(self.batches):
-            where, began = f"step {number + 1} of {len(self.batches)}", time.perf_counter()
+            where, left = f"step {number + 1} of {len(self.batches)}", len(self.batches) - number - 1
             meter.at(number, len(self.batches), where)
-            broken = self._step(number, batch)
-            took.append(time.perf_counter() - began)
-            # The first step takes longest, but for one that is looked at closely.
-            progress.says(where, (len(self.batches) - number - 1) * statistics.median(took[1:] or took))
+            with progress.run(where, left, alike=True):
+                broken = self._step(number, batch)
             if broken:
                 break
             if self.departures and not math.isfinite(self.curve[-1].device_loss):
                 more = len(self.batches) - number - 1
-                self.notes += (
-                    [f"the last {plural(more, 'step')} were left out: the device's loss is not finite"] if more else []
-                )
+                self.notes += [f"the last {plural(more, 'step')} were left out: the device's loss is not finite"] * bool(more)
                 break
         found = sorted(self.departures.values(), key=lambda d: d.step)
         located = self._located(title) if self.reported is not None and self.locates else None
@@ -284,9 +279,8 @@ class _Trainings:
     def _rounded(
         self, before: State, number: int, batch: Any, dtypes: Any, keys: Sequence[int], times: float = 1.0
     ) -> list[StepResult]:
-        """The step in float64, rounded by chance, with further keys where it runs with none of these; where it does not run in
-        float64, on the CPU from a state and with a batch that are moved by a rounding. Raises UsageError if it raises on the
-        CPU, or each time in float64."""
+        """The step in float64, rounded by chance, with more keys if it runs with none of these; where it has no float64,
+        on the CPU from a state and with a batch moved by a rounding. Raises UsageError if it raises there, or each time."""
         if self.narrow:
             return [taken(self._shaken(before, number, batch, key, times), number) for key in keys]
         every = list[StepResult | Raised]()
