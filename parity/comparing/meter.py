@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import statistics
 import sys
 import time
 from collections.abc import Iterator
@@ -22,17 +23,19 @@ class Meter:
     doubled. name: of what is compared; without one it says nothing."""
 
     def __init__(self, name: str) -> None:
-        self._name, self._next, self._began = name, SILENT, time.monotonic()
+        self._name, self._next, self._began, self._took = name, SILENT, time.monotonic(), list[float]()
 
     @contextmanager
-    def run(self, what: str, left: float) -> Iterator[None]:
-        """Time a run. what: what it is, in words; left: how many that take as long are to come, as far as is known."""
+    def run(self, what: str, left: float, alike: bool = False) -> Iterator[None]:
+        """Time a run. what: what it is, in words; left: how many that take as long are to come, as far as is known; alike:
+        whether all runs are of one kind, so that what they usually take, the first left out, says more than this one."""
         began, modules = time.monotonic(), len(sys.modules)
         yield
         now = time.monotonic()
+        self._took.append(now - began)
         if len(sys.modules) - modules >= IMPORTED:
             return
-        spent, more = now - self._began, left * (now - began)
+        spent, more = now - self._began, left * (statistics.median(self._took[1:] or self._took) if alike else now - began)
         if self._name and left and spent + more >= self._next:
             self._next = 2.0 * (spent + more)
             wipe()

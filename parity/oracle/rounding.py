@@ -26,6 +26,7 @@ from parity.oracle.roundoffs import (
     rounded,
     rounded_and_largest,
     rounded_at_least,
+    seems_whole,
 )
 from parity.oracle.summation import CHAIN, CHAINS, FLOAT32_ROUNDOFF, LONG, OF_ONE, SIZES, chain_loss, float32_chain_loss, terms
 from parity.oracle.yardstick import FAST_CONVOLUTION, SUM_LOSS
@@ -345,14 +346,17 @@ def _jumping(t: Any, other: Any = None, dtype: Any = torch.bool, **_: Any) -> Te
 
 def whole_numbers(noted: list[Tensor | None]) -> Operators:
     """Notes inside for each kernel that jumps at numbers its operand, if that is whole numbers throughout, else None; of what
-    arithmetic alone made, which all sides round alike, `STEPS` take those elements that are whole, and NaN for others."""
+    arithmetic alone made, which all sides round alike, `STEPS` take those elements that are whole, and NaN for others. What
+    only happens to be whole, made by other kernels of numbers that are not, counts as None."""
     estimated: dict[int, Tensor] = {}  # storage -> what other kernels rounded, or made of such numbers
+    lucky: set[int] = set()  # the storages of those of them that only happen to be whole
 
     def observe(func: Any, args: Any, kwargs: Any) -> Any:
         kernel = kernel_of(func)
         given = [x for x in _leaves((*args, *kwargs.values())) if isinstance(x, Tensor) and x.layout is torch.strided]
         if kernel.name in JUMPS and (t := _jumping(*args, **kwargs)) is not None:
-            wide = t.detach().to(torch.float64) if t.layout is torch.strided and not t._is_zerotensor() else None
+            known = t.layout is torch.strided and not t._is_zerotensor() and _storage(t) not in lucky
+            wide = t.detach().to(torch.float64) if known else None
             if wide is not None and not is_whole(wide, 1.0 / FLOAT32_ROUNDOFF):
                 free = kernel.name in STEPS and _storage(t) not in estimated and bool((some := wide == wide.trunc()).any())
                 wide = torch.where(some & (wide.abs() * FLOAT32_ROUNDOFF <= 1.0), wide, torch.nan) if free else None
@@ -363,6 +367,9 @@ def whole_numbers(noted: list[Tensor | None]) -> Operators:
         if not exact or any(_storage(x) in estimated for x in given):
             made = [x for x in _leaves((result,)) if isinstance(x, Tensor) and x.layout is torch.strided]
             estimated.update((_storage(x), x) for x in made)
+            if kernel.name not in STEPS and any(map(seems_whole, made)):
+                odd = any(_storage(x) in lucky or (x.is_floating_point() and not seems_whole(x)) for x in given)
+                lucky.update(_storage(x) for x in made if odd)
         return result
 
     return Operators(observe)

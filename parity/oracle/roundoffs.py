@@ -247,6 +247,14 @@ def is_whole(t: Tensor, most: float) -> bool:
     return bool((numbers == np.trunc(numbers)).all()) and bool((np.abs(numbers) <= most).all())
 
 
+def seems_whole(t: Tensor) -> bool:
+    """Whether a tensor of real numbers holds none that is not whole; most show it at the first."""
+    if not t.is_floating_point() or t.element_size() == 1 or t.is_meta or t.is_nested or not t.numel():
+        return False
+    first = t[(0,) * t.dim()]
+    return bool(first == first.trunc()) and bool((t == t.trunc()).all())
+
+
 def keep_whole(x: Tensor, moved: Tensor, most: float) -> None:
     """Put the integers among the numbers of a tensor of float64, of at most this magnitude, back into those that were moved."""
     if not (x.is_contiguous() and moved.is_contiguous()):

@@ -180,15 +180,13 @@ class _Trainings:
         for number, batch in enumerate(self.batches):
             where, left = f"step {number + 1} of {len(self.batches)}", len(self.batches) - number - 1
             meter.at(number, len(self.batches), where)
-            with progress.run(where, left if number else min(left, 1)):  # the first takes longest
+            with progress.run(where, left, alike=True):
                 broken = self._step(number, batch)
             if broken:
                 break
             if self.departures and not math.isfinite(self.curve[-1].device_loss):
                 more = len(self.batches) - number - 1
-                self.notes += (
-                    [f"the last {plural(more, 'step')} were left out: the device's loss is not finite"] if more else []
-                )
+                self.notes += [f"the last {plural(more, 'step')} were left out: the device's loss is not finite"] * bool(more)
                 break
         found = sorted(self.departures.values(), key=lambda d: d.step)
         located = self._located(title) if self.reported is not None and self.locates else None
@@ -279,14 +277,16 @@ class _Trainings:
             self.notes.append(f"from step {number + 1} on the loss {note}")
 
     def _rounded(
-        self, before: State, number: int, batch: Any, dtypes: Any, keys: Iterable[int], times: float = 1.0
+        self, before: State, number: int, batch: Any, dtypes: Any, keys: Sequence[int], times: float = 1.0
     ) -> list[StepResult]:
-        """The step in float64, rounded by chance; where it does not run in float64, on the CPU from a state and with a batch
-        that are moved by a rounding. Raises UsageError if it raises on the CPU, or each time in float64."""
+        """The step in float64, rounded by chance, with more keys if it runs with none of these; where it has no float64,
+        on the CPU from a state and with a batch moved by a rounding. Raises UsageError if it raises there, or each time."""
         if self.narrow:
             return [taken(self._shaken(before, number, batch, key, times), number) for key in keys]
-        every = []
-        for key in keys:
+        every = list[StepResult | Raised]()
+        for key in (*keys, *range(keys[-1] + 1, keys[-1] + self.samples)):
+            if len(every) >= len(keys) and any(isinstance(r, StepResult) for r in every):
+                break
             around = functools.partial(by_chance, dtypes, self.near.dtype, key, times)
             change = functools.partial(perturbed, u=times * self.u, key=key)
             every.append(self.wide.extra(before, number, batch, change, around))

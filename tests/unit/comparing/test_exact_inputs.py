@@ -348,6 +348,27 @@ def test_a_number_that_a_function_made_whole_may_lie_on_either_side(below: bool)
     assert assert_parity(lambda x: torch.floor(torch.exp(x)), x, device=resolve("sim", (ulp,)), backward=False).agrees
 
 
+@pytest.mark.parametrize("scale", [1.0, 0.5])
+@pytest.mark.parametrize("wrong", [True, False])
+def test_numbers_that_happen_to_be_whole_may_lie_on_either_side(scale: float, wrong: bool) -> None:
+    """On the CPU and in float64, log gives back every one that exp was given; another exp, an ULP away, does not. Halves of
+    whole numbers are exact on all sides."""
+
+    def function(x: Tensor) -> Tensor:
+        return torch.floor(x.exp().log() if scale == 1.0 else (x * scale) + (x * scale))
+
+    off = Fault(
+        "off", ("floor",), lambda c: c.run() + (20.0 if scale == 1.0 else 1.0) * (c.args[0].round() == 2.0), level="kernel"
+    )
+    x = torch.arange(4000.0) % 10 - 5
+    device = resolve("sim", (*((off,) if wrong else ()), *honest.FAULTS))
+    if not wrong:
+        assert assert_parity(function, x, device=device).agrees
+        return
+    with pytest.raises(ParityFailure, match="in out"):
+        assert_parity(function, x, device=device)
+
+
 @pytest.mark.parametrize("factor", [1.0, 1.01])
 def test_losses_of_labels_are_judged_sharply(factor: float) -> None:
     x, y, labels = torch.randn(32, 6).requires_grad_(), torch.randn(32, 6), torch.ones(32).index_fill(0, torch.arange(16), -1)
