@@ -322,7 +322,9 @@ def _along_its_choices(
         return here, theirs
     made, tracked, cotangents = Choices(), here.tracked, here.cotangents
     again, _ = _on_device(replace(here.subject, choices=made), device, backward, tracked, cotangents, here.run)
-    if isinstance(again, Raised) or not all(same_bits(t, again.results.get(n)) for n, t in theirs.results.items()):
+    if isinstance(again, Raised) or not made.made:
+        return here, theirs
+    if not all(same_bits(t, again.results.get(n)) for n, t in theirs.results.items()):
         return here, theirs  # its choices are those of another run than the one that is judged
     follow = Choices(made.made)
     with seeded():
