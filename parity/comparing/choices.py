@@ -3,8 +3,7 @@
 Which of equal elements an unstable sort puts first is free, and so are the positions that topk, median, mode, kthvalue, cummax
 and maximum pools return, the order of unique without sorting, the signs or phases of the vectors of a factorization, and which
 of several values written to one place stays. The code behind such an operator depends on the choice, so that the sides are
-compared along the device's own. Where torch documents a choice (max, min, argmax and argmin: the first; a stable sort), nothing
-is free.
+compared along the device's own. What torch documents (max, min, argmax and argmin: the first; a stable sort) is not free.
 """
 
 from __future__ import annotations
@@ -77,11 +76,8 @@ class Choices:
     def words(self) -> Iterator[str]:
         """What was chosen otherwise, in words that follow those of the operators."""
         turned, written = self.differs & ATEN_TURNED.keys(), self.differs & {*ATEN_WRITTEN}
-        for names, what in (
-            (self.differs - turned - written, "otherwise among equal elements"),
-            (turned, "other signs, phases or order"),
-            (written, "otherwise among values written to one place"),
-        ):
+        ways = ("otherwise among equal elements", "other signs, phases or order", "otherwise among values written to one place")
+        for what, names in zip(ways, (self.differs - turned - written, turned, written)):
             if names:
                 shown = sorted(n.strip("_").removesuffix("_with_indices") for n in names)
                 yield f"{', '.join(shown)} chose {what} than on the CPU, which is free: compared along that choice"
@@ -192,8 +188,7 @@ def _chosen(name: str, out: Any, given: Given) -> tuple[Tensor, ...]:
 
 
 def _writes(name: str, given: Given, shape: torch.Size) -> tuple[Tensor, Tensor]:
-    """The places that a call writes to, as positions in its whole result, and the values that it is to write there, on the
-    CPU. shape: of its result."""
+    """The places in the whole result that a call writes to, and the values, on the CPU. shape: of the result."""
     at: list[Any] = [None if i is None else i.cpu() for i in given.get("indices") or (given["index"],)]
     grid = torch.arange(math.prod(shape)).view(shape)
     sources = next(given[n] for n in ("src", "source", "values") if n in given).cpu()
@@ -209,13 +204,11 @@ def _writes(name: str, given: Given, shape: torch.Size) -> tuple[Tensor, Tensor]
 
 
 def _written(name: str, given: Given, out: Tensor, own: Tensor, wanted: Tensor) -> Answer:
-    """The result of a call that writes several values to one place with those that stayed elsewhere. own, wanted: which values
-    stayed; where none of a place did elsewhere, something else stands there, and the own one stays."""
+    """The result with the values that stayed elsewhere, where one of a place did. own, wanted: which values stayed."""
     places, sources = _writes(name, given, out.shape)
     last = torch.full((out.numel(),), -1).scatter_reduce(0, places[wanted], wanted.nonzero().squeeze(-1), "amax")
-    stayed = last >= 0
-    now = torch.where(stayed, sources[last.clamp(min=0)], out.reshape(-1)).view(out.shape)
-    return (now,), (torch.where(stayed[places], wanted, own),), not bool(_equal(now, out).all())
+    now = torch.where(last < 0, out.reshape(-1), sources[last.clamp(min=0)]).view(out.shape)
+    return (now,), (torch.where(last[places] < 0, own, wanted),), not bool(_equal(now, out).all())
 
 
 def _equal(a: Tensor, b: Tensor) -> Tensor:

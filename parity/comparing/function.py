@@ -441,13 +441,11 @@ def _growing_inside(s: Subject, called: Any) -> list[str]:
     counts = list[Mapping[str, int]]()
 
     def several(f: Any) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            for _ in range(CALLS):
-                out = f(*args, **kwargs)
-                counts.append(kept_by(getattr(f, "__self__", f)))
-            return out
+        def once(*args: Any, **kwargs: Any) -> Any:
+            counts.append(kept_by(getattr(f, "__self__", f)))
+            return f(*args, **kwargs)
 
-        return call
+        return lambda *args, **kwargs: [once(*args, **kwargs) for _ in range(CALLS)][-1]
 
     with state.Kept(False), seeded():
         ex.attempt(lambda: forward(s, torch.clone, False, wrap=several), "run")
