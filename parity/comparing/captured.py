@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import random
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -46,12 +46,13 @@ def _draws(value: Any) -> bool:
 def kept_by(module: nn.Module) -> Counter[str]:
     """How many tensors the lists and dicts of each attribute of a module hold, by its path."""
     named = ((f"{n}.{k}".lstrip("."), v) for n, m in module.named_modules() for k, v in vars(m).items() if k not in OWN)
-    return Counter({name: n for name, v in named if (n := sum(isinstance(x, Tensor) for x in tree_leaves(v)))})
+    grows = ((name, v) for name, v in named if not (isinstance(v, deque) and v.maxlen))
+    return Counter({name: n for name, v in grows if (n := sum(isinstance(x, Tensor) for x in tree_leaves(v)))})
 
 
 def held_by(function: Callable[..., Any]) -> dict[str, int]:
     """How many tensors each value of the function's closure and globals holds, by name."""
-    return {name: len(_tensors(name, value)) for name, value in captured(function)}
+    return {n: len(_tensors(n, v)) for n, v in captured(function) if not (isinstance(v, deque) and v.maxlen)}
 
 
 def growing(before: Mapping[str, int], first: Mapping[str, int], second: Mapping[str, int]) -> list[str]:

@@ -1,9 +1,9 @@
 """The choices that torch leaves to a device: made there, and followed on the CPU and in float64.
 
 Which of equal elements an unstable sort puts first is free, and so are the positions that topk, median, mode, kthvalue, cummax
-and maximum pools return, the order of unique without sorting, and the signs or phases of the vectors of a factorization. The
-code behind such an operator depends on the choice, so that the sides are compared along the device's own. Where torch documents
-a choice (max, min, argmax and argmin: the first; a stable sort), nothing is free.
+and maximum pools return, the order of unique without sorting, the signs or phases of the vectors of a factorization, and which
+of several values written to one place stays. The code behind such an operator depends on the choice, so that the sides are
+compared along the device's own. What torch documents (max, min, argmax and argmin: the first; a stable sort) is not free.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ ATEN_DISTINCT = "_unique2"
 ATEN_TURNED = {"_linalg_svd": (0, 2), "_linalg_eigh": (1,), "linalg_qr": (0, 1), "linalg_eig": (1,), "_linalg_eigvals": ()}
 ATEN_VALUES = {"_linalg_svd": 1, "_linalg_eigh": 0}  # of these the vectors of equal values are any of their space
 ATEN_ORDERED = ("linalg_eig", "_linalg_eigvals")  # return eigenvalues in any order
-ATEN_FREE = frozenset(
-    f"aten::{n}" for n in (*ATEN_PLACED, *ATEN_RUNNING, ATEN_SILENT, *ATEN_POOLS, ATEN_DISTINCT, *ATEN_TURNED)
-)
+ATEN_WRITTEN = ("scatter", "index_put", "index_copy", "put")  # and those that write into an operand
+_KINDS = (*ATEN_PLACED, *ATEN_RUNNING, ATEN_SILENT, *ATEN_POOLS, ATEN_DISTINCT, *ATEN_TURNED, *ATEN_WRITTEN)
+ATEN_FREE = frozenset(f"aten::{n}{end}" for n in _KINDS for end in ("", "_" if n in ATEN_WRITTEN else ""))
 MOST = 64  # gradients that are taken of a pool to see what it picks
 Given = Mapping[str, Any]  # the arguments of a call, by name
 Answer = tuple[Any, "tuple[Tensor, ...]", bool]  # the results, what they chose, and whether it is another choice
@@ -47,8 +47,8 @@ Answer = tuple[Any, "tuple[Tensor, ...]", bool]  # the results, what they chose,
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What one call chose, on the CPU: positions, values of a unique, or vectors. A position below 0 is none: the call's own
-    stands."""
+    """What one call chose, on the CPU: positions, values of a unique, vectors, or whether each written value stayed. A position
+    below 0 is none: the call's own stands."""
 
     name: str
     chosen: tuple[Tensor, ...]
@@ -75,8 +75,9 @@ class Choices:
 
     def words(self) -> Iterator[str]:
         """What was chosen otherwise, in words that follow those of the operators."""
-        turned = self.differs & ATEN_TURNED.keys()
-        for names, what in (self.differs - turned, "otherwise among equal elements"), (turned, "other signs, phases or order"):
+        turned, written = self.differs & ATEN_TURNED.keys(), self.differs & {*ATEN_WRITTEN}
+        ways = ("otherwise among equal elements", "other signs, phases or order", "otherwise among values written to one place")
+        for what, names in zip(ways, (self.differs - turned - written, turned, written)):
             if names:
                 shown = sorted(n.strip("_").removesuffix("_with_indices") for n in names)
                 yield f"{', '.join(shown)} chose {what} than on the CPU, which is free: compared along that choice"
@@ -84,6 +85,7 @@ class Choices:
     def _observe(self, func: Any, args: Any, kwargs: Any) -> Any:
         out = func(*args, **kwargs)
         name = func._schema.name.partition("::")[2]
+        name = plain if (plain := name.rstrip("_")) in ATEN_WRITTEN else name
         names = [a.name for a in func._schema.arguments if not a.is_out]
         given = {a.name: a.default_value for a in func._schema.arguments if a.has_default_value()}
         given |= dict(zip(names, args)) | {n: kwargs[n] for n in names if n in kwargs}
@@ -100,6 +102,8 @@ class Choices:
             results, now, other = _turned(name, own, wanted.chosen)
         elif name == ATEN_DISTINCT:
             results, now, other = self._distinct(out, *wanted.chosen)
+        elif name in ATEN_WRITTEN:
+            results, now, other = _written(name, given, out, *own, *wanted.chosen)
         elif name in ATEN_PLACED:
             results, now, other = self._placed(name, given, out, *wanted.chosen)
         else:
@@ -173,8 +177,38 @@ def _chosen(name: str, out: Any, given: Given) -> tuple[Tensor, ...]:
         return results if any(results[k].numel() for k in ATEN_TURNED[name] or (0,)) else ()
     if name == ATEN_DISTINCT:
         return () if given["sorted"] and int(out[0].isnan().sum()) < 2 else (out[0], out[1])
+    if name in ATEN_WRITTEN:
+        if given.get("accumulate") or given.get("reduce") or "value" in given or not out.numel():
+            return ()
+        places, sources = _writes(name, given, out.shape)
+        repeated = places.numel() > 0 and int(places.bincount().max()) > 1
+        return (_equal(out.cpu().reshape(-1)[places], sources),) if repeated else ()
     placed = name in ATEN_POOLS or name in ATEN_RUNNING or (name in ATEN_PLACED and not given.get("stable"))
     return (out[1],) if placed and isinstance(out, tuple) and given["self"].dim() > 0 else ()
+
+
+def _writes(name: str, given: Given, shape: torch.Size) -> tuple[Tensor, Tensor]:
+    """The places in the whole result that a call writes to, and the values, on the CPU. shape: of the result."""
+    at: list[Any] = [None if i is None else i.cpu() for i in given.get("indices") or (given["index"],)]
+    grid = torch.arange(math.prod(shape)).view(shape)
+    sources = next(given[n] for n in ("src", "source", "values") if n in given).cpu()
+    if name == "scatter":
+        places = grid.gather(given["dim"], *at)
+        sources = sources[tuple(slice(n) for n in places.shape)]
+    elif name in ("index_copy", "put"):
+        places = grid.take(*at) if name == "put" else grid.index_select(given["dim"], *at)
+    else:
+        places = torch.ops.aten.index(grid, at)
+        sources = sources.expand(places.shape)
+    return places.reshape(-1), sources.reshape(-1)
+
+
+def _written(name: str, given: Given, out: Tensor, own: Tensor, wanted: Tensor) -> Answer:
+    """The result with the values that stayed elsewhere, where one of a place did. own, wanted: which values stayed."""
+    places, sources = _writes(name, given, out.shape)
+    last = torch.full((out.numel(),), -1).scatter_reduce(0, places[wanted], wanted.nonzero().squeeze(-1), "amax")
+    now = torch.where(last < 0, out.reshape(-1), sources[last.clamp(min=0)]).view(out.shape)
+    return (now,), (torch.where(last[places] < 0, own, wanted),), not bool(_equal(now, out).all())
 
 
 def _equal(a: Tensor, b: Tensor) -> Tensor:

@@ -82,6 +82,7 @@ OWN_KERNELS = (
 )
 INFERENCE = "no gradients were compared: the call is under torch.inference_mode(); leave that, or say backward=False"
 NOT_COMPILED = "a copy is not compiled where .compile() of a module did that, so eager code was compared; compile= compiles it"
+CALLS = 8  # of a module that keeps more tensors after the first one: a cache of fewer is full then
 HELD_BYTES = 1 << 20  # most bytes of outputs that are held across the device's later runs
 _ONE = threading.RLock()  # a comparison sets torch's global state, so those of several threads come one after the other
 
@@ -322,7 +323,9 @@ def _along_its_choices(
         return here, theirs
     made, tracked, cotangents = Choices(), here.tracked, here.cotangents
     again, _ = _on_device(replace(here.subject, choices=made), device, backward, tracked, cotangents, here.run)
-    if isinstance(again, Raised) or not all(same_bits(t, again.results.get(n)) for n, t in theirs.results.items()):
+    if isinstance(again, Raised) or not made.made:
+        return here, theirs
+    if not all(same_bits(t, again.results.get(n)) for n, t in theirs.results.items()):
         return here, theirs  # its choices are those of another run than the one that is judged
     follow = Choices(made.made)
     with seeded():
@@ -432,16 +435,21 @@ def _reference(s: Subject, backward: bool, notes: Notes | None = None) -> tuple[
 
 
 def _growing_inside(s: Subject, called: Any) -> list[str]:
-    """The attributes of a module that hold more tensors after each of two calls. called: the copy that was called once."""
-    if s.module is None or called is None or not (first := kept_by(called)) - (before := kept_by(s.module)):
+    """The attributes of a module that hold more tensors after each of several calls. called: the copy that was called once."""
+    if s.module is None or called is None or not kept_by(called) - (before := kept_by(s.module)):
         return []
+    counts = list[Mapping[str, int]]()
+
+    def several(f: Any) -> Callable[..., Any]:
+        def once(*args: Any, **kwargs: Any) -> Any:
+            counts.append(kept_by(getattr(f, "__self__", f)))
+            return f(*args, **kwargs)
+
+        return lambda *args, **kwargs: [once(*args, **kwargs) for _ in range(CALLS)][-1]
+
     with state.Kept(False), seeded():
-        run = ex.attempt(lambda: forward(s, torch.clone, False, wrap=_twice), "run")
-    return [] if isinstance(run, Raised) or run.module is None else growing(before, first, kept_by(run.module))
-
-
-def _twice(f: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda *args, **kwargs: [f(*args, **kwargs), f(*args, **kwargs)][1]
+        ex.attempt(lambda: forward(s, torch.clone, False, wrap=several), "run")
+    return growing(before, *counts[-2:]) if len(counts) == CALLS else []
 
 
 def _spread(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -243,7 +243,9 @@ def _costs_of(held: _Held, name: str) -> Costs:
     try:
         return stored.convert(held.json(name), Costs)
     except ValueError as e:
-        raise held.error(f"its {name} is damaged ({e})") from None
+        wrote = held.json(ABOUT).get("parity", "another version")
+        other = f"; parity {wrote} wrote it, and this is {__version__}" * (wrote != __version__)
+        raise held.error(f"its {name} is damaged ({e}){other}") from None
 
 
 def _costs(held: _Held, name: str) -> list[str]:

@@ -99,7 +99,8 @@ def not_compared(
         ),
         Part(
             "not run",
-            f"cases that ended or hung the process, or are like those: {_named([i for i in items if i.not_run])}",
+            "cases that ended or hung the process, are like those, or come behind many of them: "
+            + listed(f"{i.op} {i.dtype} ({len(i.not_run)})" for i in items if i.not_run),
             "not run, because they or others of their item ended or hung the process",
             not_run(items),
         ),

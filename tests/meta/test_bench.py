@@ -21,6 +21,7 @@ import torch
 from parity.core.errors import UsageError
 
 BENCH = Path(__file__).parents[1] / "bench"
+PRECISIONS = (("cuda", "matmul"), ("cuda", "conv"), ("cuda", "rnn"), ("mkldnn", "matmul"))  # which flags of TF32 set
 
 
 def loaded(name: str) -> ModuleType:
@@ -36,11 +37,15 @@ def loaded(name: str) -> ModuleType:
 
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The programs find each other by their folder, and set the number of threads of their process."""
+    """The programs find each other by their folder, and set the number of threads and the precision of their process."""
     monkeypatch.syspath_prepend(str(BENCH))
+    flags: Any = torch._C
     before = torch.get_num_threads()
+    precisions = {of: flags._get_fp32_precision_getter(*of) for of in PRECISIONS}
     yield
     torch.set_num_threads(before)
+    for of, precision in precisions.items():
+        flags._set_fp32_precision_setter(*of, precision)
 
 
 def test_controls_know_which_results_have_one_answer() -> None:

@@ -43,10 +43,13 @@ def add(to: argparse.ArgumentParser) -> None:
 
 def run(o: argparse.Namespace) -> int:
     """Examine the device, or make an archive; the exit code."""
+    of_here = {"device": o.device, "setup": o.setup or (o.faults if "faults" not in o.settings else "")}
     o.device = o.device or "auto"
     if o.archive:
         return _archive(o)
     if any(word.endswith(".zip") for word in o.asked) and not (o.json or o.output):
+        for key in (key for key, value in of_here.items() if value and key not in o.settings):
+            raise UsageError(f"an archive is of its own machine, and nothing of this one is examined; leave --{key} out")
         return prove.run(argparse.Namespace(action="cost", asked=o.asked, verbose=False))
     if given := (*o.asked, *(["--output"] if o.output else [])):
         raise UsageError(f"'{given[0]}' goes with --archive: parity doctor --archive; a device is named by --device")

@@ -369,3 +369,52 @@ def test_eigenvalues_without_gradients_come_in_any_order(factor: float) -> None:
         return
     with pytest.raises(ParityFailure, match="times the budget"):
         assert_parity(torch.linalg.eigvals, x, device=device)
+
+
+def assigned(y: Tensor, at: Tensor, v: Tensor) -> Tensor:
+    y = y * 2
+    y[at] = v
+    return y.exp()
+
+
+WRITING: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    "scatter": lambda y, at, v: y.scatter(0, at[:, None].expand(v.shape), v),
+    "scatter_": lambda y, at, v: y.clone().scatter_(0, at[:, None].expand(v.shape), v.sin()).exp(),
+    "index_put": lambda y, at, v: y.index_put((at, at % 3), v[:, 0]).softmax(-1),
+    "assigned": assigned,
+    "index_copy": lambda y, at, v: y.index_copy(0, at, v) @ y.mT,
+    "index_copy_": lambda y, at, v: y.mT.clone().index_copy_(1, at, v.mT).sum(0),
+    "put": lambda y, at, v: y.put(at - 20, v[:, 0]),
+    "put_": lambda y, at, v: y.clone().put_(at, v[:, 0]),
+}
+
+
+def written(dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """What is written to, places of which two are written to three times, one once and one never, and the values."""
+    draw = torch.Generator().manual_seed(0)
+    y, v = (torch.randn(n, 5, generator=draw).to(dtype).requires_grad_() for n in (4, 7))
+    return y, torch.tensor([0, 2, 0, 1, 2, 0, 2]), v
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", WRITING)
+def test_which_of_several_written_values_stays_is_free(sound: Device, name: str, dtype: torch.dtype) -> None:
+    found = assert_parity(WRITING[name], *written(dtype), device=sound)
+    assert found.agrees
+    assert "chose otherwise among values written to one place than on the CPU" in str(found)
+
+
+@pytest.mark.parametrize("wrong", ["a mean", "lost", "another place", "nan"])
+@pytest.mark.parametrize(("name", "op"), [("scatter", "scatter"), ("assigned", "_index_put_impl"), ("put_", "put")])
+def test_a_value_that_nobody_wrote_to_its_place_is_found(name: str, op: str, wrong: str) -> None:
+    """Place 0 is written to three times."""
+
+    def effect(call: Call) -> Any:
+        before, out = call.args[0].clone(), call.run()
+        line = out.view(-1)  # a result that is not contiguous is not made here
+        line[0] = {"a mean": line[0] * 0.9, "lost": before.view(-1)[0], "another place": line[1], "nan": torch.nan}[wrong]
+        return out
+
+    fault = Fault("writes", (op,), effect, level="kernel")
+    with pytest.raises(ParityFailure):
+        assert_parity(WRITING[name], *written(torch.float32), device=resolve("sim", (fault, *honest.FAULTS)))

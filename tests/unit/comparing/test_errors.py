@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 import threading
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -210,14 +211,39 @@ class Keeping(nn.Module):
 
 
 def test_a_module_that_keeps_each_result_is_warned_of() -> None:
-    said = r"memory grows from call to call: Keeping\S* keeps more tensors in 'kept' after each"
-    for given in (Keeping(99), Keeping(99).forward):
+    said = r"memory grows from call to call: (Keeping|Ring)\S* keeps more tensors in '(kept|recent)' after each"
+    for given in (Keeping(99), Keeping(99).forward, Ring(None)):
         with pytest.warns(ParityWarning, match=said):
             assert assert_parity(given, torch.randn(4, 3), device="sim").agrees
 
 
 traced = torch.fx.symbolic_trace(nn.Sequential(nn.Linear(3, 2)))  # whose nodes refer to one another
 traced.again = traced.graph  # type: ignore[assignment]
+
+
+class Ring(Keeping):
+    """Keeps its last results in a deque."""
+
+    def __init__(self, n: int | None) -> None:
+        super().__init__(0)
+        self.recent = deque[Tensor](maxlen=n)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.recent.append(self.line(x))
+        return self.recent[-1]
+
+
+RECENT = deque[Tensor](maxlen=9)
+
+
+def keeps_the_last_nine(x: Tensor) -> Tensor:
+    RECENT.append(x.exp())
+    return RECENT[-1] + 1
+
+
+@pytest.mark.parametrize("fn", [Keeping(6), Ring(50), keeps_the_last_nine])
+def test_a_bounded_cache_does_not_grow(fn: Any) -> None:
+    assert "memory grows" not in str(assert_parity(fn, torch.randn(4, 3), device="sim"))
 
 
 @pytest.mark.parametrize("fn", [keeps_the_last, fills_a_cache, Keeping(1), Keeping(1).forward, traced])

@@ -74,7 +74,7 @@ LEFT: dict[str, Callable[[], object]] = {
     "forward gradients": lambda: torch._C._set_fwd_grad_enabled(False),
     "the level of dual numbers": torch.autograd.forward_ad.enter_dual_level,
     "detection of anomalies in backward": lambda: torch.autograd.set_detect_anomaly(True),
-    "the seed of random numbers": lambda: torch.manual_seed(torch.initial_seed() // 2 + 1),
+    "the seed of random numbers": lambda: torch.manual_seed(torch.initial_seed() ^ 1),
     "hooks on modules": lambda: modules.register_module_forward_hook(lambda *_: None),
     "the recursion limit": lambda: sys.setrecursionlimit(sys.getrecursionlimit() - 10),
     "the current folder": lambda: os.chdir("/"),

@@ -280,6 +280,11 @@ def test_a_whole_run_in_seconds_names_nobody_and_can_be_read_back(
         (["a.zip", "b.zip"], "a.zip and b.zip are two machines; name one archive"),
         (["a.zip", "--output", "b"], "'a.zip' goes with --archive"),
         (["a.zip"], "cannot read a.zip: No such file or directory; name a file that parity doctor --archive wrote"),
+        (
+            ["a.zip", "--device", "cpu"],
+            "an archive is of its own machine, and nothing of this one is examined; leave --device out",
+        ),
+        (["a.zip", "--setup", "faults.py"], "nothing of this one is examined; leave --setup out"),
         (["--time", "3m"], "'--time' goes with --archive"),
         (["--output", "x.zip"], "'--output' goes with --archive"),
         (["--archive", "--json"], "--archive writes an archive; leave --json out"),
