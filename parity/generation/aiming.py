@@ -234,9 +234,10 @@ def _replaced(tree: Any, x: float, y: float) -> Any:
 
 def _alone(row: Row, case: Case, pick: Pick) -> Case | None:
     """One operand has no elements, and each other has some, if the CPU takes that; of calls with indices or counts only indices
-    may have none, because the CPU could read outside of the others. It does so in steps of optimizers."""
+    may have none, because the CPU could read outside of the others. It does so in steps of optimizers. Of attention, with or
+    without a law of its dropout, only some kernels check that there are as many queries as keys in a batch."""
     specs = case.operands()
-    left_out = row.refuses.unchecked or row.quirks or row.family in (*RAW, RECURRENT, STEPS, "attention")
+    left_out = row.refuses.unchecked or row.quirks or row.judged.law or row.family in (*RAW, RECURRENT, STEPS, "attention")
     if left_out or len(specs) < 2 or not all(s.numel for s in specs):
         return None
     some = any(s.values.family in BOUND and FACTS[s.dtype].kind == "int" for s in specs)

@@ -16,7 +16,7 @@ from parity.engine import suite
 from parity.execution import execute
 from parity.execution.inputs import build
 from parity.execution.values import pool
-from parity.generation import aiming, generate, room
+from parity.generation import aiming, generate, mixing, room
 from parity.generation.plainer import plainest
 from parity.generation.shrink import walk
 from parity.report.script import standalone
@@ -187,6 +187,14 @@ def test_what_the_cpu_would_read_outside_of_loses_no_elements() -> None:
     assert all(c.operands()[2].numel for c in met if c)
     step = next(c for c in drawn("fused_adam") if all(s.numel for s in c.operands()))
     assert aiming._alone(catalog.row("fused_adam"), step, by_turn(0)) is None
+
+
+def test_attention_that_drops_weights_keeps_as_many_batches_of_keys_as_of_queries() -> None:
+    """The CPU's fused kernel of no dropout takes 0 batches of keys; the formula that others compute refuses them."""
+    text = "attention_dropout(float16[2, 4, 3, 4].inside(-1, 1), float16[{}, 4, 5, 4].inside(-1, 1), None, 0.0, False)"
+    row, case = catalog.row("attention_dropout"), parse(text.format(2))
+    assert mixing.is_taken(row, parse(text.format(0)))
+    assert not any(aiming._alone(row, case, by_turn(k)) for k in range(4))
 
 
 def test_a_number_is_its_negative_one_two_or_zero_if_the_cpu_gives_finite_numbers() -> None:
