@@ -267,7 +267,7 @@ def _extreme(s: TensorSpec, word: str) -> Values | None:
     if v.family in (INT_FAMILIES if f.kind == "int" else FLOAT_FAMILIES) and f.kind != "bool" and v.literal is None:
         return replace(v, family="borders" if f.kind == "int" else word)
     ranged = f.kind == "float" and v.family in BOUND and len(v.params) > 1 and v.params[0] <= 0 < v.params[1]
-    tiny = f"{2.0**20 * f.tiny:g}"
+    tiny = f"{f.tiny * 2.0 ** min(20, math.frexp(f.max)[1] // 4):g}"  # of float16, a higher power would be above most limits
     return replace(v, specials=((v.seed % PLACES, tiny),)) if ranged and word == "minute" else None
 
 

@@ -221,6 +221,14 @@ def test_one_operand_holds_numbers_of_extreme_size() -> None:
         assert float((pool("minute", dtype) != 0).double().mean()) > 0.99
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_a_tiny_number_is_within_the_limits_of_its_operand(dtype: str) -> None:
+    """It was 64 in float16."""
+    met = aiming._region(catalog.row("xlogy"), parse(f"xlogy({dtype}[()].inside(0, 8), {dtype}[()].inside(1, 8))"), by_turn(0))
+    assert met is not None
+    assert 0 < float(build(met).operands[0].view) < 1e-3
+
+
 def test_a_convolution_with_a_long_kernel_has_few_results() -> None:
     more = "stride=3, output_padding=1, groups=8, dilation=(2, 2, 1)"
     slow = parse(f"conv_transpose3d(float16[2, 8, 4, 3, 3], float16[8, 2, 2, 300, 1], {more})")
