@@ -215,7 +215,7 @@ def _number(row: Row, case: Case, pick: Pick) -> Case | None:
     named = _scalars(Arguments(case.args, case.kwargs))
     found = [x for x in named if isinstance(x, float) or (whole and isinstance(x, int) and not isinstance(x, bool))]
     held = dict.fromkeys(x for x in found if x == 0 or LEAST_NUMBER <= abs(x) < math.inf)
-    able = [(x, type(x)(y)) for x in held for y in (-x, *NUMBERS) if x != y]
+    able = [(x, type(x)(y)) for x in held for y in (-x, *NUMBERS) if x != y != 1 << 63]  # no int64 holds that
     start = pick(max(1, len(able)))
     for x, y in (*able[start:], *able[:start])[:TRIES]:
         args, kwargs = _replaced((case.args, case.kwargs), x, y)

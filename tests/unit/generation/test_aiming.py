@@ -205,6 +205,11 @@ def test_a_number_is_its_negative_one_two_or_zero_if_the_cpu_gives_finite_number
     assert deviations == {0.5, 1.0, 2.0, 0.0}, "torch refuses negative ones"
 
 
+def test_the_least_whole_number_has_no_negative() -> None:
+    row, case = catalog.row("bitwise_and"), parse(f"bitwise_and(int64[2].large(), {-(2**63)})")
+    assert [c.args[1] for k in range(4) if (c := aiming._number(row, case, by_turn(k)))] == [1, 2, 0, 1]
+
+
 def test_one_operand_holds_numbers_of_extreme_size() -> None:
     row, case = catalog.row("mm"), parse('mm(float32[2, 2].normal(), float32[2, 2].normal().at(0, "nan"))')
     met = [aiming._region(row, case, by_turn(k)) for k in range(4)]
