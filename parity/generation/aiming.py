@@ -215,7 +215,7 @@ def _number(row: Row, case: Case, pick: Pick) -> Case | None:
     named = _scalars(Arguments(case.args, case.kwargs))
     found = [x for x in named if isinstance(x, float) or (whole and isinstance(x, int) and not isinstance(x, bool))]
     held = dict.fromkeys(x for x in found if x == 0 or LEAST_NUMBER <= abs(x) < math.inf)
-    able = [(x, type(x)(y)) for x in held for y in (-x, *NUMBERS) if x != y]
+    able = [(x, type(x)(y)) for x in held for y in (-x, *NUMBERS) if x != y != 1 << 63]  # no int64 holds that
     start = pick(max(1, len(able)))
     for x, y in (*able[start:], *able[:start])[:TRIES]:
         args, kwargs = _replaced((case.args, case.kwargs), x, y)
@@ -234,9 +234,10 @@ def _replaced(tree: Any, x: float, y: float) -> Any:
 
 def _alone(row: Row, case: Case, pick: Pick) -> Case | None:
     """One operand has no elements, and each other has some, if the CPU takes that; of calls with indices or counts only indices
-    may have none, because the CPU could read outside of the others. It does so in steps of optimizers."""
+    may have none, because the CPU could read outside of the others. It does so in steps of optimizers. Of attention, with or
+    without a law of its dropout, only some kernels check that there are as many queries as keys in a batch."""
     specs = case.operands()
-    left_out = row.refuses.unchecked or row.quirks or row.family in (*RAW, RECURRENT, STEPS, "attention")
+    left_out = row.refuses.unchecked or row.quirks or row.judged.law or row.family in (*RAW, RECURRENT, STEPS, "attention")
     if left_out or len(specs) < 2 or not all(s.numel for s in specs):
         return None
     some = any(s.values.family in BOUND and FACTS[s.dtype].kind == "int" for s in specs)
@@ -266,7 +267,7 @@ def _extreme(s: TensorSpec, word: str) -> Values | None:
     if v.family in (INT_FAMILIES if f.kind == "int" else FLOAT_FAMILIES) and f.kind != "bool" and v.literal is None:
         return replace(v, family="borders" if f.kind == "int" else word)
     ranged = f.kind == "float" and v.family in BOUND and len(v.params) > 1 and v.params[0] <= 0 < v.params[1]
-    tiny = f"{2.0**20 * f.tiny:g}"
+    tiny = f"{f.tiny * 2.0 ** min(20, math.frexp(f.max)[1] // 4):g}"  # of float16, a higher power would be above most limits
     return replace(v, specials=((v.seed % PLACES, tiny),)) if ranged and word == "minute" else None
 
 

@@ -185,9 +185,10 @@ def _unchecked_overloads() -> frozenset[str]:
 
 def is_taken(row: Row, case: Case, finite: bool = False) -> bool:
     """Whether the CPU computes the call, and its gradients where the case records them; where `finite`, of finite numbers.
-    Leaves torch's random state as it was."""
+    Random numbers are always the same ones; torch's random state stays as it was."""
     state = torch.get_rng_state()
     try:
+        torch.default_generator.manual_seed(0)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             inputs = build(case)

@@ -16,7 +16,7 @@ from parity.engine import suite
 from parity.execution import execute
 from parity.execution.inputs import build
 from parity.execution.values import pool
-from parity.generation import aiming, generate, room
+from parity.generation import aiming, generate, mixing, room
 from parity.generation.plainer import plainest
 from parity.generation.shrink import walk
 from parity.report.script import standalone
@@ -189,12 +189,25 @@ def test_what_the_cpu_would_read_outside_of_loses_no_elements() -> None:
     assert aiming._alone(catalog.row("fused_adam"), step, by_turn(0)) is None
 
 
+def test_attention_that_drops_weights_keeps_as_many_batches_of_keys_as_of_queries() -> None:
+    """The CPU's fused kernel of no dropout takes 0 batches of keys; the formula that others compute refuses them."""
+    text = "attention_dropout(float16[2, 4, 3, 4].inside(-1, 1), float16[{}, 4, 5, 4].inside(-1, 1), None, 0.0, False)"
+    row, case = catalog.row("attention_dropout"), parse(text.format(2))
+    assert mixing.is_taken(row, parse(text.format(0)))
+    assert not any(aiming._alone(row, case, by_turn(k)) for k in range(4))
+
+
 def test_a_number_is_its_negative_one_two_or_zero_if_the_cpu_gives_finite_numbers() -> None:
     row, case = catalog.row("leaky_relu"), parse("leaky_relu(float32[3].normal(), 0.25)")
     assert [c.args[1] for k in range(4) if (c := aiming._number(row, case, by_turn(k)))] == [-0.25, 1.0, 2.0, 0.0]
     row, case = catalog.row("normal_"), parse("normal_(float32[3].normal(), 0.0, 0.5)")
     deviations = {c.args[2] for k in range(12) if (c := aiming._number(row, case, by_turn(k)))}
     assert deviations == {0.5, 1.0, 2.0, 0.0}, "torch refuses negative ones"
+
+
+def test_the_least_whole_number_has_no_negative() -> None:
+    row, case = catalog.row("bitwise_and"), parse(f"bitwise_and(int64[2].large(), {-(2**63)})")
+    assert [c.args[1] for k in range(4) if (c := aiming._number(row, case, by_turn(k)))] == [1, 2, 0, 1]
 
 
 def test_one_operand_holds_numbers_of_extreme_size() -> None:
@@ -211,6 +224,14 @@ def test_one_operand_holds_numbers_of_extreme_size() -> None:
     for dtype in ("float16", "bfloat16", "float32"):
         assert bool(pool("vast", dtype).isfinite().all())
         assert float((pool("minute", dtype) != 0).double().mean()) > 0.99
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_a_tiny_number_is_within_the_limits_of_its_operand(dtype: str) -> None:
+    """It was 64 in float16."""
+    met = aiming._region(catalog.row("xlogy"), parse(f"xlogy({dtype}[()].inside(0, 8), {dtype}[()].inside(1, 8))"), by_turn(0))
+    assert met is not None
+    assert 0 < float(build(met).operands[0].view) < 1e-3
 
 
 def test_a_convolution_with_a_long_kernel_has_few_results() -> None:
