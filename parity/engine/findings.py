@@ -125,10 +125,11 @@ def by_kind(run: ItemRun, tally: ItemTally, known: Recognition, looks: Looks) ->
         yield found
 
 
-def _plainness(one: Drawn) -> tuple[int, int, tuple[int, ...]]:
-    """The least is looked into: one of few choices, and of few elements, since all that follows runs such cases hundreds of
-    times."""
-    return max(0, (one.case.numel // FEW).bit_length()), len(one.picks), one.picks
+def _plainness(one: Drawn) -> tuple[bool, int, int, tuple[int, ...]]:
+    """The least is looked into: one that shows it with elements in each operand, as ordinary calls have, of few choices, and of
+    few elements, since all that follows runs such cases hundreds of times."""
+    empty = not all(s.numel for s in one.case.operands())
+    return empty, max(0, (one.case.numel // FEW).bit_length()), len(one.picks), one.picks
 
 
 def _worth(item: Item, one: Drawn, result: Result) -> tuple[bool, str, int]:
@@ -255,7 +256,7 @@ def shrink(
             run.journal.end()
             return False
 
-    smallest = next((case for case in others if case.numel <= ENOUGH and buildable(case)), None)
+    smallest = next((c for c in others if c.numel <= ENOUGH and all(s.numel for s in c.operands()) and buildable(c)), None)
     if smallest is None:
         smallest = least(run.item.row, run.item.dtype, run.plan.profile.sizes, one, fails) if sizes else one.case
     if smallest is None or not (smallest in hits or fails(smallest)) or hits[smallest] is None:

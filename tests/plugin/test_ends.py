@@ -127,8 +127,8 @@ def test_a_run_that_is_killed_leaves_nothing_and_is_finished(
     assert 0 < done < len(ops)
     code, _, err = commands.said(capfd, "run", "--resume", "run.jsonl", "--seed", "1")
     assert (code, "leave --seed out" in err) == (2, True)
-    code, resumed, _ = commands.said(capfd, "run", "--resume", "run.jsonl", "-n", "1")
-    assert code == 0
+    code, resumed, err = commands.said(capfd, "run", "--resume", "run.jsonl", "-n", "1")
+    assert code == 0, err
     assert f"{done} item{'s' if done > 1 else ''} of 5 are whole in run.jsonl; the rest is run" in resumed
     assert plain(tmp_path / "run.jsonl") == plain(tmp_path / "quiet.jsonl")
     ends = [text[text.rindex("\ncompared ") :].splitlines() for text in (quiet, resumed)]

@@ -246,7 +246,7 @@ def test_known_errors_of_many_elements_hide_neither_strided_ones_nor_a_lost_nan(
     nan_lost = Fault("nan", ("exp",), lambda c: c.run().nan_to_num(0.0))
     entries = accepted(run([many], ["exp"], examples=20))
     for also in (strided, nan_lost):
-        assert any(fails for _, fails in states(run([many, also], ["exp"], entries, examples=20)))
+        assert any(fails for _, fails in states(run([many, also], ["exp"], entries, examples=40)))
 
 
 @pytest.mark.slow
