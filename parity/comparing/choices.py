@@ -37,7 +37,11 @@ ATEN_DISTINCT = "_unique2"
 ATEN_TURNED = {"_linalg_svd": (0, 2), "_linalg_eigh": (1,), "linalg_qr": (0, 1), "linalg_eig": (1,), "_linalg_eigvals": ()}
 ATEN_VALUES = {"_linalg_svd": 1, "_linalg_eigh": 0}  # of these the vectors of equal values are any of their space
 ATEN_ORDERED = ("linalg_eig", "_linalg_eigvals")  # return eigenvalues in any order
-ATEN_WRITTEN = ("scatter", "index_put", "index_copy", "put")  # and those that write into an operand
+ATEN_DIM = "scatter"  # writes along a dimension
+ATEN_ROWS = "index_copy"  # writes whole rows
+ATEN_FLAT = "put"  # writes at places of all numbers
+ATEN_WRITTEN = (ATEN_DIM, "index_put", ATEN_ROWS, ATEN_FLAT)  # and those that write into an operand
+ATEN_LAST = "amax"  # how torch reduces to the last of several places
 _KINDS = (*ATEN_PLACED, *ATEN_RUNNING, ATEN_SILENT, *ATEN_POOLS, ATEN_DISTINCT, *ATEN_TURNED, *ATEN_WRITTEN)
 ATEN_FREE = frozenset(f"aten::{n}{end}" for n in _KINDS for end in ("", "_" if n in ATEN_WRITTEN else ""))
 MOST = 64  # gradients that are taken of a pool to see what it picks
@@ -192,11 +196,11 @@ def _writes(name: str, given: Given, shape: torch.Size) -> tuple[Tensor, Tensor]
     at: list[Any] = [None if i is None else i.cpu() for i in given.get("indices") or (given["index"],)]
     grid = torch.arange(math.prod(shape)).view(shape)
     sources = next(given[n] for n in ("src", "source", "values") if n in given).cpu()
-    if name == "scatter":
+    if name == ATEN_DIM:
         places = grid.gather(given["dim"], *at)
         sources = sources[tuple(slice(n) for n in places.shape)]
-    elif name in ("index_copy", "put"):
-        places = grid.take(*at) if name == "put" else grid.index_select(given["dim"], *at)
+    elif name in (ATEN_ROWS, ATEN_FLAT):
+        places = grid.take(*at) if name == ATEN_FLAT else grid.index_select(given["dim"], *at)
     else:
         places = torch.ops.aten.index(grid, at)
         sources = sources.expand(places.shape)
@@ -206,7 +210,7 @@ def _writes(name: str, given: Given, shape: torch.Size) -> tuple[Tensor, Tensor]
 def _written(name: str, given: Given, out: Tensor, own: Tensor, wanted: Tensor) -> Answer:
     """The result with the values that stayed elsewhere, where one of a place did. own, wanted: which values stayed."""
     places, sources = _writes(name, given, out.shape)
-    last = torch.full((out.numel(),), -1).scatter_reduce(0, places[wanted], wanted.nonzero().squeeze(-1), "amax")
+    last = torch.full((out.numel(),), -1).scatter_reduce(0, places[wanted], wanted.nonzero().squeeze(-1), ATEN_LAST)
     now = torch.where(last < 0, out.reshape(-1), sources[last.clamp(min=0)]).view(out.shape)
     return (now,), (torch.where(last[places] < 0, own, wanted),), not bool(_equal(now, out).all())
 

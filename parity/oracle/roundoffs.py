@@ -251,6 +251,8 @@ def seems_whole(t: Tensor) -> bool:
     """Whether a tensor of real numbers holds none that is not whole; most show it at the first."""
     if not t.is_floating_point() or t.element_size() == 1 or t.is_meta or t.is_nested or not t.numel():
         return False
+    if t._is_zerotensor():  # has no memory that can be read
+        return True
     first = t[(0,) * t.dim()]
     return bool(first == first.trunc()) and bool((t == t.trunc()).all())
 
