@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from parity.core import extensions
 from parity.devices import Device, resolve, setup
 from parity.engine import doctor
 from parity.faces import running
@@ -69,7 +70,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         _template().let_go()
 
 
-_ANSWERS: dict[tuple[str, str, str], dict[str, Any]] = {}  # of the examinations until now: device, faults, set-up
+_ANSWERS: dict[tuple[Any, ...], dict[str, Any]] = {}  # of examinations: device, faults, set-up, what the project adds
 
 
 @pytest.fixture
@@ -78,7 +79,7 @@ def examined_once(monkeypatch: pytest.MonkeyPatch) -> None:
     costs 2 s. For tests of what comes after the examination."""
 
     def examined(name: str, faults: str | None = None, setup: str | None = None) -> dict[str, Any]:
-        key = name, code_of(faults).digest, code_of(setup).digest
+        key = name, code_of(faults).digest, code_of(setup).digest, extensions.sources()
         if key not in _ANSWERS:
             _ANSWERS[key] = doctor.examined(name, faults, setup)
         return dict(_ANSWERS[key])
