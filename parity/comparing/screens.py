@@ -24,7 +24,7 @@ from parity.comparing.subject import Subject, word
 from parity.core.dtypes import FACTS, HALF
 from parity.core.results import Raised
 from parity.execution import execute as ex
-from parity.oracle.yardstick import LEAN, NEAR_MOVEMENT, OPERATOR_SUM, OWN_MOVEMENT, OWN_ULP, SUM_ULP
+from parity.oracle.yardstick import LEAN, NEAR_MOVEMENT, ODD, OPERATOR_SUM, OWN_MOVEMENT, OWN_ULP, SUM_ULP
 
 FEW = 16  # elements from which on a common factor of all errors shows
 RUNS = 2  # with everything moved by a roundoff or two
@@ -32,7 +32,6 @@ MOST = 4  # of a whole function, for elements that happen to move little in both
 LARGE = 1 << 18  # elements of a function's operands and results from which on moved runs come before the truth
 # The screen of what they explain, its row and its reason.
 BY = "movement", "own movement", "no farther from the CPU's result than roundings move it"
-ODD = 0.6  # of a movement by `STEP` roundoffs: honest devices are a quarter of it away
 CACHED = 1 << 16  # elements that are compared at a time
 NEIGHBOURS = 16  # elements that are neighbours at least, along the last dimensions
 NUMBERED = ("alpha", "beta")  # factors of the sum, which are not squared

@@ -163,7 +163,7 @@ def modes() -> list[Any]:
         _grad(),
         _autocast() if _any_autocast() else (),
         _forward(),
-        dual_numbers._current_level,
+        _level(),
         _anomalies(),
         _threads(),
         _dtype(),

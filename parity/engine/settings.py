@@ -83,4 +83,4 @@ def _poisoned(how: Settings, plan: RunPlan, ordinal: int) -> Settings:
 
 def _sampled(item: Item, plan: RunPlan, ordinal: int) -> bool:
     """Whether a case is judged once more with errors put in; a fixed choice for each item."""
-    return plan.power > 0.0 and zlib.crc32(f"{item.id} {ordinal}".encode()) < plan.power * 2.0**32
+    return zlib.crc32(f"{item.id} {ordinal}".encode()) < plan.power * 2.0**32

@@ -66,14 +66,13 @@ class Unwatched:
     that records operators. What computes on the CPU alone pays for them otherwise, call by call."""
 
     def __enter__(self) -> None:
-        functions, operators = torch._C._len_torch_function_stack(), torch._C._len_torch_dispatch_stack()
-        self._functions = [torch._C._pop_torch_function_stack() for _ in range(functions)] if functions else []
-        self._operators = [torch._C._pop_torch_dispatch_stack(None) for _ in range(operators)] if operators else []
+        self._functions = [torch._C._pop_torch_function_stack() for _ in range(torch._C._len_torch_function_stack())]
+        self._operators = [torch._C._pop_torch_dispatch_stack(None) for _ in range(torch._C._len_torch_dispatch_stack())]
 
     def __exit__(self, *_: object) -> None:
-        for mode in self._operators[::-1]:
+        for mode in reversed(self._operators):
             torch._C._push_on_torch_dispatch_stack(mode)
-        for mode in self._functions[::-1]:
+        for mode in reversed(self._functions):
             torch._C._push_on_torch_function_stack(mode)
 
 

@@ -122,6 +122,9 @@ COARSER_SINGLE = _factor(
 COARSER_HALF = _factor("coarser than half types", 2.0**6, "budgets", "six lost bits")
 OWN_ULP = _factor("one operator", 2.0, "ULP of an element", "chosen: what a kernel of a few roundings is off by")
 STRUCK = _factor("struck again", 8.0 * FAR, "times one operator", "chosen: for calls of an operator that was found before")
+ODD = _factor(
+    "a wrong operator likely", 0.6, "of a movement by `STEP` roundoffs", "chosen: honest devices are a quarter of it away"
+)
 ALIKE = _factor("struck alike", 0.75, "of how far the first call is off", "chosen: for calls of one operator that differ alike")
 SUM_ULP = _factor("one operator's sum", 0.5, "ULP of the largest element", "chosen: what sums and products add to any element")
 CPU_ERRORS = _factor("the CPU's error", 4.0, "times it", "as `WIDENED`")

@@ -2,9 +2,8 @@
 
 A tensor in coordinates (COO) or compressed rows or columns (CSR, CSC) has no memory of its own that could be relabelled. Its
 indices and values have, and torch's constructors for the CPU make a tensor of any device of them. So has what a nested strided
-tensor is a view of. Operators that write into a
-sparse tensor are refused. Faults reach the operators that only sparse tensors have (`_coalesce`, `_to_dense`), and every public
-function.
+tensor is a view of. Operators that write into a sparse tensor are refused. Faults reach the operators that only sparse tensors
+have (`_coalesce`, `_to_dense`), and every public function.
 """
 
 from __future__ import annotations
