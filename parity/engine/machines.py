@@ -52,9 +52,9 @@ def read_specs(given: Sequence[str]) -> dict[str, int]:
         try:
             read = execnet.XSpec(spec)
         except (AttributeError, ValueError) as e:
-            raise UsageError(f"--tx {text}: {e}; give popen//python=PATH, or ssh=HOST//python=PATH") from None
+            raise UsageError(f"-n {text}: {e}; give popen//python=PATH, or ssh=HOST//python=PATH") from None
         if STRANGE.search(text) or not (read.popen or read.ssh or read.socket or read.vagrant_ssh) or int(count) < 1:
-            raise UsageError(f"--tx '{text}' names no machine; give popen//python=PATH, or ssh=HOST//python=PATH")
+            raise UsageError(f"-n '{text}' names no machine; give popen//python=PATH, or ssh=HOST//python=PATH")
         specs[spec] = specs.get(spec, 0) + int(count)
     return specs
 

@@ -40,6 +40,10 @@ MIXED, PARTIAL = "mixed", "partial"  # what is refused unless it is accepted
 MIXED_HELP = f"{MIXED}: machines that differ in torch, OS, chip or settings, and note how they differ"
 HANG_AFTER = "PARITY_HANG_AFTER"  # the variable with the seconds after which one call counts as hung
 WORKERS_HELP = "worker processes; by default one per core, at most 8, and no more than the memory holds"
+PLACES_HELP = (
+    "; or a worker on another machine or in another environment, as pytest-xdist takes it (repeatable): "
+    "ssh=mac2//python=PATH, 2*popen//python=PATH"
+)
 MOST_WORKERS = 64  # or four per core, on machines with more than 16 cores
 RUN, PYTEST = BOTH = ("run", "pytest")  # where an option of a run is offered
 DURATIONS = {"s": 1.0, "m": 60.0, "h": 3600.0}
@@ -107,6 +111,11 @@ def read_workers(given: str) -> int:
         what = f"{n} processes are more than this machine can use"
         raise ArgumentTypeError(f"{what}; give at most {most}, or leave it out")
     return n
+
+
+def read_place(given: str) -> int | str:
+    """A number of processes here, or a worker's place, which `machines.read_specs` reads."""
+    return given if "=" in given or "popen" in given else read_workers(given)
 
 
 def read_share(given: str) -> float:
@@ -194,6 +203,17 @@ class Code(Action):
         if getattr(namespace, dest, None) is not None:
             raise ArgumentError(self, f"{getattr(namespace, dest)} and {given} are both {kind}; give one of each at most")
         setattr(namespace, dest, given)
+
+
+class Workers(Action):
+    """`-n`: keeps a number as `workers`, and places as `tx`."""
+
+    def __call__(self, parser: ArgumentParser, namespace: Namespace, given: Any, option: str | None = None) -> None:
+        """Keep one of them."""
+        if isinstance(given, int):
+            namespace.workers = given
+        else:
+            namespace.tx = (*(getattr(namespace, "tx", None) or ()), given)
 
 
 def plants_faults(place: str) -> bool:
@@ -287,15 +307,8 @@ class RunOptions:
         read=read_duration,
     )
     seed: str = _option("0", "seed of the explored cases; the pinned ones are always the same")
-    workers: int | None = _option(None, WORKERS_HELP, metavar="N", read=read_workers, flags=("-n",), offered=(RUN,))
-    tx: tuple[str, ...] = _option(
-        (),
-        "a worker on another machine or in another environment, as pytest-xdist takes it (repeatable): ssh=mac2//python=PATH, "
-        "2*popen//python=PATH; instead of -n",
-        metavar="SPEC",
-        read=read_text,
-        offered=(RUN,),
-    )
+    workers: int | None = _option(None, WORKERS_HELP + PLACES_HELP, metavar="N", read=read_place, flags=("-n",), offered=(RUN,))
+    tx: tuple[str, ...] = _option((), "the places of -n", flags=("-n",), offered=())
     accept: tuple[str, ...] = _option(
         (),
         f"run over machines all the same: {MIXED_HELP}",
@@ -521,16 +534,12 @@ class Option:
         flags = self.flags or (self.flag,)
         if not self.flag.startswith("-"):
             return flags, {"nargs": "*", "metavar": self.metavar, "help": self.help}
-        how = {"dest": self.name, "help": self.help, **(CODE if self.name == "setup" else self._action())}
+        how = {"dest": self.name, "help": self.help, **self._action()}
         return flags, how if self.is_switch else how | {"metavar": self.metavar, "type": self.read or self.plain}
 
     def for_pytest(self) -> tuple[str, dict[str, Any]]:
         """Name and keywords for `addoption` of a group of pytest's parser."""
-        how = {
-            "dest": self.pytest_dest,
-            "help": self.pytest_help or self.help,
-            **(CODE if self.name == "setup" else self._action()),
-        }
+        how = {"dest": self.pytest_dest, "help": self.pytest_help or self.help, **self._action()}
         return self.pytest_flag, how if self.is_switch else how | {"type": IN_PYTEST.get(self.name, self.plain)}
 
     def words(self, flag: str, value: Any) -> Iterator[str]:
@@ -543,6 +552,8 @@ class Option:
             yield from (f"{flag}={v}" for v in (value if self.is_repeatable else (value,)))
 
     def _action(self) -> dict[str, Any]:
+        if self.name in ACTIONS:
+            return {"action": ACTIONS[self.name]}
         if self.is_switch:
             return {"action": "store_true", "default": False}
         return {"action": "append", "default": []} if self.is_repeatable else {"action": "store", "default": self.default}
@@ -558,7 +569,7 @@ IN_PYTEST: dict[str, Callable[[str], Any]] = {
     "min_judged": read_share,
     "study": read_study,
 }
-CODE: dict[str, Any] = {"action": Code}
+ACTIONS = {"setup": Code, "workers": Workers}
 PLAIN = {"int": int, "float": float}
 OPTIONS = tuple(
     Option(f.name, f.default, PLAIN.get(str(f.type).partition(" | ")[0], str), **f.metadata) for f in fields(RunOptions)

@@ -1,4 +1,4 @@
-"""A run over several machines (`parity run --tx`), in the controller: how its workers start, and what happens without one."""
+"""A run over several machines (`parity run -n ssh=...`), in the controller: how its workers start, and end without one."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ def is_remote(node: Any) -> bool:
 
 
 def computers_of(o: RunOptions) -> list[Any]:
-    """The machines of --tx, examined; none without it."""
+    """The machines of -n, examined; none without it."""
     if not o.tx:
         if o.mixed:
-            raise UsageError(f"--accept {MIXED} is for runs over several machines: name them with --tx")
+            raise UsageError(f"--accept {MIXED} is for runs over several machines: name them with -n")
         return []
     if o.workers:
         raise UsageError(
-            "-n starts workers here, --tx where it says; leave one of them out (--tx '2*popen' is two workers here)"
+            f"-n {o.workers} starts workers here, -n {o.tx[0]} where it says; give each a place ('{o.workers}*popen' is here)"
         )
     from parity.engine import machines
 

@@ -268,7 +268,7 @@ def _compared(o: RunOptions, items: Sequence[suite.Item], workers: int, reporter
     if code not in (0, 1):
         return code
     if code == 1 and o.no_again:
-        reporter.say(f"findings were not tried again in a fresh process ({'--tx' if o.tx else '--skip again'})")
+        reporter.say(f"findings were not tried again in a fresh process ({'on several machines' if o.tx else '--skip again'})")
     elif code == 1:
         reporter.try_again(how, workers, max(0.0, until - time.monotonic()))
     result = reporter.run.result()

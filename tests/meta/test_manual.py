@@ -40,7 +40,7 @@ ONLY_PARSED = {
     r"parity prove cost": "a minute",
     r"parity prove zoo$": "several minutes",
     r"parity prove mutants( .*)?$": "half an hour; minutes for some ops",
-    r"parity run .*--tx ": "another machine",
+    r"parity run .*-n ssh": "another machine",
     r"parity run .*standin.py": "a file of the checkout and a C++ compiler; tests/standin has it",
     r"parity run --device cuda": "an NVIDIA GPU",
     r"parity run --resume ": "a run that was interrupted on this machine",

@@ -82,7 +82,7 @@ def test_two_environments_one_of_which_is_killed_are_one_run(tmp_path: Path, oth
     faults = ("--setup", "faults.py")
     whole = parity(tmp_path, *ASKED, *faults, "-n", "1", "--skip", "again", "--output", "whole.jsonl")
     assert whole.returncode == 0, whole.stdout + whole.stderr
-    both = ("--tx", f"popen//python={sys.executable}", "--tx", f"popen//python={other}")
+    both = ("-n", f"popen//python={sys.executable}", "-n", f"popen//python={other}")
     done = parity(tmp_path, *ASKED, *faults, "--setup", "kill.py", *both, "--output", "both.jsonl")
     run = run_file.read(tmp_path / "both.jsonl")
     assert sign.exists(), done.stdout + done.stderr
@@ -120,7 +120,7 @@ def test_findings_of_a_far_machine_come_home(tmp_path: Path) -> None:
     path, spec = far(tmp_path)
     (tmp_path / "faults.py").write_text(HALVED)
     asked = (*ASKED[:2], *ASKED[4:], "--dtype", "float32", "--setup", str(tmp_path / "faults.py"), "--output", "run.jsonl")
-    done = parity(tmp_path, *asked, "--tx", spec, PATH=path)
+    done = parity(tmp_path, *asked, "-n", spec, PATH=path)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "aten::exp gives wrong values" in done.stdout
     run = run_file.read(tmp_path / "run.jsonl")
@@ -137,7 +137,7 @@ def test_a_machine_that_is_gone_costs_its_worker_and_not_the_run(tmp_path: Path)
     sign = tmp_path / "gone"
     (tmp_path / "faults.py").write_text(FAULTS.format(sign=sign))
     (tmp_path / "kill.py").write_text(KILL.format(sign=sign))
-    both = ("--tx", "popen", "--tx", spec, "--setup", str(tmp_path / "faults.py"), "--setup", str(tmp_path / "kill.py"))
+    both = ("-n", "popen", "-n", spec, "--setup", str(tmp_path / "faults.py"), "--setup", str(tmp_path / "kill.py"))
     done = parity(tmp_path, *ASKED, *both, "--output", "run.jsonl", PATH=path)
     assert sign.exists(), done.stdout + done.stderr
     run = run_file.read(tmp_path / "run.jsonl")
@@ -153,7 +153,7 @@ def test_machines_that_differ_are_refused(tmp_path: Path, other: Path) -> None:
     (tmp_path / "odd.sh").write_text(f'#!/bin/sh\nOMP_NUM_THREADS=3 exec {other} "$@"\n')
     (tmp_path / "odd.sh").chmod(0o755)
     odd = f"popen//python={tmp_path / 'odd.sh'}"
-    asked = ("run", "exp", "--dtype", "float32", "--examples", "2", "--device", "sim", "--tx", "popen", "--tx", odd)
+    asked = ("run", "exp", "--dtype", "float32", "--examples", "2", "--device", "sim", "-n", "popen", "-n", odd)
     done = parity(tmp_path, *asked)
     assert done.returncode == 2
     assert f"parity: machines popen and {odd} differ: OMP_NUM_THREADS" in done.stderr
@@ -171,5 +171,5 @@ def test_a_gateway_has_a_number_of_workers() -> None:
 
 @pytest.mark.parametrize("text", ["banana", "0*popen", "popen//popen", "python=a", "ssh=a\nb", "*popen"])
 def test_what_names_no_machine_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="--tx"):
+    with pytest.raises(UsageError, match="-n"):
         machines.read_specs([text])

@@ -12,8 +12,8 @@ from parity.core import project
 from parity.core.errors import UsageError, brief
 from parity.core.results import statuses
 from parity.engine.options import (
+    ACTIONS,
     ALSO,
-    CODE,
     DEVICE_HELP,
     INPUT_HELP,
     MIXED,
@@ -78,7 +78,7 @@ def add_input(to: argparse.ArgumentParser) -> None:
 
 def add_code(to: argparse.ArgumentParser) -> None:
     """The person's own code, which every process runs."""
-    to.add_argument("--setup", metavar="FILE", type=read_text, help=SETUP_HELP, **CODE)
+    to.add_argument("--setup", metavar="FILE", type=read_text, help=SETUP_HELP, action=ACTIONS["setup"])
     to.set_defaults(faults=None)
 
 

@@ -29,7 +29,7 @@ GIVEN = (
     *("--source", "all", "--examples", "3", "--seed", "-1", "-n", "2", "--setup", "an.installed.module", "--setup", "s.py"),
     *("--skip", "screens", "--skip", "shrink,again", "--power", "9", "--fail-on", "void", "--min-judged", "0.25"),
     *("--known", "k.toml", "--output", "run.jsonl", "--findings", "there", "--junit-xml", "x.xml", "--study", "reach", "-v"),
-    *("--list", "--shard", "3/7", "--time", "5m", "--tx", "popen", "--accept", "mixed", "--input", "float32[2]"),
+    *("--list", "--shard", "3/7", "--time", "5m", "-n", "popen", "--accept", "mixed", "--input", "float32[2]"),
 )
 ASKED = RunOptions(
     op=("ad*", "mul"), device="sim", dtype=("int8", "bool"), family=("unary",), profile="full", source="all", examples=3,
