@@ -16,7 +16,7 @@ from torch import Tensor
 from parity.catalog import entries
 from parity.catalog.row import Row
 from parity.checks import derivatives, further, history, inputs_unchanged, metadata, poison, refusal, repeat, writes
-from parity.checks.due import DERIVATIVES, due, has_leaves, not_derived
+from parity.checks.due import due, has_leaves, not_derived
 from parity.checks.power import ProbeResults
 from parity.checks.trial import (
     EVERYTHING,
@@ -35,7 +35,18 @@ from parity.checks.trial import (
 from parity.core import processes, state
 from parity.core.case import Case
 from parity.core.errors import CaseError
-from parity.core.results import MISSING, OTHER_SIGNATURE, Aspect, Computed, Measure, Outcome, Raised, Status, Verdict
+from parity.core.results import (
+    DERIVATIVES,
+    MISSING,
+    OTHER_SIGNATURE,
+    Aspect,
+    Computed,
+    Measure,
+    Outcome,
+    Raised,
+    Status,
+    Verdict,
+)
 from parity.devices.base import Device
 from parity.execution import execute as ex
 from parity.execution.execute import Live, Named, Placed
@@ -260,7 +271,7 @@ def _judge_forward(t: Trial, bench: Bench, first: Forward, there: Placed, theirs
     aspect = Aspect.INPLACE if row.forms.mutates else Aspect.FORWARD
     if not (wants(aspect) or wants(Aspect.REPEAT) or isinstance(outcome, Raised)):
         return
-    result = compare(t, bench, aspect, first.reference, outcome, "forward", lambda: _forward_again(t, first), _written_parts(t))
+    result = compare(t, bench, aspect, first.reference, outcome, lambda: _forward_again(t, first), _written_parts(t))
     live = first.live
     if isinstance(live, Live) and isinstance(theirs, Live):
         result = metadata.judged(t, result, live.outputs, theirs.outputs, first.placed.bases, there.bases)

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from parity.checks.due import DERIVATIVES, not_derived
+from parity.checks.due import not_derived
 from parity.checks.gauge import GAUGES, Gauge, through
 from parity.checks.trial import Lent, Result, Sides, Trial, agrees, compare, outcome_of, raised, values
 from parity.core.case import Cotangent, OpClass, TensorSpec
-from parity.core.results import Aspect, Computed, Measure, Outcome, Raised, Status, Verdict
+from parity.core.results import DERIVATIVES, Aspect, Computed, Measure, Outcome, Raised, Status, Verdict
 from parity.devices.base import Device
 from parity.execution import execute as ex
 from parity.execution.execute import Destination, Named
@@ -150,7 +150,7 @@ def _backward(t: Trial, s: Sides, alike: bool) -> None:
     def again() -> Named:
         return ex.backward(ex.forward(t.program, t.case, t.inputs, s.here, True), ours)
 
-    t.results.append(compare(t, s.bench, Aspect.BACKWARD, reference, outcome, "backward", again))
+    t.results.append(compare(t, s.bench, Aspect.BACKWARD, reference, outcome, again))
 
 
 # ------------------------------------------------------------------------------------------------- backward of backward
@@ -232,7 +232,7 @@ def _double_backward(t: Trial, s: Sides, tracked: Named) -> None:
     reference = Computed(tuple((n, x.detach()) for n, x in got))
     row = s.bench.row
     bench = replace(s.bench, row=rule_of(row).differentiated(row), oracle=oracle, bound=None)
-    result = compare(t, bench, Aspect.DOUBLE, reference, outcome, "backward", lambda: ex.backward(first(here), ours))
+    result = compare(t, bench, Aspect.DOUBLE, reference, outcome, lambda: ex.backward(first(here), ours))
     t.results.append(_renamed(result, "grad[", "gradgrad["))
 
 
@@ -320,11 +320,11 @@ def _tangents(t: Trial, s: Sides) -> None:
         t.due -= {Aspect.TANGENT}
         return
     bench = replace(s.bench, oracle=oracle, bound=None)
-    result = compare(t, bench, Aspect.TANGENT, reference, outcome, "backward", lambda: run(here))
+    result = compare(t, bench, Aspect.TANGENT, reference, outcome, lambda: run(here))
     if result.verdict.status.is_finding:
         # torch's formulas for tangents may cancel where its gradients only choose (minimum: y + (x < y) (x - y)).
         pushed = replace(bench, oracle=other)
-        result = compare(t, pushed, Aspect.TANGENT, reference, outcome, "backward", lambda: run(here))
+        result = compare(t, pushed, Aspect.TANGENT, reference, outcome, lambda: run(here))
     t.results.append(_renamed(result, "out", "tangent"))
 
 

@@ -23,7 +23,6 @@ PUSHED = ("float32", "complex64")  # dtypes of forward-mode
 # Elements of operands up to which derivatives beyond the first are asked for: each takes as long as ten calls, and kernels that
 # err in large tensors alone do so in forward and backward, too.
 MANY = 1 << 14
-DERIVATIVES = frozenset({Aspect.BACKWARD, Aspect.DOUBLE, Aspect.TANGENT})
 
 
 def due(t: Trial) -> set[Aspect]:

@@ -31,19 +31,17 @@ def _transposed(x: Tensor, weight: Tensor, padding: Any, outer: Any, stride: Any
     return aten.convolution(x, weight, None, stride, padding, dilation, True, outer, groups)
 
 
-def _convolution_backward(
-    x: Tensor, grad: Tensor, weight: Tensor, padding: Any, stride: Any, dilation: Any, groups: int, mask: Sequence[bool]
-) -> Any:
+def _convolution_backward(x: Tensor, grad: Tensor, weight: Tensor, padding: Any, stride: Any, dilation: Any, *rest: Any) -> Any:
     nothing = [0] * len(stride)
     sizes = [grad.shape[1]]
-    return aten.convolution_backward(grad, x, weight, sizes, stride, padding, dilation, False, nothing, groups, mask)
+    return aten.convolution_backward(grad, x, weight, sizes, stride, padding, dilation, False, nothing, *rest)
 
 
 def _transposed_backward(
-    x: Tensor, grad: Tensor, weight: Tensor, padding: Any, outer: Any, stride: Any, dilation: Any, groups: int, mask: Any
+    x: Tensor, grad: Tensor, weight: Tensor, padding: Any, outer: Any, stride: Any, dilation: Any, *rest: Any
 ) -> Any:
-    mask = [*mask, False]
-    return aten.convolution_backward(grad, x, weight, [0], stride, padding, dilation, True, outer, groups, mask)[:2]
+    groups, mask = rest
+    return aten.convolution_backward(grad, x, weight, [0], stride, padding, dilation, True, outer, groups, [*mask, False])[:2]
 
 
 def _convolution_backward_overrideable(grad: Tensor, x: Tensor, weight: Tensor, *rest: Any) -> Any:
@@ -70,10 +68,9 @@ def _depthwise_convolution(x: Tensor, weight: Tensor, kernel: Any, bias: Any, st
     return _convolution(x, weight, bias, padding, stride, dilation, x.shape[-1 - len(kernel)])
 
 
-def _batch_norm_backward(
-    x: Tensor, grad: Tensor, weight: Tensor, mean: Any, variance: Any, saved: Any, inverse: Any, eps: float, *reserve: Tensor
-) -> Any:
-    return aten.native_batch_norm_backward(grad, x, weight, mean, variance, saved, inverse, True, eps, [True] * 3)
+def _batch_norm_backward(x: Tensor, grad: Tensor, weight: Tensor, *rest: Any) -> Any:
+    *statistics, eps = rest[:5]  # then comes cuDNN's reserve
+    return aten.native_batch_norm_backward(grad, x, weight, *statistics, True, eps, [True] * 3)
 
 
 EQUIVALENTS: Mapping[str, Callable[..., Any]] = {

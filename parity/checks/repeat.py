@@ -56,7 +56,7 @@ def check(t: Trial, s: Sides, again_here: Again, parts: dict[str, Part] | None) 
     if isinstance(s.outcome, Computed) and isinstance(again, Computed):
         if all(same_values(a, b) for (_, a), (_, b) in zip(s.outcome.tensors, again.tensors)):
             return
-        second = compare(t, s.bench, Aspect.REPEAT, s.reference, again, "forward", again_here, parts)
+        second = compare(t, s.bench, Aspect.REPEAT, s.reference, again, again_here, parts)
         if t.case.under == "deterministic":
             text = "two equal calls differ, though torch was asked to use deterministic algorithms"
             verdict = Verdict(Status.UNSTABLE, text, second.verdict.measure, second.verdict.tolerance)

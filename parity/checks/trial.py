@@ -16,7 +16,18 @@ from parity.checks import power
 from parity.checks.power import ProbeResults
 from parity.core.case import Case
 from parity.core.dtypes import FACTS
-from parity.core.results import BOTH_REFUSE, Aspect, Computed, Measure, MetadataNote, Outcome, Raised, Status, Verdict
+from parity.core.results import (
+    BOTH_REFUSE,
+    DERIVATIVES,
+    Aspect,
+    Computed,
+    Measure,
+    MetadataNote,
+    Outcome,
+    Raised,
+    Status,
+    Verdict,
+)
 from parity.devices.base import Device
 from parity.devices.refusals import is_about_dtypes
 from parity.execution import execute as ex
@@ -250,13 +261,13 @@ def compare(
     aspect: Aspect,
     reference: Outcome,
     outcome: Outcome,
-    pass_: str,
     again: Again,
     parts: dict[str, Part] | None = None,
 ) -> Result:
     """Judge the outcomes of one aspect. again: reruns the reference, in case of a finding."""
     if isinstance(outcome, Raised):
         return raised(aspect, reference, outcome)
+    pass_ = "backward" if aspect in DERIVATIVES else "forward"
     assert isinstance(outcome, Computed)
     theirs = dict(outcome.tensors)
     ours = dict(reference.tensors) if isinstance(reference, Computed) else None

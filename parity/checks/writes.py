@@ -59,7 +59,7 @@ def out(t: Trial, s: Sides) -> None:
             foreign = _uncast(outcome.tensors, s.reference)
         outcome = Computed(_as_computed(outcome.tensors, s.reference), outcome.notes)
     parts = {n: Part(x.base, x.layout, x.shape) for (n, _), x in zip(ours, targets) if n.startswith("base[")}
-    result = compare(t, s.bench, Aspect.OUT, Computed(ours), outcome, "forward", again, parts)
+    result = compare(t, s.bench, Aspect.OUT, Computed(ours), outcome, again, parts)
     if foreign is not None and result.verdict.status is Status.AGREE:
         text = f"{foreign.tensor} holds numbers that are none of the dtype in which torch computes and from which it casts"
         result = replace(result, verdict=Verdict(Status.WRONG, text, foreign, EXACT))
@@ -144,4 +144,4 @@ def inplace(t: Trial, s: Sides) -> None:
         t.results.append(refusal.judged(Aspect.INPLACE, ours, outcome, "cast"))
         return
     parts = parts_of_first(t.inputs)
-    t.results.append(compare(t, s.bench, Aspect.INPLACE, Computed(ours), outcome, "forward", again, parts))
+    t.results.append(compare(t, s.bench, Aspect.INPLACE, Computed(ours), outcome, again, parts))

@@ -543,7 +543,7 @@ def _on_device(
     with torch.random.fork_rng(devices=[]), device.active():
         device.seed(SEED)
         around = device.compiling() if is_compiled(s.function) else None
-        run, cause = attempted(lambda: forward(s, device.upload, backward, around, torch.clone, None, wrap, True), "run")
+        run, cause = attempted(lambda: forward(s, device.upload, backward, around, torch.clone, wrap, True), "run")
         if isinstance(run, Raised):
             return run, cause
         _stays(s, run, device)

@@ -43,8 +43,8 @@ class Subject:
     that stay on the CPU. held: the tensors in each leaf that is a user-defined object. coarsest: the floating dtype of the
     inputs with the largest roundoff. extents: how many elements of each storage are needed. draws: whether it draws random
     numbers, which then come from the CPU's generator with one seed for every run. spread: how far two equal runs on the CPU are
-    apart, by the results that are not equal. choices: notes or follows those that torch leaves to a device. shaped: whether
-    lazy modules were called once, as `SHAPED` says.
+    apart, by the results that are not equal. choices: notes or follows those that torch leaves to a device. on_draw: called at
+    each draw. shaped: whether lazy modules were called once, as `SHAPED` says.
     """
 
     name: str
@@ -61,6 +61,7 @@ class Subject:
     draws: bool = False
     spread: Mapping[str, Tensor] = field(default_factory=dict)
     choices: Choices | None = None
+    on_draw: Callable[[], None] | None = None
     shaped: bool = False
 
     @property
@@ -328,13 +329,12 @@ def forward(
     backward: bool,
     around: AbstractContextManager[Any] | None = None,
     stay: Put | None = None,
-    drawn: Callable[[], None] | None = None,
     wrap: Wrap | None = None,
     compiled: bool = False,
 ) -> ForwardRun:
     """Run the subject on copies of everything, with the call itself inside `around`. stay: how inputs that stay on the CPU are
-    copied, `put` by default. drawn: called at each draw of a subject that draws random numbers. wrap: makes what is called of
-    the copied function. compiled: whether what torch.compile made runs so, instead of the eager code that it was made of.
+    copied, `put` by default. wrap: makes what is called of the copied function. compiled: whether what torch.compile made runs
+    so, instead of the eager code that it was made of.
     Raises what the function raises, and UsageError for a value that cannot be copied or opened."""
     place = _Placer(s, put)
     near = place if stay is None else _Placer(s, stay)
@@ -366,7 +366,7 @@ def forward(
         function = getattr(module, s.method) if s.method else module
     function = function if wrap is None else wrap(function)
     args, kwargs = tree_unflatten(copies, s.tree)
-    handed = SharedRandom(drawn) if s.draws else None
+    handed = SharedRandom(s.on_draw) if s.draws else None
     with streams() if s.draws else nullcontext():
         if s.draws:
             torch.default_generator.manual_seed(SEED)

@@ -45,6 +45,9 @@ class Aspect(Words):
     REFUSAL = "refusal"
 
 
+DERIVATIVES = frozenset({Aspect.BACKWARD, Aspect.DOUBLE, Aspect.TANGENT})  # the aspects that the backward pass's rules judge
+
+
 @dataclass(frozen=True, slots=True)
 class Computed:
     """The op ran. tensors: (name, tensor on the CPU) in a stable order; `base[...]` entries are the whole memory of a

@@ -24,6 +24,7 @@ from parity.core.devices import Flag
 from parity.core.dtypes import FACTS
 from parity.core.results import (
     CPU_OPERAND,
+    DERIVATIVES,
     EMPTY_OPERAND,
     EXTREME_VALUES,
     LAZY_OPERAND,
@@ -39,7 +40,6 @@ from parity.findings.causes import A_COPY, function_of, skeleton
 from parity.judging.rules import rule_of
 
 ATEN_LAZY = ("_conj", "_neg_view", "conj", "resolve_conj", "resolve_neg")
-DERIVATIVES = (Aspect.BACKWARD, Aspect.DOUBLE, Aspect.TANGENT)
 Outcomes = Callable[[Case, Aspect], tuple[Result, ...]]
 Again = Callable[[Case, Aspect], bool]
 

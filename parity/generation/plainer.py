@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from parity.core.case import Case, Cotangent, TensorSpec
-from parity.core.results import Aspect
+from parity.core.results import DERIVATIVES, Aspect
 from parity.execution.values import MATRICES, specials
 
 RARE = ("nan", "inf", "-inf", "max", "min", "0", "1", "subnormal")
-DERIVATIVES = (Aspect.BACKWARD, Aspect.DOUBLE, Aspect.TANGENT)
 
 
 def plainest(case: Case, aspect: Aspect, fails: Callable[[Case], bool]) -> Case:

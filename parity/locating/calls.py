@@ -7,6 +7,7 @@ import math
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -102,7 +103,7 @@ class Search:
 
         def run() -> ForwardRun:
             with self.places.paused():
-                return forward(s, self.device.upload, backward, around(), torch.clone, drew)
+                return forward(replace(s, on_draw=drew), self.device.upload, backward, around(), torch.clone)
 
         return ex.attempt(run, "run")
 

@@ -271,20 +271,9 @@ def _attend(
     return stored(_weights_of(scores)) @ v, scores.logsumexp(-1)  # tensor cores take both factors in the dtype
 
 
-def _attend_backward(
-    grad: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    total: Tensor,
-    dropout: float,
-    causal: bool,
-    *,
-    attn_mask: Tensor | None = None,
-    scale: float | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:
+def _attend_backward(*args: Any, attn_mask: Tensor | None = None, scale: float | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of attention: Dao and others, arXiv 2205.14135, appendix B.2."""
+    grad, q, k, v, out, _, _, causal = args
     heads, groups = k.shape[-3], q.shape[-3] // k.shape[-3]
     k, v = (t.repeat_interleave(groups, -3) if groups > 1 else t for t in (k, v))
     s = _scale(q, scale)

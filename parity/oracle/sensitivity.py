@@ -115,6 +115,7 @@ def in_double(t: Tensor) -> Tensor:
     return t.to(torch.complex128 if t.is_complex() else torch.float64)
 
 
+@dataclass(slots=True, eq=False)
 class Sensitivity:
     """How far results move if operands and cotangents move by u and intermediate results by `between`: samples taken one by
     one, and kept.
@@ -122,29 +123,30 @@ class Sensitivity:
     Where the op refuses the moved operands, only rounding on the way remains as budget.
     """
 
-    def __init__(
-        self,
-        p: Program,
-        case: Case,
-        inputs: Inputs,
-        placed: Placed,
-        cotangents: Sequence[Tensor] | None,
-        center: Float64Results,
-        u: float,
-        between: float,
-    ) -> None:
-        self._p, self._case, self._inputs, self._placed = p, case, inputs, placed
-        self._cotangents, self._center, self._u, self._between = cotangents, center, u, between
-        facts = FACTS.get(case.dtype)
+    _p: Program
+    _case: Case
+    _inputs: Inputs
+    _placed: Placed
+    _cotangents: Sequence[Tensor] | None
+    _center: Float64Results
+    _u: float
+    _between: float
+    _count: int = 0
+    _saved: dict[str, Tensor] | None = None
+    _least: float = field(init=False)
+    _own_least: float = field(init=False)
+    _fed: float = field(init=False)
+    _taken: _Moves = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Take the facts of the dtypes, and no sample yet."""
+        facts = FACTS.get(self._case.dtype)
         self._least = least_of(facts) if facts is not None and facts.is_inexact else 0.0
-        single = facts is None or facts.name in HALF
+        self._own_least = least_of(FACTS["float32"]) if facts is None or facts.name in HALF else self._least
         # Into a coarser operand, cotangents are rounded to its dtype before they are added, or their sum is.
-        mixed = len({o.spec.dtype for o in inputs.operands if FACTS[o.spec.dtype].is_inexact}) > 1
-        self._fed = between if mixed else u
-        self._own_least = least_of(FACTS["float32"]) if single else self._least
-        self._taken = _Moves({n: torch.zeros(t.shape, dtype=torch.float64) for n, t in center.tensors.items()})
-        self._count = 0
-        self._saved: dict[str, Tensor] | None = None
+        mixed = len({o.spec.dtype for o in self._inputs.operands if FACTS[o.spec.dtype].is_inexact}) > 1
+        self._fed = self._between if mixed else self._u
+        self._taken = _Moves({n: torch.zeros(t.shape, dtype=torch.float64) for n, t in self._center.tensors.items()})
 
     def first(self, samples: int) -> RoundingEffect:
         """The first samples alone: no more than part of the effect, for less than its cost."""

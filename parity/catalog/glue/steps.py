@@ -93,11 +93,9 @@ def _reduced(kernel: Any, x: Tensor, target: Tensor, weight: Any, reduction: int
     return result if reduction else result[0]
 
 
-def native_batch_norm(
-    x: Tensor, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float
-) -> Any:
+def native_batch_norm(x: Tensor, weight: Any, bias: Any, mean: Any, var: Any, training: bool, *rest: float) -> Any:
     """The kernel of batch_norm; in evaluation only its first result, because some devices leave the saved statistics empty."""
-    result = torch.ops.aten.native_batch_norm(x, weight, bias, mean, var, training, momentum, eps)
+    result = torch.ops.aten.native_batch_norm(x, weight, bias, mean, var, training, *rest)
     return result if training else result[0]
 
 
@@ -176,13 +174,12 @@ def _float32(t: Tensor | None) -> Tensor | None:
     return None if t is None else t.to(torch.float32)
 
 
-def _adam_step(
-    kernel: Any, params: Group, grads: Group, first: Group, second: Group, most: Group, scale: Any, found_inf: Any, **named: Any
-) -> tuple[Group, ...]:
+def _adam_step(kernel: Any, *operands: Any, **named: Any) -> tuple[Group, ...]:
+    *groups, scale, found_inf = operands
     named = {**ADAM, **named}
     at = named.pop("step")
+    params, grads, first, second, most = map(_dense, groups)
     steps = [torch.tensor(at, device=p.device) for p in params]
-    params, grads, first, second, most = map(_dense, (params, grads, first, second, most))
     kernel(params, grads, first, second, most, steps, grad_scale=_float32(scale), found_inf=_float32(found_inf), **named)
     return params, first, second, most
 

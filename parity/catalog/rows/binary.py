@@ -43,6 +43,7 @@ from parity.core.case import Arg, OpClass, TensorSpec
 from parity.core.dtypes import BOOL, FACTS, FLOATS, INTS
 
 FAMILY = "binary"
+FORMS: dict[str, Any] = {"inplace": METHOD, "out": True, "promotes": True}
 
 
 def _binary(
@@ -52,17 +53,12 @@ def _binary(
     grad: tuple[str, ...] = FLOATING,
     *,
     signature: Signature | None = None,
-    inplace: str = METHOD,
-    out: bool = True,
-    promotes: bool = True,
-    counts: Counts = OWN,
     **more: Any,
 ) -> Row:
-    """A function of two operands. more: other fields of the row."""
-    forms = Forms(inplace=inplace, out=out, strides=True, promotes=promotes)
-    return Row(
-        name, signature or pair(), family=FAMILY, rule=rule, dtypes=dtypes, grad=grad, forms=forms, counts=counts, **more
-    )
+    """A function of two operands. more: `inplace`, `out` and `promotes` of its forms, and other fields of the row."""
+    forms = Forms(strides=True, **{field: more.pop(field, default) for field, default in FORMS.items()})
+    fields = {"dtypes": dtypes, "grad": grad, "forms": forms, "counts": OWN, **more}
+    return Row(name, signature or pair(), family=FAMILY, rule=rule, **fields)
 
 
 def _compare(name: str, dtypes: tuple[str, ...] = EVERY) -> Row:

@@ -24,9 +24,11 @@ _row = partial(
 
 
 def _weights(
-    draw: Draw, features: int, hidden: int, layers: int, ways: int, gates: int, biases: bool, projected: int = 0
+    draw: Draw, sizes: tuple[int, int, int], gates: int, biases: bool, layers: int = 1, ways: int = 1
 ) -> tuple[TensorSpec, ...]:
-    """w_ih, w_hh (and their biases, and a projection of the hidden state) for each layer and direction."""
+    """w_ih, w_hh (and their biases, and a projection of the hidden state) for each layer and direction. sizes: features, hidden
+    features, and projected ones or 0."""
+    features, hidden, projected = sizes
     weights: list[TensorSpec] = []
     seen = projected or hidden
     for layer in range(layers):
@@ -62,7 +64,7 @@ def _layers(gates: int, states: int) -> Signature:
         x = draw.between((batch, length, features) if first else (length, batch, features), -2, 2)
         sizes = projected or hidden, hidden
         state = tuple(draw.between((layers * ways, batch, sizes[k]), -1, 1) for k in range(states))
-        weights = _weights(draw, features, hidden, layers, ways, gates, biases, projected)
+        weights = _weights(draw, (features, hidden, projected), gates, biases, layers, ways)
         return Arguments((x, state if states > 1 else state[0], weights, biases, layers, dropout, train, two, first))
 
     return signature
@@ -80,7 +82,7 @@ def _packed(gates: int, states: int) -> Signature:
         ways = 2 if two else 1
         x = draw.between((sum(lengths), features), -2, 2)
         state = tuple(draw.between((layers * ways, len(lengths), hidden), -1, 1) for _ in range(states))
-        weights = _weights(draw, features, hidden, layers, ways, gates, biases)
+        weights = _weights(draw, (features, hidden, 0), gates, biases, layers, ways)
         dropout = 0.0 if train else draw.choice((0.0, 0.5))
         return Arguments((x, tuple(lengths), state if states > 1 else state[0], weights, biases, layers, dropout, train, two))
 
@@ -91,7 +93,7 @@ def _cell(gates: int, states: int) -> Signature:
     def signature(draw: Draw) -> Arguments:
         batch, features, hidden = draw.extent((1, 2, 3)), draw.extent((1, 2, 3, 5, 16)), draw.extent((1, 2, 3, 5, 17))
         state = tuple(draw.between((batch, hidden), -1, 1) for _ in range(states))
-        weights = _weights(draw, features, hidden, 1, 1, gates, draw.flag())
+        weights = _weights(draw, (features, hidden, 0), gates, draw.flag())
         return Arguments((draw.between((batch, features), -2, 2), state if states > 1 else state[0], *weights))
 
     return signature

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -39,6 +40,7 @@ class CallOutline:
     scalars: tuple[Any, ...]
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Call:
     """One call that a fault sees.
 
@@ -49,48 +51,31 @@ class Call:
     inplace=True). history: names of the earlier calls on this device, newest last; only kept while faults are planted; at most
     256. seen: outlines of the earlier calls that reached this fault's ops on this device, newest last; at most 256. state: a
     dict for this fault on this device, empty at first, kept as long as the device. fresh: whether torch made the destination
-    for this call. grad_mode: whether the caller was recording gradients.
+    for this call. grad_mode: whether the caller was recording gradients. origin: (args, kwargs) as the caller passed them, with
+    the device's own tensors.
     """
 
-    __slots__ = (
-        "_origin", "_resolved", "_run", "args", "fresh", "grad_mode", "history", "kwargs", "level", "op", "outs", "seen",
-        "state",
-    )  # fmt: skip
+    op: str
+    level: str
+    args: list[Any]
+    kwargs: dict[str, Any]
+    outs: tuple[Tensor, ...]
+    history: Sequence[str]
+    _run: Callable[[Call], Any]
+    origin: tuple[Any, ...] = ()
+    _resolved: Mapping[int, frozenset[str]] = field(default_factory=dict)
+    fresh: bool = False
+    grad_mode: bool = field(default_factory=torch.is_grad_enabled)
+    seen: Sequence[CallOutline] = ()
+    state: MutableMapping[Any, Any] = field(default_factory=dict)
 
-    def __init__(
-        self,
-        op: str,
-        level: str,
-        args: list[Any],
-        kwargs: dict[str, Any],
-        outs: tuple[Tensor, ...],
-        history: Sequence[str],
-        run: Callable[[Call], Any],
-        *,
-        origin: tuple[Any, Any] | None = None,
-        resolved: Mapping[int, frozenset[str]] | None = None,
-        fresh: bool = False,
-    ) -> None:
-        self.op, self.level, self.args, self.kwargs = op, level, args, kwargs
-        self.outs, self.history, self._run = outs, history, run
-        self.grad_mode = torch.is_grad_enabled()
-        self.seen: Sequence[CallOutline] = ()
-        self.state: MutableMapping[Any, Any] = {}
-        self._origin = (tuple(args), dict(kwargs)) if origin is None else origin
-        self._resolved = resolved or {}
-        self.fresh = fresh
+    def __post_init__(self) -> None:
+        """Take the arguments for the caller's own, where the device got these."""
+        self.origin = self.origin or (tuple(self.args), dict(self.kwargs))
 
     def handed_to(self, run: Callable[[Call], Any], seen: Sequence[CallOutline], state: MutableMapping[Any, Any]) -> Call:
         """This call as another fault sees it: the same arguments, with that fault's own `run`, `seen` and `state`."""
-        call = self._like(self.args, self.kwargs, run)
-        call.seen, call.state = seen, state
-        return call
-
-    def _like(self, args: list[Any], kwargs: dict[str, Any], run: Callable[[Call], Any]) -> Call:
-        more: dict[str, Any] = {"origin": self._origin, "resolved": self._resolved, "fresh": self.fresh}
-        call = Call(self.op, self.level, args, kwargs, self.outs, self.history, run, **more)
-        call.grad_mode, call.seen, call.state = self.grad_mode, self.seen, self.state
-        return call
+        return dataclasses.replace(self, _run=run, seen=seen, state=state)
 
     # -------------------------------------------------------------------------------------------------- what it looks at
 
@@ -166,12 +151,7 @@ class Call:
 
     def _tensors(self) -> list[Tensor]:
         """The device's own tensors among what the caller passed."""
-        return [x for x in tree_leaves(self._origin) if isinstance(x, Tensor)]
-
-    @property
-    def origin(self) -> tuple[Any, Any]:
-        """(args, kwargs) as the caller passed them, with the device's own tensors."""
-        return self._origin
+        return [x for x in tree_leaves(self.origin) if isinstance(x, Tensor)]
 
     @property
     def outline(self) -> CallOutline:
@@ -195,12 +175,12 @@ class Call:
     @property
     def requires_grad(self) -> bool:
         """Whether any tensor operand of the caller requires a gradient (for backward kernels: any of their own operands)."""
-        return any(t.requires_grad for t in tree_leaves(self._origin) if isinstance(t, Tensor))
+        return any(t.requires_grad for t in tree_leaves(self.origin) if isinstance(t, Tensor))
 
     def is_scalar(self, i: int | str) -> bool:
         """Whether argument `i` (or the one of that name) is a Python number, or was one before torch wrapped it. A 0-d tensor
         does not count."""
-        args, kwargs = self._origin
+        args, kwargs = self.origin
         value = kwargs.get(i) if isinstance(i, str) else args[i] if i < len(args) else None
         return isinstance(value, (bool, int, float, complex)) or any(value is w for w in WRAPPED)
 
@@ -247,7 +227,7 @@ class Call:
             return _tap(a, effect) if isinstance(a, Tensor) and a.requires_grad else a
 
         args, kwargs = tree_map(tap, (self.args, self.kwargs))
-        return self._run(self._like(args, kwargs, self._run))
+        return self._run(dataclasses.replace(self, args=args, kwargs=kwargs))
 
 
 # --------------------------------------------------------------------------------------------- the names of its arguments

@@ -71,23 +71,10 @@ def max_pool2d_backward(g: Tensor, x: Tensor, k: Any, s: Any = (), p: Any = 0, d
     return gradient
 
 
-def convolution_backward_overrideable(
-    g: Tensor,
-    x: Tensor,
-    w: Tensor,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    transposed: bool,
-    output_padding: Any,
-    groups: int,
-    mask: Sequence[bool],
-) -> Any:
+def convolution_backward_overrideable(g: Tensor, x: Tensor, w: Tensor, *rest: Any) -> Any:
     """Gradients of input, weight and bias of a convolution."""
-    bias = [w.shape[1] * groups if transposed else w.shape[0]]
-    return aten.convolution_backward.default(
-        g, x, w, bias, stride, padding, dilation, transposed, output_padding, groups, list(mask)
-    )
+    *_, transposed, _, groups, _ = rest
+    return aten.convolution_backward.default(g, x, w, [w.shape[1] * groups if transposed else w.shape[0]], *rest)
 
 
 # ---------------------------------------------- fused cells: torch picks them for this device (formulas of RNN.cpp, RNN.cu)
@@ -155,26 +142,16 @@ def lstm_mps(x: Tensor, hx: Sequence[Tensor], params: Sequence[Tensor], *config:
     return out, hy, cy, stream, torch.empty(0), torch.empty(0)
 
 
-def lstm_mps_backward(
-    gy: Tensor | None,
-    ghy: Tensor | None,
-    gcy: Tensor | None,
-    z: Tensor,
-    cell: Tensor,
-    x: Tensor,
-    layers: Tensor,
-    hx: Sequence[Tensor],
-    params: Sequence[Tensor],
-    *config: Any,
-) -> tuple[Tensor, Sequence[Tensor], Sequence[Tensor]]:
+def lstm_mps_backward(*args: Any) -> tuple[Tensor, Sequence[Tensor], Sequence[Tensor]]:
     """aten::lstm_mps_backward, by differentiating the CPU's forward."""
+    *cotangents, z, _, x, _, hx, params = args[:9]
     with _above_autograd(), torch.random.fork_rng(devices=()):
         if z.numel():
             torch.set_rng_state(z)
         leaves = [t.detach().requires_grad_() for t in (x, *hx, *params)]
         after = 1 + len(hx)
-        outs = torch.lstm(leaves[0], leaves[1:after], leaves[after:], *config)
-        pairs = [(o, g) for o, g in zip(outs, (gy, ghy, gcy)) if g is not None]
+        outs = torch.lstm(leaves[0], leaves[1:after], leaves[after:], *args[9:])
+        pairs = [(o, g) for o, g in zip(outs, cotangents) if g is not None]
         found = torch.autograd.grad([o for o, _ in pairs], leaves, [g for _, g in pairs], allow_unused=True)
     grads = [torch.zeros_like(v) if g is None else g for g, v in zip(found, leaves)]
     return grads[0], grads[1:after], grads[after:]

@@ -302,9 +302,9 @@ def _watched(plan: Plan, seat: Seat, host: list[Any], kwhost: dict[str, Any], ar
             _destinations(plan, host, kwhost),
             seat.history,
             lambda c: run(plan, c.args, c.kwargs),
-            origin=(args, kwargs),
-            resolved=dict(seat.resolved),
-            fresh=bool(PIECES) and PIECES[-1] == plan.base,
+            (args, kwargs),
+            dict(seat.resolved),
+            bool(PIECES) and PIECES[-1] == plan.base,
         )
         result = settle(plan.returns, run_through(faults, call), call.outs, plan.overload)
     else:

@@ -37,16 +37,14 @@ def _largest(u: float) -> float:
     return max(f.max for f in FACTS.values() if f.is_inexact and f.unit_roundoff == u)
 
 
-def _system(
-    call: Bound, name: str, a: Tensor, x: Tensor, b: Tensor, u: float, left: bool = True, vectors: bool = True
-) -> Problems:
+def _system(call: Bound, name: str, a: Tensor, x: Tensor, b: Tensor, u: float, vectors: bool = True) -> Problems:
     """Whether x solves the system. vectors: if b has one dimension less, it is one column, for all matrices, or a batch of
     columns."""
     if vectors and (b.dim() == 1 or (b.dim() == a.dim() - 1 and b.shape == a.shape[:-1])):
         b, x = b.unsqueeze(-1), x.unsqueeze(-1)
     if not a.numel() or not b.numel():
         return []
-    product = a @ x if left else x @ a
+    product = a @ x if call.kwargs.get("left", True) else x @ a
     wanted = b.expand_as(product)
     lost = wanted.abs().amax((-2, -1)) > _largest(u) / PARTIAL
     excluded = unsound(call, a, wanted)
@@ -56,7 +54,7 @@ def _system(
 
 def _solve(call: Bound, r: Results) -> Problems:
     a, b, name = call.args[0], call.get(1, "B"), outs(r)[0]
-    return _system(call, name, wide(a), wide(r[name]), wide(b), roundoff(a), bool(call.kwargs.get("left", True)))
+    return _system(call, name, wide(a), wide(r[name]), wide(b), roundoff(a))
 
 
 def _inverse(call: Bound, r: Results) -> Problems:
@@ -73,13 +71,13 @@ def _triangular(call: Bound, r: Results) -> Problems:
     w = torch.triu(wide(a)) if call.kwargs.get("upper") else torch.tril(wide(a))
     if call.kwargs.get("unitriangular"):
         w = w - torch.diag_embed(torch.diagonal(w, dim1=-2, dim2=-1)) + torch.eye(w.shape[-1], dtype=w.dtype)
-    return _system(call, name, w, wide(r[name]), wide(b), roundoff(a), bool(call.kwargs.get("left", True)), False)
+    return _system(call, name, w, wide(r[name]), wide(b), roundoff(a), False)
 
 
 def _lu_solve(call: Bound, r: Results) -> Problems:
     a, b, name = call.args[0], call.get(1, "b"), outs(r)[0]
     w = wide(a).mH if call.kwargs.get("adjoint") else wide(a)
-    return _system(call, name, w, wide(r[name]), wide(b), roundoff(a), bool(call.kwargs.get("left", True)))
+    return _system(call, name, w, wide(r[name]), wide(b), roundoff(a))
 
 
 def _hermitian(a: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, NamedTuple
 
@@ -271,7 +271,7 @@ def _copied(call: Call) -> Call:
             return copy(a)
         return type(a)(walk(x) for x in a) if isinstance(a, (list, tuple)) and any(isinstance(x, Tensor) for x in a) else a
 
-    return call._like([walk(a) for a in call.args], {n: walk(v) for n, v in call.kwargs.items()}, call._run)
+    return replace(call, args=[walk(a) for a in call.args], kwargs={n: walk(v) for n, v in call.kwargs.items()})
 
 
 def fault(m: Mutant, seen: Witnessed | None = None) -> Fault:
