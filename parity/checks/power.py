@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from parity.core.probes import BLIND, ERRORS, PROVED, SEEN
 from parity.core.results import FINDINGS, Measure, Status
+from parity.core.status import BLIND, ERRORS, PROVED, SEEN
 from parity.execution.inputs import apply
 from parity.judging.bench import Bench
 from parity.judging.destination import Part, inner

@@ -62,7 +62,7 @@ from parity.core import compiler, state
 from parity.core.errors import NothingCompared, ParityError, UsageError
 from parity.core.results import Computed, Measure, Raised, Status, Verdict
 from parity.devices import Device, resolve
-from parity.devices.fallbacks import listening
+from parity.devices.refusals import listening
 from parity.execution import execute as ex
 from parity.judging.bench import Bench
 from parity.judging.destination import EXACT

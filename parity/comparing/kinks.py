@@ -28,7 +28,7 @@ from parity.comparing.verdicts import Verdicts, verdicts
 from parity.core.observer import Operators, in_backward
 from parity.core.results import Raised, Status, Verdict
 from parity.devices import Device
-from parity.devices.fallbacks import listening
+from parity.devices.refusals import listening
 from parity.execution import execute as ex
 from parity.judging.bench import Bench
 from parity.judging.rounded_result import SPARED

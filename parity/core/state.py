@@ -28,7 +28,7 @@ _signal: Any = importlib.import_module("_signal")  # `signal.getsignal` takes te
 dual_numbers: Any = forward_ad
 SUBNORMAL = sys.float_info.min / 4
 ENDLESS = 1000  # warnings of a call, from which on it is accused of them: torch's own warn once or twice
-warned = [0]  # warnings that this process has heard (`parity.devices.fallbacks`)
+warned = [0]  # warnings that this process has heard (`parity.devices.refusals`)
 _guards: list[Any] = []  # of inference mode: each ends what it began when nobody holds it
 
 

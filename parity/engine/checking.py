@@ -16,7 +16,7 @@ from parity.core.case import Case
 from parity.core.errors import CaseError
 from parity.core.results import Aspect, Status
 from parity.devices.base import Device
-from parity.devices.fallbacks import listening
+from parity.devices.refusals import listening
 from parity.engine.alone import Checked
 from parity.engine.cases import CaseChecked, CaseDrawn
 from parity.engine.journal import CaseJournal, NoJournal

@@ -16,7 +16,7 @@ from parity.core import notation
 from parity.core.case import Case
 from parity.core.errors import CaseError
 from parity.core.results import Json, Record
-from parity.devices.fallbacks import listening
+from parity.devices.refusals import listening
 from parity.engine.alone import Checked, IsolatedRunner
 from parity.engine.cases import CaseChecked, CaseDied, CaseDrawn, CaseLeftOut, NoMoreCases, alike, drawn
 from parity.engine.checking import ItemRun, Leaks, checked_here, end_unless_able

@@ -13,7 +13,7 @@ from parity.core import notation
 from parity.core.child import BEGIN, Given, Job
 from parity.core.errors import CaseError, ParityError
 from parity.core.results import Aspect
-from parity.devices.fallbacks import listening
+from parity.devices.refusals import listening
 from parity.engine import suite
 from parity.engine.again import TRIES
 from parity.engine.alone import Asked, Checked, packed

@@ -33,10 +33,10 @@ from parity.devices.mps_calls import NOT_ON_MPS, Answer, answer, refusal
 from parity.devices.operator_table import Table, installed
 from parity.devices.refusals import REFUSED, classify
 from parity.devices.sim import SimDevice
-from parity.devices.sim.branches import without_other_backends
+from parity.devices.sim.device import without_other_backends
 from parity.devices.sim.memory import to_sim
+from parity.devices.sim.plans import unwritten
 from parity.devices.sim.profile import LenientProfile, is_on_cpu, lenient_mps_profile
-from parity.devices.sim.shapes import unwritten
 from parity.execution import execute as ex
 from parity.locating.calls import shortened
 from parity.locating.located import PASSES, plural

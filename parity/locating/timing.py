@@ -25,7 +25,7 @@ from parity.comparing.truth import seeded
 from parity.core.observer import Operators
 from parity.core.results import Raised
 from parity.devices import Device, resolve
-from parity.devices.fallbacks import listening
+from parity.devices.refusals import listening
 from parity.execution import execute as ex
 from parity.locating.located import plural
 

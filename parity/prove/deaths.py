@@ -21,7 +21,7 @@ from parity.core.case import Case
 from parity.core.errors import CaseError
 from parity.core.results import Status
 from parity.devices import Device
-from parity.devices.fallbacks import listening
+from parity.devices.refusals import listening
 from parity.engine import suite
 from parity.engine.cases import drawn
 from parity.engine.suite import Item

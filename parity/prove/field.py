@@ -21,7 +21,7 @@ from parity.core.dtypes import DEFAULT
 from parity.core.errors import CaseError
 from parity.core.results import Raised, Status
 from parity.devices import Device
-from parity.devices.fallbacks import listening
+from parity.devices.refusals import listening
 from parity.execution.execute import attempt, said
 from parity.prove.score import PATIENCE, FaultTrial, Score, counted
 

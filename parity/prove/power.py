@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from parity.core.errors import NothingCompared
-from parity.core.probes import BLIND, PROVED, SEEN
+from parity.core.status import BLIND, PROVED, SEEN
 from parity.engine import suite
 from parity.store.rows import Power, Run
 

@@ -15,7 +15,7 @@ from parity.core.dtypes import DEFAULT
 from parity.core.errors import CaseError, FaultError
 from parity.core.results import Aspect, Status
 from parity.devices import Device, resolve
-from parity.devices.fallbacks import listening
+from parity.devices.refusals import listening
 from parity.engine import suite
 from parity.engine.cases import drawn
 from parity.engine.checking import ItemRun, recheck

@@ -24,7 +24,7 @@ import pytest
 from parity.catalog import opinfo
 from parity.core import processes, resources
 from parity.core.errors import CaseError
-from parity.devices.fallbacks import listening
+from parity.devices.refusals import listening
 from parity.devices.sim import SimDevice
 from parity.engine import child, journal, suite
 from parity.engine.options import RunOptions

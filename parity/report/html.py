@@ -22,8 +22,8 @@ from parity.core import notation, picture
 from parity.core.case import OpClass, source_of
 from parity.core.dtypes import DEFAULT
 from parity.core.errors import CaseError
-from parity.core.probes import BLIND, ERRORS, SEEN
 from parity.core.results import BY_SEVERITY, COMPARED, Json, Measure, Record, Status
+from parity.core.status import BLIND, ERRORS, SEEN
 from parity.findings.causes import Gathered, gather
 from parity.findings.standing import marks
 from parity.findings.verdict import compared, of_causes, poorly_judged

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from math import sqrt
 
 from parity.core.dtypes import DEFAULT
-from parity.core.probes import BLIND, ERRORS, SEEN
+from parity.core.status import BLIND, ERRORS, SEEN
 from parity.report.words import table
 from parity.store.rows import ItemRow, Power
 

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from parity.core.child import BEGIN, Given, Job
 from parity.devices import Device, load_faults, resolve
-from parity.devices.fallbacks import listening
+from parity.devices.refusals import listening
 from parity.devices.setup import run_setup
 from parity.zoo import BUGS
 from parity.zoo.bug import Bug

@@ -50,7 +50,7 @@ from parity.core import notation, processes, resources
 from parity.core.errors import LONGEST, ParityError
 from parity.core.results import Fingerprint, Measure, Record
 from parity.devices import Call, Fault, resolve
-from parity.devices.fallbacks import listening
+from parity.devices.refusals import listening
 from parity.faces import cli
 from parity.findings import known_file
 from parity.history import diff

@@ -40,7 +40,7 @@ from parity.core.dtypes import HALF
 from parity.core.errors import CaseError
 from parity.core.results import Status, Verdict
 from parity.devices import resolve
-from parity.devices.fallbacks import listening
+from parity.devices.refusals import listening
 from parity.engine import suite
 from parity.generation import generate
 from parity.judging.budget import ulp_of

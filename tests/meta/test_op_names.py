@@ -21,7 +21,7 @@ from parity.judging.laws import LAWS
 from parity.judging.relations import RELATIONS
 
 PACKAGE = Path(__file__).parents[2] / "parity"
-FREE = ("catalog", "zoo", "prove", "devices/sim", "devices/preflight.py", "devices/canaries.py")
+FREE = ("catalog", "zoo", "prove", "devices/sim", "devices/preflight.py")
 # Names of flags, which look like paths of functions.
 FLAGS = frozenset(f.name for b in all_backends() for f in b.flags)
 MODULE = frozenset({"torch._subclasses"})  # of torch, with classes of tensors

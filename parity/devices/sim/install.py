@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from parity.core.errors import DeviceError
-from parity.devices.sim import autocast, engine, generators, host, sparse, storage
+from parity.devices.sim import autocast, host, sparse, storage
 from parity.devices.sim.kernels import fallback, run_as, run_at_once, run_composed
 from parity.devices.sim.memory import NAME, to_sim
 from parity.devices.sim.plans import HostOp
@@ -68,7 +68,7 @@ def install() -> None:
         bits = _library("aten", "IMPL", key)
         bits.impl("_copy_from", torch.library.fallthrough_kernel)
         _kept.append(bits)
-    generators.patch()
+    torch.Generator = Generator  # type: ignore[misc]  # a type is replaced
     _patch_repr()
     _patch_storage_clone()
     torch.serialization.register_package(5, lambda storage: None, _load)
@@ -88,8 +88,8 @@ def _claim_slot() -> None:
             f"the simulated device needs torch's PrivateUse1 slot, which '{taken}' has taken in this process; "
             f"run without the package that registers '{taken}', or name another device"
         )
-    setup(NAME, backend_module=_backend_module(), device_guard=engine.device_guard())
-    engine.raise_in_backward()
+    setup(NAME, backend_module=_backend_module(), device_guard=device_guard())
+    torch.autograd.Variable._execution_engine = _Engine()
 
 
 def _overload(name: str) -> Any:
@@ -224,3 +224,97 @@ def _load(stored: Any, location: str) -> torch.UntypedStorage | None:
         return _new_storage(0, int(index or 0))
     vector = torch.empty(0, dtype=torch.uint8).set_(untyped)
     return to_sim(vector, int(index or 0)).untyped_storage()
+
+
+# ------------------------------------------------------------------------------ what torch asks of C++, replaced in Python
+
+_Native: Any = torch._C.Generator  # torch asks C++ hooks for a generator, which Python cannot provide
+
+
+class _Kind(type(_Native)):  # type: ignore[misc]  # the type of a C type
+    """Makes every torch generator an instance of the class that replaced torch.Generator."""
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, _Native)
+
+
+class Generator(_Native, metaclass=_Kind):  # type: ignore[misc]  # torch.Generator is declared final
+    """A CPU generator that reports the simulated device; for every other device, torch's own.
+
+    Its stream is the CPU's: the same seed gives the same numbers.
+    """
+
+    _place: torch.device
+
+    def __new__(cls, device: Any = "cpu") -> Any:
+        """Raises what torch raises for an unknown device."""
+        place = torch.device(device)
+        if place.type != NAME:
+            return _Native(device)
+        new = _Native.__new__(cls, device="cpu")
+        new._place = torch.device(NAME, place.index or 0)
+        return new
+
+    @property
+    def device(self) -> torch.device:
+        """The device that the generator reports."""
+        return self._place
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _with_state, (str(self._place), self.get_state())
+
+
+def _with_state(device: str, state: torch.Tensor) -> Generator:
+    new: Generator = Generator(device)
+    new.set_state(state)
+    return new
+
+
+# Where a hook of the program raises in the backward pass, torch's engine unwinds with Python's error still set, and puts the
+# stream back on the way. For a device written in Python it asks the guard for the type of the device there, in a destructor; no
+# call of Python returns well while an error is set, and the process ends. So the guard takes the error away, and the engine's
+# `run_backward`, which then fails without a reason, raises it.
+_c: Any = torch._C
+_TYPE = _c._autograd.DeviceType.PrivateUse1
+_set = tuple(ctypes.c_void_p() for _ in range(3))  # type, value and traceback of an error
+_kind, _value, _trace = map(ctypes.byref, _set)
+_fetch = ctypes.pythonapi.PyErr_Fetch
+_fetch.restype = None
+_raised: list[BaseException] = []
+
+
+def device_guard() -> Any:
+    """What torch asks for the type of the device, a dozen times in every backward pass."""
+    return type("DeviceGuard", (_c._acc.DeviceGuard,), {"type_": _type})()
+
+
+def _type(guard: Any) -> Any:
+    _fetch(_kind, _value, _trace)  # first and alone: Python does little else right while an error is set
+    if _set[0].value:
+        _keep()
+    return _TYPE
+
+
+def _keep() -> None:
+    """Keep the error that was fetched, as an exception with its traceback."""
+    ctypes.pythonapi.PyErr_NormalizeException(_kind, _value, _trace)
+    taken = [ctypes.cast(p, ctypes.py_object).value if p.value else None for p in _set]
+    for owned in taken:  # the fetch handed out references of its own
+        if owned is not None:
+            ctypes.pythonapi.Py_DecRef(ctypes.py_object(owned))
+    error: Any = taken[1]
+    _raised.append(error.with_traceback(taken[2]))
+
+
+class _Engine(_c._ImperativeEngine):  # type: ignore[misc]  # untyped in torch
+    """torch's engine, which raises what the guard took away."""
+
+    def run_backward(self, *args: Any, **kwargs: Any) -> Any:
+        """As torch's."""
+        _raised.clear()
+        try:
+            return super().run_backward(*args, **kwargs)
+        except SystemError:
+            if not _raised:
+                raise
+        raise _raised.pop() from None

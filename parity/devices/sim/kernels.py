@@ -16,10 +16,9 @@ from parity.devices.sim import zeros
 from parity.devices.sim.call import WRAPPED, Call
 from parity.devices.sim.faults import run_through
 from parity.devices.sim.memory import NAME, adopt, set_conj, to_host, to_host_in_place, to_sim
-from parity.devices.sim.plans import DEVICE, LIST, NUMBERS, TENSOR, Plan, plan_of, plans
+from parity.devices.sim.plans import DEVICE, LIST, NUMBERS, TENSOR, Plan, plan_of, plans, shaped
 from parity.devices.sim.profile import composing
 from parity.devices.sim.seats import SEATS, Seat
-from parity.devices.sim.shapes import shaped
 
 _watching, _Unseen = torch._C._len_torch_function_stack, torch._C.DisableTorchFunction
 PIECES: list[str] = []  # operators that torch runs as an allocation and their out= overload, for the duration of the call

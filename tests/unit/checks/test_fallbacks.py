@@ -11,7 +11,7 @@ from parity.checks.trial import Result
 from parity.core.notation import parse
 from parity.core.results import Aspect, Status
 from parity.devices import Call, Fault, resolve
-from parity.devices.fallbacks import listening
+from parity.devices.refusals import listening
 from parity.devices.sim.faults import fall_back, refuse
 
 

@@ -18,7 +18,7 @@ from parity.checks.trial import HELD, Settings
 from parity.core import processes, state
 from parity.devices import Call, Fault, resolve
 from parity.devices.base import Device
-from parity.devices.fallbacks import FALLBACK_TEXT, MOST, listening
+from parity.devices.refusals import FALLBACK_TEXT, MOST, listening
 
 CASE = "abs(float32[4].of(1.0, 2.0, 3.0, 4.0))"
 OTHER = "exp(float32[4].between(-1, 1))"

@@ -13,8 +13,8 @@ from parity.checks import power
 from parity.checks.check import Settings, check, quiet
 from parity.checks.power import ProbeResults
 from parity.core.notation import parse
-from parity.core.probes import BLIND, ERRORS, PROVED, SEEN
 from parity.core.results import Fingerprint, Status
+from parity.core.status import BLIND, ERRORS, PROVED, SEEN
 from parity.devices import resolve
 from parity.engine import suite
 from parity.engine.examine import examine

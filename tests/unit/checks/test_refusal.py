@@ -18,7 +18,7 @@ from parity.core.dtypes import DEFAULT
 from parity.core.notation import case_text, parse
 from parity.devices import Call, Fault, resolve
 from parity.devices.base import Device
-from parity.devices.fallbacks import listening
+from parity.devices.refusals import listening
 from parity.engine.examine import examine
 from parity.engine.journal import NoJournal
 from parity.engine.options import RunOptions

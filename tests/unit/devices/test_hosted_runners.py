@@ -11,8 +11,7 @@ import pytest
 from parity.core import machine
 from parity.core.errors import DeviceError
 from parity.devices import Call, Fault, resolve
-from parity.devices.canaries import CANARIES
-from parity.devices.preflight import probe
+from parity.devices.preflight import CANARIES, probe
 from parity.devices.sim.faults import out_of_memory
 from parity.engine import doctor
 from parity.faces import cli

@@ -12,7 +12,7 @@ import torch
 
 from parity.core.devices import backend_of
 from parity.devices import classify, resolve
-from parity.devices.native import CpuDevice, NativeDevice
+from parity.devices.resolve import CpuDevice, NativeDevice
 
 
 class FakeMps:

@@ -11,7 +11,7 @@ import torch
 from parity.core.backends import mps
 from parity.core.devices import Wording, all_backends
 from parity.devices import classify
-from parity.devices.fallbacks import FALLBACK_TEXT, listening
+from parity.devices.refusals import FALLBACK_TEXT, listening
 from parity.devices.sim.profile import FLOAT64_TEXT
 
 REFUSALS = [

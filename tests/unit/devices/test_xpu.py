@@ -22,11 +22,11 @@ from parity.core.devices import Backend, backend_of
 from parity.core.errors import DeviceError
 from parity.core.notation import parse
 from parity.core.results import Aspect, Status
-from parity.devices import Call, Fault, fallbacks, resolve
-from parity.devices.fallbacks import UNNAMED, listening
+from parity.devices import Call, Fault, refusals, resolve
 from parity.devices.fingerprint import environment, fingerprint
-from parity.devices.native import NativeDevice
 from parity.devices.preflight import probe
+from parity.devices.refusals import UNNAMED, listening
+from parity.devices.resolve import NativeDevice
 
 NO_FLOAT64 = "Required aspect fp64 is not supported on the device"
 # Of torch-xpu-ops; the first as several versions have it, without the end of the quotation.
@@ -175,6 +175,6 @@ def test_an_absent_one_says_why() -> None:
 def test_a_pattern_of_a_fallback_need_not_name_the_operator(monkeypatch: pytest.MonkeyPatch) -> None:
     """That of another backend, whose table has a pattern without a group."""
     other = Backend(name="npu", fallback=re.compile(r"runs on the host"))
-    monkeypatch.setattr(fallbacks, "all_backends", lambda: (other,))
-    assert fallbacks.fell_back("tanh runs on the host") == UNNAMED
-    assert fallbacks.fell_back("tanh runs on the device") == ""
+    monkeypatch.setattr(refusals, "all_backends", lambda: (other,))
+    assert refusals.fell_back("tanh runs on the host") == UNNAMED
+    assert refusals.fell_back("tanh runs on the device") == ""

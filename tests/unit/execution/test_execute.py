@@ -18,7 +18,7 @@ from parity.core.errors import CaseError
 from parity.core.notation import parse
 from parity.core.results import Computed, Raised
 from parity.devices import resolve
-from parity.devices.fallbacks import listening
+from parity.devices.refusals import listening
 from parity.execution import execute
 from parity.execution.execute import Live, Program
 from parity.execution.inputs import Inputs, build

@@ -19,7 +19,7 @@ from parity import tolerance
 from parity.core import notation
 from parity.core.errors import FaultError, OutputError, UsageError
 from parity.devices import Fault, resolve
-from parity.devices.fallbacks import listening
+from parity.devices.refusals import listening
 from parity.devices.sim import simulated
 from parity.devices.sim.call import Call
 from parity.engine import suite
