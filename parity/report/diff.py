@@ -18,8 +18,8 @@ from parity.core.machine import IMAGE
 from parity.core.status import Conclusion
 from parity.core.untrusted import printable
 from parity.history.change import MEANING, Change, Group, ReportedChange
-from parity.history.comparability import two_devices
-from parity.history.diff import Diff, device_words
+from parity.history.comparability import device_words, two_devices
+from parity.history.diff import Diff
 from parity.history.drift import ALARM, Cell, Shift
 from parity.history.pace import FACTOR, GENERAL, Pace
 from parity.report import answers, run_answers

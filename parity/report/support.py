@@ -13,7 +13,7 @@ from parity.core.dtypes import DEFAULT
 from parity.core.results import Record
 from parity.core.status import Status
 from parity.findings.causes import gather
-from parity.history.diff import without_gone
+from parity.history.cells import without_gone
 from parity.report import answers, caveats
 from parity.report.causes import COMMENT, code, inert, sentence
 from parity.report.matrix import PASSES, worst_of

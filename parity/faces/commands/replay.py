@@ -21,7 +21,7 @@ from parity.engine.inquest import How
 from parity.engine.options import METADATA, METADATA_HELP, holds, is_strict, read_words
 from parity.faces.commands.groups import add_code, add_device
 from parity.findings.verdict import of_cases
-from parity.history import diff
+from parity.history import cells
 from parity.report import explanation
 from parity.report.answers import Replay, Replayed
 from parity.report.last_line import last_line
@@ -153,7 +153,7 @@ def explain_run(path: Path, part: str) -> Replay:
 
     Raises RunFileError if there is none.
     """
-    records = diff.with_deaths(run_file.read(path, partial=True)).records
+    records = cells.with_deaths(run_file.read(path, partial=True)).records
     chosen = [r for r in records if (_holds(r, part) if part else r.status in FINDINGS) and not is_own(r.op)]
     if not chosen:
         what = f"no record with '{part}'" if part else "no finding"

@@ -169,7 +169,7 @@ def _whole(o: argparse.Namespace, run: Run, made: formats.Format) -> str:
 
 
 def _matrix(o: argparse.Namespace, run: Run) -> str:
-    from parity.history.diff import without_gone
+    from parity.history.cells import without_gone
     from parity.report import answers, matrix
 
     run = without_gone(run)
