@@ -13,7 +13,8 @@ from torch import Tensor
 from parity.comparing.rounded_runs import ErrorHistory, RoundingDistance, off, student
 from parity.oracle.roundoffs import unit_roundoff
 from parity.oracle.yardstick import GATE, HALF_LEANING, HIGHER, LEANING, MARGIN, place
-from parity.training.side import State, StepResult, widened
+from parity.training.making import widened
+from parity.training.side import State, StepResult
 
 FALSE_ALARMS = 1e-4  # of a whole training on a device whose roundings are at most `MARGIN` times the CPU's
 

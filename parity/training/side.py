@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
-import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,20 +18,18 @@ from torch.optim import Optimizer
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map
 
-from parity.comparing.draws import SharedRandom, streams
-from parity.comparing.function import raised_at
-from parity.comparing.subject import SEED, coarsest, is_compiled, own_tensors, parts_compiled, uncompiled
-from parity.comparing.tensors import is_wrapper, parts, rebuilt
-from parity.core.errors import ParityError, UsageError
+from parity.comparing.draws import SharedRandom
+from parity.comparing.subject import coarsest, is_compiled, own_tensors, parts_compiled, uncompiled
+from parity.comparing.tensors import parts
+from parity.core.errors import UsageError
 from parity.core.results import Raised
 from parity.devices import Device
 from parity.execution import execute as ex
 from parity.judging.measures import same_bits
+from parity.training.making import built, exact, is_plain, is_scaler, seeded, widened
 
 CPU = torch.device("cpu")
 CELL = "cell "  # before the name of a variable of make
-PLAIN = (bool, int, float, str, type(None))  # what a step may keep in variables of its own, also in lists and dicts
-LARGEST = 1 << 16  # elements of a tensor that it may keep; a larger one is data
 RETURNS = (
     "let make return the model, its optimizer, then anything else with a state_dict, "
     "and last step(batch), which returns the loss"
@@ -78,7 +75,7 @@ class Side:
     def __init__(self, make: Callable[..., Any], device: Device | None = None, wide: bool = False) -> None:
         self.device, self.wide = device, wide
         self.place = CPU if device is None else device.torch_device
-        parts = _built(make, self.place)
+        parts = built(make, self.place)
         self.modules = [p for p in parts if isinstance(p, nn.Module)]
         self.optimizers = [p for p in parts if isinstance(p, Optimizer)]
         known = {id(p) for p in (*self.modules, *self.optimizers)}
@@ -97,7 +94,7 @@ class Side:
             for m in self.modules:
                 m._apply(widened)  # type: ignore[no-untyped-call]  # as torch has it
         self._as_given = False  # whether no batch is changed any more
-        self._scales = [_exact(o) for o in self.others if wide and _is_scaler(o)]
+        self._scales = [exact(o) for o in self.others if wide and is_scaler(o)]
 
     @property
     def name(self) -> str:
@@ -200,7 +197,7 @@ class Side:
         for name, (where, attribute) in self._variables().items():
             with contextlib.suppress(ValueError):  # an empty cell
                 value = getattr(where, attribute)
-                if _is_plain(value) and id(value) not in models:
+                if is_plain(value) and id(value) not in models:
                     found[name] = self._copied(value)
         return found
 
@@ -245,7 +242,7 @@ class Side:
         for other, kept in zip(self.others, s.others):
             if kept:  # a GradScaler that is not enabled has nothing
                 other.load_state_dict(copy.deepcopy(kept))
-        for scale, kept in zip(self._scales, (k for o, k in zip(self.others, s.others) if _is_scaler(o))):
+        for scale, kept in zip(self._scales, (k for o, k in zip(self.others, s.others) if is_scaler(o))):
             scale.factor = float(kept.get("scale", 1.0))
         self._keep(s.kept)
 
@@ -333,7 +330,7 @@ class Side:
                 hooks.append(p.register_post_accumulate_grad_hook(functools.partial(accumulated, n)))  # type: ignore[no-untyped-call]
         try:
             around = around or contextlib.nullcontext()
-            with _seeded(number, self.device), uncompiled(), around, SharedRandom(own=False) as random_:
+            with seeded(number, self.device), uncompiled(), around, SharedRandom(own=False) as random_:
                 loss = self.step(batch)
         finally:
             for h in hooks:
@@ -356,106 +353,3 @@ def taken(got: StepResult | Raised, number: int) -> StepResult:
             f"{got.message}; let it accept values that are a rounding away"
         )
     return got
-
-
-def _built(make: Callable[..., Any], place: torch.device) -> tuple[Any, ...]:
-    """What make returns. One that takes no device runs with `place` as the default one."""
-    try:
-        wanted = [
-            p
-            for p in inspect.signature(make).parameters.values()
-            if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
-        ]
-    except (TypeError, ValueError):
-        wanted = []
-    if len(wanted) > 1:
-        raise UsageError(f"make has {len(wanted)} parameters; let it take the device, or nothing")
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(SEED)
-        try:
-            if wanted:
-                got = make(place)
-            else:
-                with torch.device(place):
-                    got = make()
-        except ParityError:
-            raise
-        except Exception as e:
-            raise UsageError(
-                f"make raises {type(e).__name__} for {place.type}: {(str(e).splitlines() or [''])[0][:200]}{raised_at(e)}"
-            ) from e
-    return got if isinstance(got, tuple) else (got,)
-
-
-def _is_plain(x: Any) -> bool:
-    """Whether it is state that a step may keep between batches, and can be copied."""
-    if isinstance(x, Tensor):
-        return not x.requires_grad and x.layout is torch.strided and x.numel() <= LARGEST
-    values = x.values() if type(x) is dict else x if type(x) is list else ()
-    return isinstance(x, PLAIN) or (type(x) in (dict, list) and all(isinstance(v, PLAIN) for v in values))
-
-
-def widened(t: Tensor) -> Tensor:
-    """In float64, or complex128, unless it holds integers."""
-    if is_wrapper(t):
-        return rebuilt(t, widened)
-    return t.to(torch.complex128) if t.is_complex() else t.double() if t.is_floating_point() else t
-
-
-@contextlib.contextmanager
-def _seeded(number: int, device: Device | None) -> Iterator[None]:
-    """The same random numbers in Python, numpy and torch for every side's step; the caller's streams go on as before."""
-    full = ex.full_precision() if device is None else contextlib.nullcontext()
-    single = torch.autograd.set_multithreading_enabled(False)  # simulated devices need the backward pass on the calling thread
-    with torch.random.fork_rng(devices=[]), full, single, torch.enable_grad(), streams(SEED + 1 + number):
-        seed = SEED + 1 + number
-        torch.default_generator.manual_seed(seed)
-        if device is not None:
-            device.seed(seed)
-        with device.active() if device is not None else contextlib.nullcontext():
-            yield
-
-
-# ------------------------------------------------------------------------------------------------------------ GradScaler
-
-
-def _is_scaler(x: Any) -> bool:
-    return isinstance(x, torch.amp.GradScaler)
-
-
-class _Exact:
-    """What a GradScaler does, in float64: it scales and divides by the same number, and finds nothing infinite."""
-
-    def __init__(self) -> None:
-        self.factor = 1.0
-        self._divided: set[int] = set()
-
-    def scale(self, outputs: Any) -> Any:
-        return tree_map(lambda x: x * self.factor, outputs)
-
-    def unscale_(self, optimizer: Optimizer) -> None:
-        if id(optimizer) in self._divided:
-            return
-        self._divided.add(id(optimizer))
-        for g in optimizer.param_groups:
-            for p in g["params"]:
-                if p.grad is not None:
-                    p.grad.div_(self.factor)
-
-    def step(self, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
-        self.unscale_(optimizer)
-        return optimizer.step(*args, **kwargs)
-
-    def update(self, new_scale: Any = None) -> None:
-        self._divided.clear()
-
-    def get_scale(self) -> float:
-        return self.factor
-
-
-def _exact(scaler: Any) -> _Exact:
-    """Let a GradScaler compute in float64, which its kernels refuse."""
-    made = _Exact()
-    for name in ("scale", "unscale_", "step", "update", "get_scale"):
-        setattr(scaler, name, getattr(made, name))
-    return made

@@ -6,9 +6,8 @@ device takes it; then the CPU takes it from the device's own state (weights, buf
 and so do float64 and a few runs in float64 in which every operator's result is rounded by chance, in the dtype that it had.
 How far those lie from float64 is what rounding explains of loss, gradients and new weights. A step that seems to leave it is
 run `MORE` times more before it is reported, also with larger roundings, which shows whether a rounding decides it (a ReLU at
-zero). The step that is reported is then searched as by `parity.locate`.
-
-The trainings also run freely, on both, and on the CPU from a start moved by a rounding: this shows what differences grow to.
+zero). The step that is reported is then searched as by `parity.locate`. The trainings also run freely, on both, and on the CPU
+from a start moved by a rounding: this shows what differences grow to.
 """
 
 from __future__ import annotations
@@ -45,7 +44,8 @@ from parity.oracle.roundoffs import perturbed, unit_roundoff
 from parity.oracle.step_dtypes import Recorded, in_double
 from parity.oracle.yardstick import MARGIN
 from parity.training.judge import Judge, StepRuns
-from parity.training.side import Side, State, StepResult, taken, widened
+from parity.training.making import widened
+from parity.training.side import Side, State, StepResult, taken
 from parity.training.trained import KINDS, Departure, Point, Training
 
 SAMPLES = 4  # rounded runs of the first steps
