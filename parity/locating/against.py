@@ -10,21 +10,18 @@ Only operators of aten with a kernel for the CPU and torch's public functions ar
 
 from __future__ import annotations
 
-import functools
 import math
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import get_overridable_functions, resolve_name
 from torch.utils._pytree import tree_leaves, tree_map, tree_unflatten
 
-from parity.checks.equivalents import on_the_cpu
 from parity.checks.operators import ATEN_NOT_UNIQUE, OperatorCall, error_ratio, run_on
 from parity.comparing.comparison import ParityWarning
 from parity.comparing.function import judged_results, target
@@ -36,13 +33,13 @@ from parity.core.results import Fingerprint, Status, Verdict
 from parity.devices.fingerprint import fingerprint
 from parity.locating.calls import MOST, Search, called_with, chooses
 from parity.locating.capture_file import Capture, RecordedCall, Ref, read, refs
-from parity.locating.capturing import elements, flat, given, runs_on_the_cpu, storages
+from parity.locating.capturing import elements, flat, given, storages
 from parity.locating.located import PASSES, SHOWN, Located, plural
 from parity.locating.noted import NEITHER
+from parity.locating.recorded import Stretch, bases_of, call_of, cloned, functions, laid
 from parity.locating.search import cotangents_of, located
 from parity.locating.values import SAMPLES, Sketch, block_sums, key_of, sums_agree
 
-ATEN_FORBIDDEN = ("aten::from_file", "aten::_print")  # they touch more than tensors
 NAMED = 3  # most tensors that a message names
 EXPANDED = 64  # times the elements that a storage holds, beyond which a view of it that repeats them is not judged
 LARGE = 1 << 24  # elements of a view, up to which it may repeat them as often as it likes
@@ -224,7 +221,7 @@ class _Replay(Search):
             self.left[TOO_LARGE] += 1
             self._spoil(ran)
             return
-        call = _call(ran, self._base)
+        call = call_of(ran, self._base)
         if ran.error is not None:
             self._failed(call, ran.error)
             return
@@ -245,7 +242,7 @@ class _Replay(Search):
         if len(self.divergences) > before:
             self._spoil(ran)
         elif ours is not None:
-            for key, base in _bases(ran, ours.results, ours.bases):
+            for key, base in bases_of(ran, ours.results, ours.bases):
                 if key not in self.known and key not in self.computed:
                     self.computed[key], self.made[key] = base, (call, ran)
 
@@ -267,7 +264,7 @@ class _Replay(Search):
             return r.over(self.known[r.storage]).values
         assert ours is not None
         sketch = self.capture.store.sketches[r.storage]
-        return r.over(sketch.over(_laid(r, ours, sketch))).values
+        return r.over(sketch.over(laid(r, ours, sketch))).values
 
     def _failed(self, call: OperatorCall, error: tuple[str, str, bool]) -> None:
         try:
@@ -281,7 +278,7 @@ class _Replay(Search):
     def _stretch(self, call: OperatorCall, ran: RecordedCall, theirs: Sequence[Tensor], ours: Sequence[Tensor]) -> None:
         """Judge a call together with those that compute its operands, from tensors that are known. What as many roundings as
         there are calls explain needs no truth."""
-        run = _Stretch(ran, self.known, self.made)
+        run = Stretch(ran, self.known, self.made)
         self.compared += 1
         self.joined += 1
         alike = [b.dtype == a.dtype and error_ratio(b, a) <= len(run.calls) for b, a in zip(theirs, ours, strict=True)]
@@ -303,19 +300,19 @@ class _Replay(Search):
         """Judge the sums of results that are sketches, which show what lies between the elements that were kept."""
         if call.base_name in ATEN_NOT_UNIQUE or chooses(call.base_name):
             return
-        run = None if own else _Stretch(ran, self.known, self.made)
+        run = None if own else Stretch(ran, self.known, self.made)
         for k, r in enumerate(ran.results):
             sketch = None if r.storage in self.known else self.capture.store.sketches[r.storage]
             if sketch is None or sketch.count != math.prod(r.shape) or any(x.storage == r.storage for x in ran.results[:k]):
                 continue
-            base = _laid(r, ours[k], sketch)
+            base = laid(r, ours[k], sketch)
             here = block_sums(base)
             if sums_agree(sketch.sums, here, base, 1 if run is None else len(run.calls)):
                 continue
 
             def summed(*given: Tensor, k: int = k, r: Ref = r, sketch: Sketch = sketch) -> tuple[Tensor]:
                 results = called_with(call, given) if run is None else run(*given)
-                return (block_sums(_laid(r, results[k], sketch)),)
+                return (block_sums(laid(r, results[k], sketch)),)
 
             operands = [x.values for x in call.operands] if run is None else run.sources
             verdict = self._judged(summed, operands, (sketch.sums,), (here,))
@@ -326,7 +323,7 @@ class _Replay(Search):
     # ---------------------------------------------------------------------------------------------------- functions
 
     def _function(self, ran: RecordedCall) -> None:
-        func = _functions().get(ran.name)
+        func = functions().get(ran.name)
         keys = [r.storage for r in refs((ran.args, ran.kwargs))]
         if func is None or any(k not in self.known for k in keys):
             self.left["arguments of functions are not kept whole" if func is not None else f"this torch has no {ran.name}"] += 1
@@ -343,7 +340,7 @@ class _Replay(Search):
             return
         ours = None
         if any(r.storage not in self.known for r in ran.results):
-            got = func(*tree_map(_fresh, given_[0]), **tree_map(_fresh, given_[1]))
+            got = func(*tree_map(cloned, given_[0]), **tree_map(cloned, given_[1]))
             ours = [t.detach() for t in tree_leaves(got) if isinstance(t, Tensor)]
         theirs = tuple(self._theirs(r, ours[k] if ours is not None else None) for k, r in enumerate(ran.results))
         with torch.no_grad():
@@ -359,147 +356,6 @@ class _Replay(Search):
             return {n: self._theirs(r, ours.get(n)) for n, r in named.items()}
 
         return list(judged_results(s, self.capture.machine.device, backward, theirs))
-
-
-class _Stretch:
-    """A function of known storages: the results of a recorded call, and of all calls between. sources: the storages; calls: the
-    numbers of the calls that run."""
-
-    def __init__(
-        self, ran: RecordedCall, known_: Mapping[str, Tensor], made: Mapping[str, tuple[OperatorCall, RecordedCall]]
-    ) -> None:
-        self._ran, self._made = ran, made
-        keys: dict[str, None] = {}
-        self.calls: dict[int, RecordedCall] = {}
-        left = [ran]
-        while left:
-            one = left.pop()
-            if id(one) in self.calls:
-                continue
-            self.calls[id(one)] = one
-            for r in refs((one.args, one.kwargs)):
-                if r.storage in known_:
-                    keys[r.storage] = None
-                elif r.storage in made:
-                    left.append(made[r.storage][1])
-        self._keys = list(keys)
-        self.sources = [known_[k] for k in keys]
-        self.__name__ = ran.name
-
-    def __call__(self, *sources: Tensor) -> tuple[Tensor, ...]:
-        """The results of the last call."""
-        bases = dict(zip(self._keys, sources, strict=True))
-        done: set[int] = set()
-        # Without recursion, because a stretch may be as long as the whole run.
-        waiting = [self._ran]
-        while True:
-            one = waiting[-1]
-            needed = [r.storage for r in refs((one.args, one.kwargs)) if r.storage not in bases]
-            if needed:
-                waiting += [self._made[k][1] for k in needed]
-                continue
-            waiting.pop()
-            if id(one) in done:
-                continue
-            done.add(id(one))
-            results, after = _run(one, bases)
-            if one is self._ran:
-                return results
-            for key, base in _bases(one, results, after):
-                bases.setdefault(key, base)
-
-
-def _run(ran: RecordedCall, bases: Mapping[str, Tensor]) -> tuple[tuple[Tensor, ...], Mapping[int, Tensor]]:
-    """The results of a recorded call on these storages, and those that it wrote, by group."""
-    copies = {r.group: bases[r.storage].clone() for r in refs((ran.args, ran.kwargs))}
-
-    def realised(x: Any) -> Any:
-        return r.over(copies[r.group]).on(copies[r.group]) if isinstance(r := x, Ref) else x
-
-    args, kwargs = tree_map(realised, ran.args), tree_map(realised, ran.kwargs)
-    got = on_the_cpu(_overload(ran.name))(*args, **kwargs)
-    return tuple(t for t in tree_leaves(got) if isinstance(t, Tensor)), copies
-
-
-def _bases(
-    ran: RecordedCall, results: Sequence[Tensor], after: Mapping[int, Tensor] | Sequence[Tensor]
-) -> list[tuple[str, Tensor]]:
-    """The storages that a call made or wrote, with their digests."""
-    made = [(key, after[group]) for group, key in ran.after.items()]
-    return made + [(r.storage, _laid(r, t, None)) for r, t in zip(ran.results, results)]
-
-
-def _laid(r: Ref, t: Tensor, sketch: Sketch | None) -> Tensor:
-    """The flat storage of a result that lies as the device's did."""
-    plain = t.resolve_conj().resolve_neg()
-    reach = 1 + sum((n - 1) * k for n, k in zip(r.shape, r.strides)) if t.numel() else 0
-    count = sketch.count if sketch is not None else r.offset + reach
-    if r.strides == plain.contiguous().stride() and count == t.numel() and not r.offset:
-        return plain.contiguous().view(-1)
-    made = torch.zeros(count, dtype=plain.dtype)
-    made.as_strided(r.shape, r.strides, r.offset).copy_(plain)
-    return made
-
-
-def _call(ran: RecordedCall, base: Callable[[str], Tensor]) -> OperatorCall:
-    """The operator with its operands. Raises ValueError for one that is not run, or that would make more than was recorded."""
-    # Copies, because some operators write operands although their schemas do not say so (`native_batch_norm`).
-    copies = {r.group: base(r.storage).clone() for r in refs((ran.args, ran.kwargs))}
-    trees = (tree_map(lambda x: x.over(copies[x.group]) if isinstance(x, Ref) else x, t) for t in (ran.args, ran.kwargs))
-    call = OperatorCall(_overload(ran.name), *trees)
-    if ran.error is None:
-        _sized(call, sum(math.prod(r.shape) for r in ran.results))
-    return call
-
-
-def _sized(call: OperatorCall, most: int) -> None:
-    """Raises ValueError if the operator makes larger results than were recorded, as far as torch can say without running it."""
-    nowhere = torch.device("meta")
-
-    def meta(x: Any) -> Any:
-        if isinstance(x, torch.device):
-            return nowhere
-        return x if not hasattr(x, "strides") else torch.empty_strided(x.shape, x.strides, dtype=x.base.dtype, device=nowhere)
-
-    args, kwargs = tree_map(meta, call.args), tree_map(meta, call.kwargs)
-    try:
-        with torch.no_grad():
-            got = on_the_cpu(call.operator)(*args, **kwargs)
-    except Exception:  # what it makes depends on the values
-        return
-    if sum(t.numel() for t in tree_leaves(got) if isinstance(t, Tensor)) > most:
-        raise ValueError("it makes more than was recorded")
-
-
-@functools.cache
-def _overload(name: str) -> Any:
-    """The operator of aten with this name. Raises ValueError for what is none that parity runs on the CPU."""
-    full = f"aten::{name}"
-    if full.partition(".")[0] in ATEN_FORBIDDEN or full not in _operators():
-        raise ValueError(f"no operator {name}")
-    packet, _, overload = name.partition(".")
-    operator = getattr(getattr(torch.ops.aten, packet), overload or "default")
-    if not runs_on_the_cpu(operator):
-        raise ValueError(f"the CPU has no {name}")
-    return operator
-
-
-@functools.cache
-def _operators() -> frozenset[str]:
-    return frozenset(torch._C._dispatch_get_all_op_names())
-
-
-@functools.cache
-def _functions() -> dict[str, Any]:
-    """torch's public functions by their names."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        every = [f for some in get_overridable_functions().values() for f in some]
-    return {str(resolve_name(f)): f for f in every if str(resolve_name(f) or "").startswith("torch.")}
-
-
-def _fresh(x: Any) -> Any:
-    return x.clone() if isinstance(x, Tensor) else x
 
 
 def _whole(search: _Replay, s: Subject, made: Capture) -> str:
