@@ -252,11 +252,7 @@ def _optional(main: torch.Tensor) -> Iterator[Callable[[torch.Tensor], torch.Ten
     shapes = dict.fromkeys((*((d,) for d in (*main.shape[1:2], *main.shape[-1:], *main.shape[:1])), tuple(main.shape)))
     for shape in shapes:
         for dtype in (None, torch.bool):
-            yield partial(_halves, shape=shape, dtype=dtype)
-
-
-def _halves(like: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype | None) -> torch.Tensor:
-    return like.new_full(shape, 0 if dtype == torch.bool else 0.5, dtype=dtype)
+            yield partial(torch.Tensor.new_full, size=shape, fill_value=0 if dtype == torch.bool else 0.5, dtype=dtype)
 
 
 def _destination(t: Trial, here: Placed, grad: bool) -> Iterator[Step]:
@@ -264,7 +260,8 @@ def _destination(t: Trial, here: Placed, grad: bool) -> Iterator[Step]:
     if row.refuses.unchecked or row.forms.mutates:
         return
     plain = t.case if t.case.under == "inference" else replace(t.case, under="no_grad")
-    forms = [_in_place(t.program.inplace)] if t.program.inplace is not None else []
+    inplace: Any = t.program.inplace
+    forms = [lambda first, *args, **kwargs: inplace(first.clone(), *args, **kwargs)] if inplace is not None else []
     if t.program.out:
         here = ex.place(t.inputs, t.cpu, plain.under)
         live = ex.precisely(lambda: ex.forward(t.program, plain, t.inputs, here, False), "run")
@@ -274,13 +271,6 @@ def _destination(t: Trial, here: Placed, grad: bool) -> Iterator[Step]:
         step = replace(t.program, function=form), plain, t.inputs
         if _taken(t, step, False):
             yield step
-
-
-def _in_place(inplace: Callable[..., Any]) -> Callable[..., Any]:
-    def call(first: Any, *args: Any, **kwargs: Any) -> Any:
-        return inplace(first.clone(), *args, **kwargs)
-
-    return call
 
 
 def _into(function: Callable[..., Any], results: list[torch.Tensor]) -> Callable[..., Any]:
@@ -329,26 +319,19 @@ def _family(name: str) -> tuple[Row, ...]:
 # --------------------------------------------------------------------------------------------------------- other sizes
 
 
-def _smaller(t: Trial, here: Placed, grad: bool) -> Iterator[Step]:
-    for case in (_resized(t, lambda d: max(1, d // 2)), *_drawn(t, larger=False)):
+def _sized(t: Trial, grad: bool, larger: bool) -> Iterator[Step]:
+    """The first call of another size that the CPU accepts."""
+    for case in (_resized(t, (lambda d: 2 * d) if larger else (lambda d: max(1, d // 2))), *_drawn(t, larger)):
         step = _built(t, case)
         if step is not None and _taken(t, step, grad):
             yield step
             return
 
 
-def _larger(t: Trial, here: Placed, grad: bool) -> Iterator[Step]:
-    for case in (_resized(t, lambda d: 2 * d), *_drawn(t, larger=True)):
-        step = _built(t, case)
-        if step is not None and _taken(t, step, grad):
-            yield t.program, t.case, t.inputs
-            yield step
-            return
-
-
-def _larger_smaller(t: Trial, here: Placed, grad: bool) -> Iterator[Step]:
-    yield from _larger(t, here, grad)
-    yield from _smaller(t, here, grad)
+def _larger(t: Trial, grad: bool) -> Iterator[Step]:
+    for step in _sized(t, grad, True):
+        yield t.program, t.case, t.inputs
+        yield step
 
 
 def _built(t: Trial, case: Case | None) -> Step | None:
@@ -408,7 +391,8 @@ def _case(like: Case, call: Arguments) -> Case:
 
 
 _STEPS: dict[str, Callable[[Trial, Placed, bool], Iterator[Step]]] = {
-    "other_scalar": _other_scalar, "other_values": _other_values, "smaller": _smaller, "larger": _larger,
-    "other_layout": _other_layout, "other_dtype": _other_dtype, "larger_smaller": _larger_smaller, "other_grad":
-    _other_grad, "other_presence": _other_presence, "destination": _destination, "sibling": _sibling,
+    "other_scalar": _other_scalar, "other_values": _other_values, "other_layout": _other_layout, "other_dtype": _other_dtype,
+    "other_grad": _other_grad, "other_presence": _other_presence, "destination": _destination, "sibling": _sibling,
+    "smaller": lambda t, here, grad: _sized(t, grad, False), "larger": lambda t, here, grad: _larger(t, grad),
+    "larger_smaller": lambda t, here, grad: itertools.chain(_larger(t, grad), _sized(t, grad, False)),
 }  # fmt: skip

@@ -53,16 +53,14 @@ def ctc_loss(logits: Tensor, targets: Tensor, inputs: Any, lengths: Any, **optio
     return F.ctc_loss(logits.log_softmax(-1), targets.contiguous(), inputs, lengths, **options)
 
 
-def lstsq(a: Tensor, b: Tensor) -> Tensor:
+def lstsq(a: Tensor, b: Tensor) -> Any:
     """The solution of linalg.lstsq (the other fields depend on the driver)."""
-    solution: Tensor = torch.linalg.lstsq(a, b).solution
-    return solution
+    return torch.linalg.lstsq(a, b).solution
 
 
-def lu_solve(a: Tensor, b: Tensor, **options: Any) -> Tensor:
+def lu_solve(a: Tensor, b: Tensor, **options: Any) -> Any:
     """linalg.lu_solve with the factors of a; the factors themselves may differ by pivoting."""
-    solution: Tensor = torch.linalg.lu_solve(*torch.linalg.lu_factor(a), b, **options)
-    return solution
+    return torch.linalg.lu_solve(*torch.linalg.lu_factor(a), b, **options)
 
 
 def cholesky_solve(a: Tensor, b: Tensor, upper: bool = False) -> Tensor:
@@ -77,26 +75,22 @@ def cholesky_inverse(a: Tensor, upper: bool = False) -> Tensor:
 
 def lstm(x: Tensor, hidden: tuple[Tensor, ...], weights: tuple[Tensor, ...], *flags: Any) -> Triple:
     """torch.lstm; flags: has_biases, layers, dropout (evaluation leaves it out), train, bidirectional, batch_first."""
-    biases, layers, dropout, train, bidirectional, batch_first = flags
-    return torch.lstm(x, hidden, weights, biases, layers, dropout, train, bidirectional, batch_first)
+    return torch.lstm(x, hidden, weights, *flags)
 
 
 def gru(x: Tensor, hidden: Tensor, weights: tuple[Tensor, ...], *flags: Any) -> tuple[Tensor, Tensor]:
     """torch.gru with the flags of `lstm`."""
-    biases, layers, dropout, train, bidirectional, batch_first = flags
-    return torch.gru(x, hidden, weights, biases, layers, dropout, train, bidirectional, batch_first)
+    return torch.gru(x, hidden, weights, *flags)
 
 
 def rnn_tanh(x: Tensor, hidden: Tensor, weights: tuple[Tensor, ...], *flags: Any) -> tuple[Tensor, Tensor]:
     """torch.rnn_tanh with the flags of `lstm`."""
-    biases, layers, dropout, train, bidirectional, batch_first = flags
-    return torch.rnn_tanh(x, hidden, weights, biases, layers, dropout, train, bidirectional, batch_first)
+    return torch.rnn_tanh(x, hidden, weights, *flags)
 
 
 def rnn_relu(x: Tensor, hidden: Tensor, weights: tuple[Tensor, ...], *flags: Any) -> tuple[Tensor, Tensor]:
     """torch.rnn_relu with the flags of `lstm`."""
-    biases, layers, dropout, train, bidirectional, batch_first = flags
-    return torch.rnn_relu(x, hidden, weights, biases, layers, dropout, train, bidirectional, batch_first)
+    return torch.rnn_relu(x, hidden, weights, *flags)
 
 
 def multi_head_attention(
@@ -159,10 +153,9 @@ def tril_indices(like: Tensor, n: int, m: int, offset: int) -> Tensor:
     return torch.tril_indices(n, m, offset, dtype=like.dtype, device=like.device)
 
 
-def fftfreq(like: Tensor, n: int, d: float) -> Tensor:
+def fftfreq(like: Tensor, n: int, d: float) -> Any:
     """fftfreq in the dtype and on the device of `like`."""
-    result: Tensor = torch.fft.fftfreq(n, d, dtype=like.dtype, device=like.device)
-    return result
+    return torch.fft.fftfreq(n, d, dtype=like.dtype, device=like.device)
 
 
 def hann_window(like: Tensor, n: int, periodic: bool) -> Tensor:
@@ -170,22 +163,19 @@ def hann_window(like: Tensor, n: int, periodic: bool) -> Tensor:
     return torch.hann_window(n, periodic, dtype=like.dtype, device=like.device)
 
 
-def window(like: Tensor, name: str, n: int, periodic: bool) -> Tensor:
+def window(like: Tensor, name: str, n: int, periodic: bool) -> Any:
     """A window in the dtype and on the device of `like`."""
-    result: Tensor = getattr(torch, f"{name}_window")(n, periodic, dtype=like.dtype, device=like.device)
-    return result
+    return getattr(torch, f"{name}_window")(n, periodic, dtype=like.dtype, device=like.device)
 
 
-def reference_activation(name: str, x: Tensor) -> Tensor:
+def reference_activation(name: str, x: Tensor) -> Any:
     """torch's Python reference of a function."""
-    result: Tensor = _reference(name)(x)
-    return result
+    return _reference(name)(x)
 
 
-def reference_along_dim(name: str, x: Tensor, dim: int) -> Tensor:
+def reference_along_dim(name: str, x: Tensor, dim: int) -> Any:
     """torch's Python reference of a function along a dimension."""
-    result: Tensor = _reference(name)(x, (dim,) if name == "flip" else dim)
-    return result
+    return _reference(name)(x, (dim,) if name == "flip" else dim)
 
 
 def _reference(name: str) -> Any:
@@ -291,10 +281,9 @@ def histogram_edges(x: Tensor, edges: Tensor, **named: Any) -> Any:
     return torch.histogram(x, edges.sort().values, **named)
 
 
-def chain_matmul(matrices: tuple[Tensor, ...]) -> Tensor:
+def chain_matmul(matrices: tuple[Tensor, ...]) -> Any:
     """torch.chain_matmul of a tuple of matrices."""
-    result: Tensor = torch.chain_matmul(*matrices)  # type: ignore[no-untyped-call]  # as torch has it
-    return result
+    return torch.chain_matmul(*matrices)  # type: ignore[no-untyped-call]  # as torch has it
 
 
 def attention_banned(q: Tensor, k: Tensor, v: Tensor, banned: Tensor) -> Tensor:
@@ -317,16 +306,14 @@ def transformer_layer(x: Tensor, weights: tuple[Tensor, ...], heads: int, first:
     return result
 
 
-def inv_ex(a: Tensor) -> Tensor:
+def inv_ex(a: Tensor) -> Any:
     """The inverse of linalg.inv_ex, without a check."""
-    inverse: Tensor = torch.linalg.inv_ex(a).inverse
-    return inverse
+    return torch.linalg.inv_ex(a).inverse
 
 
-def solve_ex(a: Tensor, b: Tensor, **options: Any) -> Tensor:
+def solve_ex(a: Tensor, b: Tensor, **options: Any) -> Any:
     """The solution of linalg.solve_ex, without a check."""
-    solution: Tensor = torch.linalg.solve_ex(a, b, **options).result
-    return solution
+    return torch.linalg.solve_ex(a, b, **options).result
 
 
 def ldl_solve(a: Tensor, b: Tensor) -> Tensor:
@@ -337,22 +324,19 @@ def ldl_solve(a: Tensor, b: Tensor) -> Tensor:
     return result
 
 
-def triangular_solve(b: Tensor, a: Tensor, **options: Any) -> Tensor:
+def triangular_solve(b: Tensor, a: Tensor, **options: Any) -> Any:
     """The solution of torch.triangular_solve (the second result is a copy of A on some devices and empty on others)."""
-    solution: Tensor = torch.triangular_solve(b, a, **options).solution
-    return solution
+    return torch.triangular_solve(b, a, **options).solution
 
 
-def tensorsolve(a: Tensor, b: Tensor, shape: tuple[int, ...]) -> Tensor:
+def tensorsolve(a: Tensor, b: Tensor, shape: tuple[int, ...]) -> Any:
     """tensorsolve of a square matrix reshaped to (*shape, *shape)."""
-    result: Tensor = torch.linalg.tensorsolve(a.reshape(*shape, *shape), b)
-    return result
+    return torch.linalg.tensorsolve(a.reshape(*shape, *shape), b)
 
 
-def tensorinv(a: Tensor, shape: tuple[int, ...]) -> Tensor:
+def tensorinv(a: Tensor, shape: tuple[int, ...]) -> Any:
     """tensorinv of a square matrix reshaped to (*shape, *shape)."""
-    result: Tensor = torch.linalg.tensorinv(a.reshape(*shape, *shape), ind=len(shape))
-    return result
+    return torch.linalg.tensorinv(a.reshape(*shape, *shape), ind=len(shape))
 
 
 def lu_parts(a: Tensor, out: Any = None) -> Any:
