@@ -12,7 +12,7 @@ from parity.checks.check import Result, Settings, unwatched
 from parity.core.case import Case
 from parity.core.errors import UsageError, near
 from parity.devices.base import Device
-from parity.engine.options import STUDIES
+from parity.engine.reading import STUDIES
 from parity.engine.suite import Item
 from parity.generation.generate import Drawn
 from parity.store.rows import ItemRow

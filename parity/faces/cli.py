@@ -18,7 +18,7 @@ from parity.core.results import Json
 from parity.core.status import Conclusion
 from parity.core.version import __version__
 from parity.engine.journal import ALLOWED, NOTES
-from parity.engine.options import HANG_AFTER
+from parity.engine.reading import HANG_AFTER
 from parity.faces import commandline
 from parity.faces.commands.groups import Mistake
 from parity.faces.files import check_outputs, in_words

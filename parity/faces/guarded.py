@@ -14,7 +14,7 @@ from parity.comparing import meter
 from parity.core.status import Conclusion
 from parity.engine import journal
 from parity.engine.child import SHOWN, Child, Watch
-from parity.engine.options import HANG_AFTER, hang_after
+from parity.engine.reading import HANG_AFTER, hang_after
 
 COMMAND = "parity.faces.cli.job"
 SECONDS = 300.0  # that one operator may take on a side

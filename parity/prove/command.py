@@ -14,7 +14,8 @@ from parity.core import outputs
 from parity.core.errors import UsageError
 from parity.core.outputs import writable
 from parity.engine import memory, suite
-from parity.engine.options import MOST_COUNT, PROFILE_HELP, SHRINK, WORKERS_HELP, RunOptions, read_path, read_text, read_workers
+from parity.engine.options import PROFILE_HELP, SHRINK, WORKERS_HELP, RunOptions
+from parity.engine.reading import MOST_COUNT, read_path, read_text, read_workers
 from parity.faces import running
 from parity.faces.commands.groups import add_output, as_run, split, take_rest
 from parity.faces.files import located

@@ -26,7 +26,8 @@ from parity.core.results import COMPARED
 from parity.core.version import __version__
 from parity.devices.operator_table import Table, installed, table_path
 from parity.engine.child import Child, End, Watch, surroundings
-from parity.engine.options import HANG_AFTER, SHRINK
+from parity.engine.options import SHRINK
+from parity.engine.reading import HANG_AFTER
 from parity.faces.guarded import COMMAND
 from parity.store import run_file
 from parity.store.rows import ItemRow, Run

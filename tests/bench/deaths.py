@@ -21,7 +21,7 @@ import front
 
 from parity.core.errors import RunFileError
 from parity.core.status import FINDINGS
-from parity.engine.options import HANG_AFTER
+from parity.engine.reading import HANG_AFTER
 from parity.store import run_file
 from parity.store.rows import Run
 

@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import pytest
 
 from parity.core.results import Fingerprint, Record
-from parity.engine import options
+from parity.engine import reading
 from parity.faces import cli, commandline
 from parity.faces.commands.groups import as_run
 from parity.store import run_file
@@ -98,7 +98,7 @@ def test_more_workers_than_a_machine_can_feed_are_refused(command: tuple[str, ..
     with pytest.raises(SystemExit) as ended:
         cli.main([*command, "-n", "100000"])
     assert ended.value.code == 2
-    most = max(options.MOST_WORKERS, 4 * (os.cpu_count() or 1))
+    most = max(reading.MOST_WORKERS, 4 * (os.cpu_count() or 1))
     assert f"100000 processes are more than this machine can use; give at most {most}" in capsys.readouterr().err
     o = commandline.parser(command[0]).parse_args([*command, "-n", str(most)])
     assert (as_run(o.asked) if "reach" in command else o).workers == most

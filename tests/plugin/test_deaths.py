@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from parity.engine import inquest, shrinking
-from parity.engine.options import HANG_AFTER
+from parity.engine.reading import HANG_AFTER
 from parity.store import run_file
 from parity.store.rows import OUTSIDE, UNKNOWN, Death, Run
 

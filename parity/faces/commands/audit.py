@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from parity.core.errors import UsageError
-from parity.engine.options import read_text
+from parity.engine.reading import read_text
 from parity.faces.commands.groups import add_input, add_output, take_rest
 
 HELP = "what a model needs that MPS does not have, and how two versions of torch differ"

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from parity.core import outputs
 from parity.core.errors import UsageError
-from parity.engine.options import PARTIAL, holds
+from parity.engine.options import PARTIAL
+from parity.engine.reading import holds
 from parity.faces.commands.groups import WAYS, add_accept, add_fail_on, add_output, format_of, split, take_rest
 from parity.report import output
 from parity.store import run_file

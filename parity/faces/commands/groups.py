@@ -11,22 +11,8 @@ from typing import TYPE_CHECKING, NoReturn
 from parity.core import project
 from parity.core.errors import UsageError, brief
 from parity.core.results import statuses
-from parity.engine.options import (
-    ACTIONS,
-    ALSO,
-    DEVICE_HELP,
-    INPUT_HELP,
-    MIXED,
-    MIXED_HELP,
-    PARTIAL,
-    SETUP_HELP,
-    RunOptions,
-    plants_faults,
-    read_input,
-    read_path,
-    read_text,
-    read_words,
-)
+from parity.engine.options import ACTIONS, ALSO, DEVICE_HELP, INPUT_HELP, MIXED, MIXED_HELP, PARTIAL, SETUP_HELP, RunOptions
+from parity.engine.reading import plants_faults, read_input, read_path, read_text, read_words
 
 if TYPE_CHECKING:
     from parity.engine.suite import Item

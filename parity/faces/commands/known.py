@@ -11,7 +11,7 @@ from parity.core import project
 from parity.core.case import source_of
 from parity.core.errors import KnownError, UsageError, near
 from parity.core.results import UNSEARCHED, Status
-from parity.engine.options import read_day, read_path
+from parity.engine.reading import read_day, read_path
 from parity.faces.commands.groups import near_by
 from parity.findings import known, known_file
 from parity.findings.known import Entry, Environment, Known

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from parity.core.errors import UsageError
-from parity.engine.options import read_path, read_size
+from parity.engine.reading import read_path, read_size
 from parity.faces import guarded
 from parity.faces.commands.groups import add_code, add_device, add_model
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from parity.core.errors import NothingCompared, UsageError
 from parity.engine import merging, suite
-from parity.engine.options import MIXED, PARTIAL, holds
+from parity.engine.options import MIXED, PARTIAL
+from parity.engine.reading import holds
 from parity.faces.commands import known
 from parity.faces.commands.groups import add_accept, add_output
 from parity.report.words import plural

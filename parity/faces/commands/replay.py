@@ -18,7 +18,8 @@ from parity.core.status import Conclusion
 from parity.engine import child, inquest, suite
 from parity.engine.doctor import examined
 from parity.engine.inquest import How
-from parity.engine.options import METADATA, METADATA_HELP, holds, is_strict, read_words
+from parity.engine.options import METADATA, METADATA_HELP, is_strict
+from parity.engine.reading import holds, read_words
 from parity.faces.commands.groups import add_code, add_device
 from parity.findings.verdict import of_cases
 from parity.history import cells

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from parity.engine.options import read_count
+from parity.engine.reading import read_count
 from parity.faces import guarded
 from parity.faces.commands.groups import add_code, add_device, add_model
 

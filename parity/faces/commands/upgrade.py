@@ -7,7 +7,8 @@ from pathlib import Path
 
 from parity.core.errors import UsageError
 from parity.core.outputs import writable
-from parity.engine.options import OPTIONS, RunOptions, read_path, read_text
+from parity.engine.options import OPTIONS, RunOptions
+from parity.engine.reading import read_path, read_text
 from parity.faces.commands.groups import add_fail_on, add_output, as_run, split, take_rest
 from parity.faces.files import check_output
 

@@ -9,19 +9,8 @@ from pathlib import Path
 import pytest
 
 from parity.core.errors import UsageError
-from parity.engine.options import (
-    HANG_AFTER,
-    IN_HEADER,
-    OPTIONS,
-    PRESENTATION,
-    Option,
-    RunOptions,
-    hang_after,
-    is_strict,
-    plants_faults,
-    read_count,
-    read_duration,
-)
+from parity.engine.options import IN_HEADER, OPTIONS, PRESENTATION, Option, RunOptions, is_strict
+from parity.engine.reading import HANG_AFTER, hang_after, plants_faults, read_count, read_duration
 from parity.faces import commandline
 
 GIVEN = (

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from parity.engine.options import HANG_AFTER
+from parity.engine.reading import HANG_AFTER
 from parity.faces.cli import main
 
 MODEL = """

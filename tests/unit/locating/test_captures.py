@@ -24,7 +24,7 @@ from parity.core.errors import CaptureError, OutputError, UsageError
 from parity.core.results import Status
 from parity.devices import Call, Fault, resolve
 from parity.devices.sim.honest import FAULTS as HONEST
-from parity.engine.options import read_size
+from parity.engine.reading import read_size
 from parity.faces import cli, commandline, locating
 from parity.locating import capture_file
 from parity.locating.against import TOO_LARGE, _Replay
