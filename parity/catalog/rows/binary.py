@@ -205,25 +205,18 @@ ROWS = (
     ),
     _binary("rsub", ELEMENTWISE, NUMERIC, signature=pair(options=options(alpha=_alpha)), inplace="", out=False),
     # Discontinuous: the quotient may round across an integer in the dtype but not in float64.
-    _binary(
-        "div_floor",
-        ELEMENTWISE,
-        REAL,
-        FLOATS,
-        call="torch.div",
-        signature=pair(second=divisor, options=_FLOOR, number=promoted),
-        inplace="torch.Tensor.div_",
-        counts=Counts(("div:floor_rounding",)),
-    ),
-    _binary(
-        "div_trunc",
-        ELEMENTWISE,
-        REAL,
-        FLOATS,
-        call="torch.div",
-        signature=pair(second=divisor, options=_ROUNDING, number=promoted),
-        inplace="torch.Tensor.div_",
-        counts=Counts(("div:trunc_rounding",)),
+    *(
+        _binary(
+            f"div_{word}",
+            ELEMENTWISE,
+            REAL,
+            FLOATS,
+            call="torch.div",
+            inplace="torch.Tensor.div_",
+            signature=pair(second=divisor, options=how, number=promoted),
+            counts=Counts((f"div:{word}_rounding",)),
+        )
+        for word, how in (("floor", _FLOOR), ("trunc", _ROUNDING))
     ),
     _binary("floor_divide", ELEMENTWISE, REAL, (), signature=_QUOTIENT),
     _binary("fmod", EXACT, REAL, FLOATS, signature=_REMAINDER),

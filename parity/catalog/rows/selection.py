@@ -11,6 +11,7 @@ from parity.core.case import Arg, TensorSpec
 from parity.core.dtypes import BOOL, FLOATS
 
 ORDERED = (*REAL, *BOOL)
+SINGLE = ("float32",)
 _row = partial(Row, family="selection", rule=SELECTION, dtypes=ORDERED, grad=FLOATS)
 
 
@@ -129,23 +130,9 @@ ROWS = (
     _row("argmax", _arg, dtypes=REAL, forms=OUT, grad=(), judged=Judged(relation="argmax"), counts=OWN),
     _row("argmin", _arg, dtypes=REAL, forms=OUT, grad=(), judged=Judged(relation="argmin"), counts=OWN),
     _row("aminmax", _arg, rule=EXACT, forms=OUT, counts=OWN),
-    _row(
-        "quantile",
-        _quantile,
-        judged=Judged(relation="order"),
-        rule=COMPOSITE,
-        dtypes=("float32",),
-        grad=("float32",),
-        counts=OWN,
-    ),
-    _row(
-        "nanquantile",
-        _quantile,
-        judged=Judged(relation="order"),
-        rule=COMPOSITE,
-        dtypes=("float32",),
-        grad=("float32",),
-        counts=OWN,
+    *(
+        _row(n, _quantile, judged=Judged(relation="order"), rule=COMPOSITE, dtypes=SINGLE, grad=SINGLE, counts=OWN)
+        for n in ("quantile", "nanquantile")
     ),
     _row("unique", _unique(False), judged=Judged(relation="unique"), grad=(), counts=OWN),
     _row("unique_consecutive", _unique(True), rule=EXACT, grad=(), counts=OWN),
