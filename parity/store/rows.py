@@ -266,10 +266,16 @@ class Death:
 
 
 def explained(records: Iterable[Record]) -> tuple[Record, ...]:
-    """The records of a run file, in which a finding that was explained stands a second time, with its cause."""
+    """The records of a run file, in which a finding that was explained stands a second time, with its cause; then its status
+    is that of the least case, which may drift where the case as it was drawn is wrong."""
     some = tuple(records)
-    kinds = {r.kind for r in some if r.shrunk and not r.unexplained}
-    return tuple(r for r in some if not (r.unexplained and r.kind in kinds))
+    explained = [r for r in some if r.shrunk and not r.unexplained]
+    kinds, drawn = {r.kind for r in explained}, {_as_drawn(r) for r in explained}
+    return tuple(r for r in some if not (r.unexplained and (r.kind in kinds or _as_drawn(r) in drawn)))
+
+
+def _as_drawn(r: Record) -> tuple[str, ...]:
+    return r.dtype, r.aspect, r.case, r.measures[0].tensor if r.measures else ""
 
 
 def with_least(deaths: Iterable[Death]) -> tuple[Death, ...]:

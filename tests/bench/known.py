@@ -217,12 +217,14 @@ def fails(done: Sequence[Any]) -> list[str]:
     return new + [f"{s.state} {s.aspect}: {s.why}" for d in done for s in d.known if s.fails]
 
 
-def matrix(known: Sequence[str], new: Sequence[str], examples: int = 16) -> int:
+def matrix(known: Sequence[str], new: Sequence[str], examples: int = 24) -> int:
     """Print a row for each known kind; the number of pairs that ended otherwise than they should."""
     wrong = 0
     print(f"{'known':<10} new: {', '.join(new)}")
     for a in known:
         entries, marks, why = accepted(found([a], (), examples)), "", []
+        if not entries:
+            raise SystemExit(f"{a}: {examples} cases of exp find nothing, so nothing is known that could hide another one")
         for b in new:
             failed = fails(found([*dict.fromkeys((a, b))], entries, examples))
             right = bool(failed) is not KINDS[a].contains(KINDS[b])

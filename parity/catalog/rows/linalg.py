@@ -25,6 +25,7 @@ LARGE = 128, 256, 129, 257, 200, 127, 255  # orders with their own kernels, of o
 LARGEST = 1025  # past the threads of a group, where vendors' kernels end
 ROOMY = 1 << 16  # elements that a profile allows where such orders are drawn
 HEAVY = 129  # the largest order for slow ops: singular values and eigenvalues
+ONE_BY_ONE = 1025  # most matrices where GPUs take one after the other: an H100 needs over 20 s for 8,192, which reads as a hang
 
 
 def _sides(draw: Draw, count: int, most: int = 257) -> tuple[Shape, tuple[int, ...]]:
@@ -60,6 +61,10 @@ def deficient(draw: Draw, shape: Shape) -> TensorSpec:
 Options = tuple[tuple[str, Arg], ...]
 UPPER: Options = (("upper", True),)
 FROM_ABOVE: Options = (("UPLO", "U"),)
+
+
+def _few(lead: Shape) -> Shape:
+    return tuple(min(n, ONE_BY_ONE) for n in lead)
 
 
 def _square(kind: str = "conditioned", options: Options = (), singular: bool = False, most: int = 257) -> Signature:
@@ -176,8 +181,13 @@ def _condition(draw: Draw) -> Arguments:
     return Arguments((draw.matrix((*leading(draw)[:1], n, n)), draw.choice(("fro", 1, float("inf"), -1))))
 
 
+def _eigen(draw: Draw) -> Arguments:
+    lead, (n,) = _sides(draw, 1, HEAVY)
+    return Arguments((draw.matrix((*_few(lead), n, n)),))
+
+
 def _indefinite(draw: Draw) -> Arguments:
-    lead, n, k = leading(draw), min(draw.size(), 33), draw.extent((1, 2, 3))
+    lead, n, k = _few(leading(draw)), min(draw.size(), 33), draw.extent((1, 2, 3))
     return Arguments((draw.matrix((*lead, n, n), "spd"), draw.tensor((*lead, n, k))))
 
 
@@ -296,7 +306,7 @@ ROWS = (
         judged=Judged(relation="eigh", by_norm=True),
         counts=OWN,
     ),
-    DECOMPOSITION("eig", _square(most=HEAVY), forms=OUT, judged=Judged(relation="eig", by_norm=True), counts=OWN),
+    DECOMPOSITION("eig", _eigen, forms=OUT, judged=Judged(relation="eig", by_norm=True), counts=OWN),
     DECOMPOSITION(
         "lu_factor",
         _rectangular(most=257),

@@ -71,6 +71,14 @@ def test_every_dimension_meets_every_border() -> None:
         assert {(k, d) for r, k, d in met if r == rank} == {(k, d) for k in range(rank) for d in borders}
 
 
+@pytest.mark.parametrize("name", ["eig", "ldl_solve"])
+def test_what_takes_one_matrix_after_the_other_gets_no_long_stack(name: str) -> None:
+    """A GPU is at it for so long that it seems to hang; `inv`, which takes all at once, has such stacks."""
+    longest = [max(c.operands()[0].shape[0] for c in sweep(op, 40)) for op in (name, "inv")]
+    assert SMALL < longest[0] <= 1025
+    assert longest[1] > 1025
+
+
 def test_a_border_that_is_too_large_gives_way_to_a_smaller_one() -> None:
     """A square matrix has as many elements as its side squared."""
     sides = {max(x.shape) for case in sweep("cdist", 20) for x in case.operands()}

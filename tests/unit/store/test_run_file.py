@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from parity.core.errors import OutputError, RunFileError
-from parity.core.results import DEATHS, Aspect, Fingerprint, Measure, MetadataNote, Record, Status, Workaround
-from parity.store import run_file, upgrades
+from parity.core.results import DEATHS, Aspect, Cause, Fingerprint, Measure, MetadataNote, Record, Status, Workaround
+from parity.store import rows, run_file, upgrades
 from parity.store.code import Code, code_of
 from parity.store.features import Coverage, DrawnFeatures
 from parity.store.figures import Figures
@@ -387,3 +387,11 @@ def test_the_share_that_was_judged_is_of_all_elements() -> None:
     item = ItemRow("exp", "float32", 2, left={"overflow": 1, "a tie": 2}, judged=9)
     assert (item.unjudged, item.judged_share) == (3, 0.75)
     assert replace(item, judged=0, left={}).judged_share == 1.0
+
+
+def test_a_finding_whose_least_case_drifts_stands_once() -> None:
+    """Shrinking may leave of a wrong case one that drifts; the row with the cause replaces the one as it was drawn."""
+    drawn = replace(FULL, status="wrong", shrunk=FULL.case, script="", count=1)
+    explained = replace(drawn, status="drift", shrunk="softmax(float16[1], dim=-1)", cause=Cause("aten::_softmax", "values"))
+    other = replace(drawn, aspect="forward")  # nobody looked into this one
+    assert rows.explained([drawn, other, explained]) == (other, explained)
