@@ -90,6 +90,14 @@ KINDS = [
     ("conv1d_autocast(0, float16[1, 333].inside(-2, 2), float16[2, 1, 166].inside(-2, 2), stride=(2,))", "forward",
      "convolution", larger),
     ("eigvalsh(float32[20, 20].symmetric())", "forward", "_linalg_eigh", larger),
+    ("optim.AdamW((float32[2].frozen(),), ((float32[2].inside(0.125, 2).frozen(),), (float32[2].frozen(),)), amsgrad=True)",
+     "forward", "sqrt", larger),
+    ('optim.NAdam((float32[2].frozen(),), ((float32[2].inside(0.125, 2).frozen(),),), decoupled_weight_decay=True, '
+     'maximize=True, betas=(0.5, 0.75), lr=float32[1].constant().frozen()).under("no_grad")', "forward", "sqrt", larger),
+    ("multi_head_cross(float32[1, 1, 2].inside(-2, 2), float32[1, 1, 2].inside(-2, 2), float32[1, 1, 2].inside(-2, 2), "
+     "(float32[2, 2].inside(-1, 1), float32[2, 2].inside(-1, 1), float32[2, 2].inside(-1, 1)), float32[2, 2].inside(-1, 1), 1)",
+     "double backward", "mm", larger),
+    ("optim.Adagrad((float32[2].frozen(),), ((float32[2].inside(0.125, 2).frozen(),),))", "forward", "addcdiv", larger),
 ]  # fmt: skip
 
 
