@@ -31,11 +31,11 @@ from parity.execution.execute import Destination
 from parity.execution.inputs import build, torch_word
 from parity.report import script
 from parity.report.script import CaseScript, Unwritable, base_text, cotangents, operands_text, view_text
+from parity.report.script_text import WIDTH, nested, on_fewer_lines
 
 SHOWN_BITS = 32  # of dtypes whose differences may not show in the four digits that torch prints
 LONGEST = 4000  # most characters of a script that is worth reading
 LINES = 15  # of a script, not counted those that are empty, beyond which imports share one
-WIDTH = 128
 ATEN_PICKED = "__getitem__"
 ATEN_MOVED = ("torch.Tensor.cpu", "torch.Tensor.to")
 DRAWN = r"torch\.rand|uniform_\("
@@ -100,7 +100,7 @@ def _few_lines(t: CaseScript, aspect: Aspect, device: str, about: str, tried: bo
     last = _printed(t, aspect, place, about)
     imports = ["from math import inf, nan"] * bool(re.search(r"\b(nan|inf)\b", "\n".join((*imports, *lines, *last)))) + imports
     head = ["import sys", "", "import torch", *imports]
-    lines = _sharing(lines, len("\n".join((*head[2:], *lines, *last)).splitlines()) + 1 - LINES)
+    lines = on_fewer_lines(lines, len("\n".join((*head[2:], *lines, *last)).splitlines()) + 1 - LINES)
     parts = ["\n".join(head), "\n".join(["def run(device):", *(f"    {line}" for line in lines)])]
     text = "\n\n\n".join(parts) + "\n\n" + "\n".join(last) + "\n"
     if is_long(text):
@@ -133,27 +133,6 @@ def _printed(t: CaseScript, aspect: Aspect, place: str, about: str) -> list[str]
         return PRINT_WORST.format(place=place, each=each, wide=wide).splitlines()
     again = ", run(device)" if aspect == Aspect.REPEAT else ""
     return [*digits, loop, f"    print(device, run(device){again})"]
-
-
-def _sharing(lines: Sequence[str], excess: int) -> list[str]:
-    """The statements with short ones in a row on one line, also those of one context, until there are so many lines fewer."""
-    made: list[str] = []
-    for line in lines:
-        context, before = _context(line), made[-1] if made else ""
-        joined = f"{before}; {line.removeprefix(context)}"
-        alone = [x for x in (before, line) if "\n" in x or x.endswith(":") or x.lstrip().startswith("return")]
-        if excess > 0 and before and not alone and context == _context(before) and len(joined) < WIDTH:
-            made[-1] = joined
-            excess -= 1
-        else:
-            made.append(line)
-    return made
-
-
-def _context(line: str) -> str:
-    """The indentation of a statement, with the context before it on its line."""
-    m = re.match(r" *(with \S+: )?", line)
-    return m[0] if m else ""
 
 
 # ------------------------------------------------------------------------------------------------------------ the body
@@ -357,18 +336,10 @@ def _literal(text: str, dtype: torch.dtype) -> str:
     if shorter := {torch.float32: np.float32, torch.complex64: np.float32, torch.float16: np.float16}.get(dtype):
         text = re.sub(r"\d+\.\d+(e[-+]\d+)?", lambda m: str(shorter(m[0])), text)
     text = re.sub(r"\s*\n\s*", " ", text).replace("[ ", "[").replace(" ]", "]")
-    text = re.sub(r"(?<=torch\.tensor\()\[(.+)\](, dtype=[\w.]+\))\.reshape\((\(.*\))\)$", _nested, text)
+    text = re.sub(r"(?<=torch\.tensor\()\[(.+)\](, dtype=[\w.]+\))\.reshape\((\(.*\))\)$", nested, text)
     if "." in text.partition("dtype")[0].partition("(")[2]:
         text = text.replace(", dtype=torch.float32)", ")")
     return text if len(text) <= WIDTH else "\n        ".join(textwrap.wrap(text, WIDTH, break_long_words=False))
-
-
-def _nested(m: re.Match[str]) -> str:
-    """Elements and dtype, with the shape that follows them in brackets."""
-    texts = re.split(r", (?![^(]*\))", m[1])
-    for n in reversed(ast.literal_eval(m[3])):
-        texts = [f"[{', '.join(texts[k : k + n])}]" for k in range(0, len(texts), n)]
-    return texts[0] + m[2]
 
 
 def _plain(arguments: str) -> str:
