@@ -229,7 +229,7 @@ def on_fewer_lines(lines: Sequence[str], excess: int) -> list[str]:
 
 def _context(line: str) -> str:
     """The indentation of a statement, with the context before it on its line."""
-    m = re.match(r" *(with \S+: )?", line)
+    m = re.match(r" *(with .+?\): )?", line)
     return m[0] if m else ""
 
 
