@@ -21,7 +21,7 @@ NUMPY = re.compile(r"can't convert \S+ device type tensor to numpy", re.IGNORECA
 SIDES = re.compile(r"same device|two devices|Placeholder storage|is on cpu\b|on cpu,? but|device type", re.IGNORECASE)
 LENGTHS = re.compile(r"should be a 1D CPU int64 tensor")  # of packed sequences
 CASTS = {"float64": "float32", "complex128": "complex64"}
-ABSENT = re.compile(r"not compiled with CUDA|NVIDIA driver|not linked with support for|not a .*supported device", re.IGNORECASE)
+ABSENT = re.compile(r"(?i)not compiled with \w+ enabled|no \w+ driver|not linked with support|not a .*supported device")
 MISSING = re.compile(r"missing \d+ required (positional|keyword-only) argument")  # Python's words
 UNEXPECTED = re.compile(r"unexpected keyword argument '(\w+)'")  # Python's words
 KEYWORDS = ("device", "backward", "atol", "fail_on", "keep_on_cpu", "detail", "effort", "compile")  # of `assert_parity`
@@ -117,7 +117,7 @@ def on_the_cpu(message: str) -> str:
 def cast(dtype: str) -> str:
     """What to do about a dtype that the device does not have."""
     to = CASTS.get(dtype)
-    return f"use {to}: .to(torch.{to}), or dtype=torch.{to} where it is made" if to else "use a dtype that MPS has"
+    return f"use {to}: .to(torch.{to}), or dtype=torch.{to} where it is made" if to else "use a dtype that the device has"
 
 
 def raised_on_the_cpu(message: str) -> str:

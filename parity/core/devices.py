@@ -148,7 +148,8 @@ class Backend:
 
     Its words. refusals, out_of_memory, errors: what an exception means; no_float64: a pattern of those that refuse float64,
     with the dtype as its first group where they name it; fallback: a pattern of the warning of an operator that ran on the
-    CPU, with the operator as its first group where it names one; fallback_variable: lets operators without a kernel run there.
+    CPU, with the operator as its first group where it names one; fallback_variable: lets operators without a kernel run there;
+    ends: a pattern of errors by which any kernel may end the process.
 
     What changes its results. variables: of the environment, each with its effect; retried: (variable, value that turns it
     off) that a process reads at its start; flags: of torch; has_fast_math: whether it may compute with fast functions, which
@@ -158,7 +159,8 @@ class Backend:
     How it is asked. alone: torch knows one device of the type, and its functions take none; reads_at_once: the memory of an
     upload has been read when its copy returns, so that nobody need wait; waits: errors of earlier kernels are raised at the
     next synchronisation, so a download waits first; shares_memory, keeps_graphs: as a `Device` says; memory: figure ->
-    function; releases: functions that give back memory; facts: fact -> function of `torch.<name>`, or a path below torch;
+    function; most_virtual: bytes that it gets in a virtual machine, whatever it reports, 0 for no such limit; releases:
+    functions that give back memory; facts: fact -> function of `torch.<name>`, or a path below torch;
     properties: fact -> attribute of the device's properties; driver: in words; absent: why this torch sees none.
     """
 
@@ -170,6 +172,7 @@ class Backend:
     no_float64: re.Pattern[str] | None = None
     fallback: re.Pattern[str] | None = None
     fallback_variable: str = ""
+    ends: re.Pattern[str] | None = None
     variables: Mapping[str, str] = field(default_factory=dict)
     retried: tuple[tuple[str, str], ...] = ()
     flags: tuple[Flag, ...] = ()
@@ -181,6 +184,7 @@ class Backend:
     shares_memory: bool = False
     keeps_graphs: bool = False
     memory: Mapping[str, str] = field(default_factory=lambda: {"allocated": "memory_allocated", "reserved": "memory_reserved"})
+    most_virtual: int = 0
     releases: tuple[str, ...] = ("empty_cache",)
     facts: Mapping[str, str] = field(default_factory=lambda: {"chip": "get_device_name", "capability": "get_device_capability"})
     properties: Mapping[str, str] = field(default_factory=dict)

@@ -10,18 +10,22 @@ import os
 from typing import Protocol
 
 from parity.core import machine
+from parity.core.devices import Backend
 
 MOST = 8  # workers by default
 PART = 0.6  # of the machine's memory, and of the device's, for all workers: the rest is for the system and for inquests
 NEED = 1 << 30  # bytes of a worker after all items of the quick profile on `sim`, rounded up
 LEAST = 3 << 28  # a share is never less: importing torch and the first items take this much
-VIRTUAL_MPS = 1 << 30  # bytes that Apple's virtual machines give to MPS, whatever they recommend (actions/runner-images#11899)
 
 
 class Measurable(Protocol):
     """What is asked of a device here (`parity.devices.base.Device`)."""
 
     shares_memory: bool
+
+    @property
+    def backend(self) -> Backend:
+        """What parity knows of its backend."""
 
     def memory(self) -> dict[str, int]:
         """Bytes that the backend reports."""
@@ -60,7 +64,7 @@ def has_passed(device: Measurable, share: int, workers: int) -> bool:
     """Whether this worker occupies more than its share of the machine's memory, or of the device's. share: 0 for no limit."""
     figures = device.memory()
     most = figures.get("recommended_max") or figures.get("total") or 0
-    if machine.PARAVIRTUAL in device.facts().get("chip", ""):
-        most = min(most or VIRTUAL_MPS, VIRTUAL_MPS)
+    if (limit := device.backend.most_virtual) and machine.PARAVIRTUAL in device.facts().get("chip", ""):
+        most = min(most or limit, limit)
     own = PART * most / max(1, workers)
     return (share > 0 and occupied(device) > share) or (own > 0 and figures.get("reserved", 0) > own)

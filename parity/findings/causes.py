@@ -26,6 +26,7 @@ from parity.catalog import entries
 from parity.catalog.lookup import called_by
 from parity.core import notation
 from parity.core.case import entry_of
+from parity.core.devices import all_backends
 from parity.core.errors import CaseError, ParityError
 from parity.core.results import (
     ANYBODYS,
@@ -293,7 +294,8 @@ def death_words(d: Death) -> str:
     there is no message, or one that any kernel's end gives."""
     m = re.match(r"(the device computes nothing any more) after (?:looking for the cause of )?(\w+ in \w+: .*)", d.signal)
     words = f"{m[1]}: {skeleton(m[2].partition(': ')[2])}" if m else skeleton(d.signal)
-    says_nothing = d.how == "hang" or " " not in words or "CUDA error" in words or bool(m and ANYBODYS.search(m[2]))
+    anybodys = any(b.ends and b.ends.search(words) for b in all_backends()) or bool(m and ANYBODYS.search(m[2]))
+    says_nothing = d.how == "hang" or " " not in words or anybodys
     return f"{d.how}: {words} in {Cause(function_of(d.op), 'dies').kernel}" if says_nothing else f"{d.how}: {words}"
 
 

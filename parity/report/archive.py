@@ -175,7 +175,8 @@ def costs_in(path: Path) -> Costs:
     figures."""
     held = _Held(path)
     if COSTS not in held.names:
-        raise held.error(f"it holds no {COSTS}, as is measured on a device that compiles graphs")
+        why = "its device compiles no graphs, or its --time was too short to measure any"
+        raise ArchiveError(f"{path} holds no {COSTS}: {why}; parity report {path} says which")
     return _costs_of(held, COSTS)
 
 

@@ -133,7 +133,7 @@ def _run(text: str, header: Header, run: RunScript) -> tuple[str, str]:
     f = header.fingerprint
     here = "Run here" if torch.__version__ == f.torch else f"Run here (torch {torch.__version__}, not the run's {f.torch})"
     if f.simulated:
-        text = re.sub(r"^for device in .*:$", 'for device in ("cpu",):', text, flags=re.MULTILINE)
+        text = re.sub(r"^for device in \(.*?\):", 'for device in ("cpu",):', text, flags=re.MULTILINE)
     device = "cpu" if f.simulated else f.device
     done = run(text, device)
     if done.code is None:

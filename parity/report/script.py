@@ -351,7 +351,7 @@ def operands_text(t: CaseScript, put: Put) -> tuple[list[str], list[str]]:
             lines.append(f"kept{i} = {base}")
             base = f"kept{i}"
         view = view_text(base, o.spec.layout, o.spec.shape)
-        lines.append(f"t{i} = {view}" + (".detach().requires_grad_()" if leaf else ""))
+        lines.append(f"t{i} = {view}" + (f"{'.detach()' * t.kept}.requires_grad_()" if leaf else ""))
         leaves.append(f"t{i}" if leaf else "")
     return lines, leaves
 

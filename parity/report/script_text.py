@@ -1,10 +1,15 @@
-"""The frame of a script that judges: what it prints, compares and ends with. `parity.report.script` fills it in."""
+"""The text of scripts: the frame of one that judges, with what it prints, compares and ends with, which `parity.report.script`
+fills in, and statements of a short one on fewer lines."""
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Sequence
 
 from parity.core.results import Record, Status
+
+WIDTH = 128  # of a line of several statements or numbers
 
 HEAD = '''\
 """{title}
@@ -205,3 +210,32 @@ def excused(text: str, r: Record, command: str) -> str:
     """The script of a finding that it does not show by itself. command: what replays the finding."""
     why = "it was seen once, and not again" if r.status == Status.NOT_REPRODUCED else "it comes only after other cases"
     return f"# This may not show the finding: {why}.\n# {command}\n{text}"
+
+
+def on_fewer_lines(lines: Sequence[str], excess: int) -> list[str]:
+    """The statements with short ones in a row on one line, also those of one context, until there are so many lines fewer."""
+    made: list[str] = []
+    for line in lines:
+        context, before = _context(line), made[-1] if made else ""
+        joined = f"{before}; {line.removeprefix(context)}"
+        alone = [x for x in (before, line) if "\n" in x or x.endswith(":") or x.lstrip().startswith("return")]
+        if excess > 0 and before and not alone and context == _context(before) and len(joined) < WIDTH:
+            made[-1] = joined
+            excess -= 1
+        else:
+            made.append(line)
+    return made
+
+
+def _context(line: str) -> str:
+    """The indentation of a statement, with the context before it on its line."""
+    m = re.match(r" *(with .+?\): )?", line)
+    return m[0] if m else ""
+
+
+def nested(m: re.Match[str]) -> str:
+    """Elements and dtype, with the shape that follows them in brackets."""
+    texts = re.split(r", (?![^(]*\))", m[1])
+    for n in reversed(ast.literal_eval(m[3])):
+        texts = [f"[{', '.join(texts[k : k + n])}]" for k in range(0, len(texts), n)]
+    return texts[0] + m[2]

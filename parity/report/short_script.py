@@ -9,7 +9,7 @@ import inspect
 import math
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,6 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch._ops import OpOverload, OpOverloadPacket
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from parity.checks import inputs_unchanged, metadata, transfer
 from parity.core.case import Case
@@ -29,11 +31,11 @@ from parity.execution.execute import Destination
 from parity.execution.inputs import build, torch_word
 from parity.report import script
 from parity.report.script import CaseScript, Unwritable, base_text, cotangents, operands_text, view_text
+from parity.report.script_text import WIDTH, nested, on_fewer_lines
 
 SHOWN_BITS = 32  # of dtypes whose differences may not show in the four digits that torch prints
 LONGEST = 4000  # most characters of a script that is worth reading
 LINES = 15  # of a script, not counted those that are empty, beyond which imports share one
-WIDTH = 120
 ATEN_PICKED = "__getitem__"
 ATEN_MOVED = ("torch.Tensor.cpu", "torch.Tensor.to")
 DRAWN = r"torch\.rand|uniform_\("
@@ -90,21 +92,21 @@ def _few_lines(t: CaseScript, aspect: Aspect, device: str, about: str, tried: bo
     function, sources = ("", []) if aspect == Aspect.TRANSFER else script.function_of(t)
     ours = not all(s.startswith(("from ", "import ")) for s in sources)  # parity's own: in its place the calls that it makes
     body = _body(t, aspect, function, about, ours)
-    imports = [*(["from torch.nn import functional as F"] if "F." in "\n".join(body) else [])] if ours else sources
+    imports = ["from torch.nn import functional as F"] * ("F." in "\n".join(body)) if ours else sources
     lines = _anew(body, t) if tried else body
     lines = script.in_mode(t.case, [*["torch.manual_seed(0)"] * bool(re.search(DRAWN, "\n".join(lines))), *lines])
     default = device if not device.startswith("sim") else "mps"
     place = f'sys.argv[1] if sys.argv[1:] else "{default}"'
     last = _printed(t, aspect, place, about)
+    imports = ["from math import inf, nan"] * bool(re.search(r"\b(nan|inf)\b", "\n".join((*imports, *lines, *last)))) + imports
     head = ["import sys", "", "import torch", *imports]
-    if len("\n".join((*head[2:], *lines, *last)).splitlines()) + 2 > LINES:
-        lines = _sharing(lines)
+    lines = on_fewer_lines(lines, len("\n".join((*head[2:], *lines, *last)).splitlines()) + 1 - LINES)
     parts = ["\n".join(head), "\n".join(["def run(device):", *(f"    {line}" for line in lines)])]
     text = "\n\n\n".join(parts) + "\n\n" + "\n".join(last) + "\n"
-    if re.search(r"\b(nan|inf)\b", text):
-        text = text.replace("import torch\n", "import torch\nfrom math import inf, nan\n", 1)
     if is_long(text):
         text = text.replace("import sys\n\nimport torch\n", "import sys, torch\n", 1)
+    if is_long(text):
+        text = re.sub(r"(?m)^(for device in .*:)\n +(print\(.*\n)\Z", r"\1 \2", text)
     compile(text, "script", "exec")
     return text
 
@@ -131,19 +133,6 @@ def _printed(t: CaseScript, aspect: Aspect, place: str, about: str) -> list[str]
         return PRINT_WORST.format(place=place, each=each, wide=wide).splitlines()
     again = ", run(device)" if aspect == Aspect.REPEAT else ""
     return [*digits, loop, f"    print(device, run(device){again})"]
-
-
-def _sharing(lines: Sequence[str]) -> list[str]:
-    """The statements with short assignments in a row as one."""
-    made: list[str] = []
-    for line in lines:
-        ours, theirs = (re.fullmatch(r"( *\w+(?:, \w+)*) = ([^\n]+)", x) for x in (made[-1] if made else "", line))
-        alone = ours and theirs and not re.search(rf"\b({ours[1].strip().replace(', ', '|')})\b", theirs[2])
-        if ours and theirs and alone and len(made[-1] + line) < WIDTH:
-            made[-1] = f"{ours[1]}, {theirs[1].strip()} = {ours[2]}, {theirs[2]}"
-        else:
-            made.append(line)
-    return made
 
 
 # ------------------------------------------------------------------------------------------------------------ the body
@@ -173,11 +162,13 @@ def _call(name: str, args: list[str], kwargs: Mapping[str, str]) -> str:
 
 @dataclass(slots=True)
 class _Calls:
-    """What a function calls of torch, as statements. names: of tensors, by their ids; refused: the call that raised."""
+    """What a function calls of torch, as statements. names: of tensors, by their ids; refused: the call that raised; step: of
+    an optimizer, as long as it runs: what it calls is its own."""
 
     names: dict[int, str]
     lines: list[str] = field(default_factory=list)
     refused: str = ""
+    step: str = ""
     kept: list[object] = field(default_factory=list)  # so that no id comes twice
 
     def say(self, a: object) -> str:
@@ -192,6 +183,8 @@ class _Calls:
 
     def observe(self, function: Any, args: Any, kwargs: Any) -> Any:
         """Makes a call, and keeps it if it made a tensor or wrote to one."""
+        if self.step:
+            return function(*args, **kwargs)
         name = f"torch.ops.{function}" if isinstance(function, (OpOverload, OpOverloadPacket)) else name_of(function)
         own_names = (f"{s.__name__}.{n}" for s in (torch, torch.sparse) for n, f in vars(s).items() if f is function)
         name = (name or next(own_names, "")).replace("torch.nn.functional.", "F.")
@@ -220,6 +213,30 @@ class _Calls:
             self.lines.append(f"with torch.autocast(torch.device(device).type, {dtype}): {line}" if dtype else line)
         return result
 
+    @contextlib.contextmanager
+    def whole_steps(self) -> Iterator[None]:
+        """A context in which a step of an optimizer is one call. Raises Unwritable for a second one, which may go on from the
+        state of the first."""
+
+        def begin(optimizer: Optimizer, *_: Any) -> None:
+            if not any(x is optimizer for x in self.kept):
+                if any(isinstance(x, Optimizer) for x in self.kept) or len(optimizer.param_groups) > 1:
+                    raise Unwritable("optimizers")
+                given, usual = dict(optimizer.param_groups[0]), inspect.signature(type(optimizer)).parameters
+                own = self.say(given.pop("params"))
+                options = _unusual(type(optimizer), {k: v for k, v in given.items() if k in usual})
+                kwargs = {k: self.say(v) for k, v in options.items()}
+                self.lines.append(f"optimizer = {_call(f'torch.optim.{type(optimizer).__name__}', [own], kwargs)}")
+                self.kept.append(optimizer)
+            self.step = "optimizer.step()"
+
+        def end(*_: Any) -> None:
+            self.lines.append(self.step)
+            self.step = ""
+
+        with register_optimizer_step_pre_hook(begin), register_optimizer_step_post_hook(end):
+            yield
+
 
 def _steps(t: CaseScript, targets: Sequence[Destination]) -> tuple[list[str], str]:
     """What a function of parity calls of torch for this case, one call a line, and its result: in place of the function.
@@ -233,12 +250,11 @@ def _steps(t: CaseScript, targets: Sequence[Destination]) -> tuple[list[str], st
     args, kwargs = execute.arguments(t.case, fresh, given, torch_word, "cpu")
     into = {"out": outs[0] if len(outs) == 1 else tuple(outs)} if outs else {}
     try:
-        with Functions(calls.observe):
+        with Functions(calls.observe), calls.whole_steps():
             said = calls.say(called(*args, **kwargs, **into))
     except Exception:
-        if not calls.refused:
+        if not (said := calls.refused or calls.step):
             raise
-        said = calls.refused
     for n in range(MANY, 1, -1):  # the first results of a call
         first = r"\((x\d+)\[0\]" + "".join(rf", \1\[{k}\]" for k in range(1, n))
         said = re.sub(first + r"\)", rf"\1[:{n}]", said)
@@ -296,19 +312,19 @@ def _gradients(t: CaseScript, call: str, leaves: list[str], twice: bool) -> list
     fed = cotangents(t, leaves)
     texts = [view_text(_put("", c.base, False), c.layout, c.shape) for c in fed]
     live = ", ".join(filter(None, leaves))
-    outputs = "t0" if t.row.forms.mutates else call
-    lines = [call] if t.row.forms.mutates else []
-    given = "fed" if twice else texts[0]
-    if len(fed) > 1 or len(t.result) - t.row.forms.mutates > 1:
+    outputs, lines = ("t0", [call] if "(" in call or "=" in call else []) if t.row.forms.mutates else (call, [])
+    many = len(t.result) - t.row.forms.mutates
+    given = "fed" if twice else f"[{', '.join(texts)}]" if many > 1 else texts[0]
+    if many > len(fed):
         lines += [f"live = [x for x in {outputs} if x.requires_grad]"]
-        outputs, given = "live", "fed" if twice else f"[{', '.join(texts)}]"
+        outputs = "live"
     if not twice:
         return [*lines, f"return torch.autograd.grad({outputs}, [{live}], {given}, allow_unused=True)"]
     return [  # by what is fed as well
         f"fed = [{', '.join(f'{x}.requires_grad_()' for x in texts)}]",
         *lines,
-        f"first = torch.autograd.grad({outputs}, [{live}], fed, create_graph=True, allow_unused=True)",
-        "first = [g for g in first if g is not None and g.requires_grad]",
+        f"first = [g for g in torch.autograd.grad({outputs}, [{live}], fed, create_graph=True, allow_unused=True)"
+        " if g is not None and g.requires_grad]",
         f"return torch.autograd.grad(first, [{live}, *fed], [torch.ones_like(g) for g in first], allow_unused=True)",
     ]
 
@@ -320,8 +336,7 @@ def _literal(text: str, dtype: torch.dtype) -> str:
     if shorter := {torch.float32: np.float32, torch.complex64: np.float32, torch.float16: np.float16}.get(dtype):
         text = re.sub(r"\d+\.\d+(e[-+]\d+)?", lambda m: str(shorter(m[0])), text)
     text = re.sub(r"\s*\n\s*", " ", text).replace("[ ", "[").replace(" ]", "]")
-    text = re.sub(r"\.reshape\(\(\d+,\)\)$", "", text)
-    text = re.sub(r"torch\.tensor\(\[([^\[\],]+)\], dtype=([\w.]+)\)\.reshape\(\(\)\)$", r"torch.tensor(\1, dtype=\2)", text)
+    text = re.sub(r"(?<=torch\.tensor\()\[(.+)\](, dtype=[\w.]+\))\.reshape\((\(.*\))\)$", nested, text)
     if "." in text.partition("dtype")[0].partition("(")[2]:
         text = text.replace(", dtype=torch.float32)", ")")
     return text if len(text) <= WIDTH else "\n        ".join(textwrap.wrap(text, WIDTH, break_long_words=False))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 
 from parity.core.devices import Backend, Flag, says, text, torch_at
 
@@ -49,7 +50,7 @@ def _absent() -> str:
 
 
 BACKEND = Backend(
-    name="cuda", key="CUDA", refusals=REFUSALS, out_of_memory=OUT_OF_MEMORY,
+    name="cuda", key="CUDA", refusals=REFUSALS, out_of_memory=OUT_OF_MEMORY, ends=re.compile(r"\b(CUDA|HIP) error"),
     variables={
         "CUBLAS_WORKSPACE_CONFIG": "which algorithms cuBLAS may take; :4096:8 and :16:8 make it deterministic",
         "CUDA_LAUNCH_BLOCKING": "1 waits after every kernel, which hides races",

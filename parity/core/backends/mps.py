@@ -344,6 +344,7 @@ BACKEND = Backend(
     no_float64=re.compile(r"(?:doesn't|does not) support (float64|complex128)"), fallback_variable=FALLBACK_VARIABLE,
     variables=VARIABLES | MORE_VARIABLES, retried=(("PYTORCH_MPS_FAST_MATH", "0"),), has_fast_math=True, alone=True, waits=True,
     shares_memory=True, keeps_graphs=True, memory=MEMORY_FUNCTIONS,
+    most_virtual=1 << 30,  # in virtual machines of Apple's: actions/runner-images#11899
     releases=("empty_cache", "clear_graph_cache"),  # the second in versions to come; not in 2.13
     facts={fact: f"backends.mps.{function}" for fact, function in FACTS.items()},
     # MPSGraph comes with macOS.

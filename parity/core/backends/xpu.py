@@ -65,7 +65,7 @@ def _absent() -> str:
 
 BACKEND = Backend(
     name="xpu", key="XPU", refusals=REFUSALS, out_of_memory=OUT_OF_MEMORY, errors=ERRORS,
-    no_float64=re.compile(r"Required aspect fp64 is not supported"),
+    no_float64=re.compile(r"Required aspect fp64 is not supported"), ends=re.compile(r"DEVICE_LOST"),
     # Some operators run on the CPU whatever the variable says; they are named where NAMING_VARIABLE is 1 (without an end to the
     # quotation in some versions).
     fallback=re.compile(r"The operator '([\w:.]+)'? ?on the XPU backend|fallback from XPU to CPU"),

@@ -16,7 +16,7 @@ from cases import CPU, tables
 from parity import catalog
 from parity.checks.check import Settings, check, quiet
 from parity.checks.refusal import survives
-from parity.comparing.advice import advice, on_the_cpu
+from parity.comparing.advice import advice, on_the_cpu, raised_on_the_cpu
 from parity.core.backends import xpu
 from parity.core.devices import Backend, backend_of
 from parity.core.errors import DeviceError
@@ -156,6 +156,7 @@ def test_advice_names_its_own_variable() -> None:
     said = xpu.REFUSALS[0].texts[0].example
     assert on_the_cpu(said) == "PYTORCH_ENABLE_XPU_FALLBACK=1 in the environment runs it on the CPU (slower)"
     assert on_the_cpu("the device is lost") == ""
+    assert raised_on_the_cpu("Torch not compiled with XPU enabled").startswith("let it compute where its inputs lie")
     assert advice(None, f"RuntimeError: {NO_FLOAT64}", "", "").startswith("use float32")  # type: ignore[arg-type]
 
 

@@ -77,6 +77,13 @@ def test_a_worker_passes_its_share(monkeypatch: pytest.MonkeyPatch, chip: str, r
     assert memory.has_passed(Apple(chip, reserved), share, 2) == passed
 
 
+def test_no_other_device_has_the_limit_of_mps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "resident_memory", lambda: 0)
+    other = Apple("Paravirtual device", GB // 2)
+    other.name = "xpu"
+    assert not memory.has_passed(other, GB, 2)
+
+
 def test_a_device_that_does_not_say_how_much_it_has_is_never_full(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "resident_memory", lambda: 0)
     monkeypatch.setattr(Apple, "memory", lambda _: {"reserved": GB})

@@ -20,6 +20,7 @@ from parity.checks.following import _runs_on_the_cpu
 from parity.checks.operators import OperatorCall, StridedOperand, compared
 from parity.checks.trial import Result
 from parity.core import notation
+from parity.core.backends import xpu
 from parity.core.case import Case
 from parity.core.devices import Backend
 from parity.core.results import UNSEARCHED, Aspect, Cause, Fingerprint, Measure, Record, Status, Verdict
@@ -261,6 +262,15 @@ def test_deaths_with_equal_words_are_one_cause() -> None:
     ]
     (one,) = gather([], deaths)
     assert len(one.deaths) == 2
+
+
+@pytest.mark.parametrize(
+    ("message", "causes"), [("CUDA error: misaligned", 2), (f"{xpu.ERRORS[0].texts[0].example}", 2), ("a check of size", 1)]
+)
+def test_deaths_by_what_any_kernel_may_end_with_are_apart(message: str, causes: int) -> None:
+    """On each backend in its own words."""
+    deaths = [Death(op, "float32", f"{op}(float32[2])", "", "crash", message, "device") for op in ("sin", "exp")]
+    assert len(gather([], deaths)) == causes
 
 
 def test_a_message_loses_what_changes_from_call_to_call() -> None:

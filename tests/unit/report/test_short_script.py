@@ -17,6 +17,7 @@ from parity.devices import Call, Fault, resolve
 from parity.devices.base import Device
 from parity.report import issue
 from parity.report.issue import ScriptRun
+from parity.report.script_text import on_fewer_lines
 from parity.report.short_script import LINES, minimal
 from parity.store.rows import Death, Header
 
@@ -90,6 +91,14 @@ KINDS = [
     ("conv1d_autocast(0, float16[1, 333].inside(-2, 2), float16[2, 1, 166].inside(-2, 2), stride=(2,))", "forward",
      "convolution", larger),
     ("eigvalsh(float32[20, 20].symmetric())", "forward", "_linalg_eigh", larger),
+    ("optim.AdamW((float32[2].frozen(),), ((float32[2].inside(0.125, 2).frozen(),), (float32[2].frozen(),)), amsgrad=True)",
+     "forward", "sqrt", larger),
+    ('optim.NAdam((float32[2].frozen(),), ((float32[2].inside(0.125, 2).frozen(),),), decoupled_weight_decay=True, '
+     'maximize=True, betas=(0.5, 0.75), lr=float32[1].constant().frozen()).under("no_grad")', "forward", "sqrt", larger),
+    ("multi_head_cross(float32[1, 1, 2].inside(-2, 2), float32[1, 1, 2].inside(-2, 2), float32[1, 1, 2].inside(-2, 2), "
+     "(float32[2, 2].inside(-1, 1), float32[2, 2].inside(-1, 1), float32[2, 2].inside(-1, 1)), float32[2, 2].inside(-1, 1), 1)",
+     "double backward", "mm", larger),
+    ("optim.Adagrad((float32[2].frozen(),), ((float32[2].inside(0.125, 2).frozen(),),))", "forward", "addcdiv", larger),
 ]  # fmt: skip
 
 
@@ -110,6 +119,15 @@ def test_it_shows_the_fault_and_nothing_on_a_healthy_device(
     ours, theirs = printed(text, resolve("sim", (Fault("off", (operator,), effect),)), monkeypatch, capsys)
     assert theirs
     assert ours != theirs
+
+
+def test_statements_share_a_line_with_those_of_their_context() -> None:
+    """As many as are to go."""
+    cast = "with torch.autocast(torch.device(device).type, torch.float16): "
+    lines = ["a = 1", "b = a", f"{cast}c = b", f"{cast}d = c", "with x():", "    e = d", "    f = e", "return f"]
+    made = ["a = 1; b = a", f"{cast}c = b; d = c", "with x():", "    e = d; f = e", "return f"]
+    assert on_fewer_lines(lines, 9) == made
+    assert on_fewer_lines(lines, 1) == ["a = 1; b = a", *lines[2:]]
 
 
 def test_what_must_be_refused_is_tried_on_both_sides(
