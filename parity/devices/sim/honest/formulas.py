@@ -343,9 +343,16 @@ def faults() -> tuple[Fault, ...]:
     """All faults of this kind."""
     return (
         honest("rounded-once", ONCE, _once, title="everything inside wider, one rounding at the end"),
-        Fault("honest-batch-norm", ("native_batch_norm",), _batch_norm, rounds, title="everything inside wider"),
         Fault(
-            "honest-attention", ("scaled_dot_product_attention",), _attention, level="function", title="attention over blocks"
+            "honest-batch-norm", ("native_batch_norm",), _batch_norm, rounds, title="everything inside wider", remembers=False
+        ),
+        Fault(
+            "honest-attention",
+            ("scaled_dot_product_attention",),
+            _attention,
+            level="function",
+            title="attention over blocks",
+            remembers=False,
         ),
         honest(
             "fused",
