@@ -72,6 +72,11 @@ def test_a_fault_is_planted_on_an_honest_device_as_on_any_other() -> None:
     assert torch.equal(there(resolve("sim"), torch.sum, x), x.sum())
 
 
+def test_no_honest_difference_pays_for_remembering_calls() -> None:
+    """None looks at earlier calls, and one that could would have an outline made of every call of its operators."""
+    assert not [fault.id for fault in honest.FAULTS if fault.remembers]
+
+
 def test_it_has_the_limits_of_mps_where_they_are_asked_for() -> None:
     device = resolve("sim:mps:honest")
     with device.active(), pytest.raises(TypeError, match="float64"):
