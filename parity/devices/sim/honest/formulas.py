@@ -279,8 +279,8 @@ def _attention(call: Call) -> Any:
     given = dict(zip(names, call.args)) | call.kwargs
     q = given["query"]
     plain = call.run()
-    left = given.get("dropout_p") or given.get("enable_gqa") or q.dtype not in ROUNDED or q.is_nested
-    if left or torch.is_autocast_enabled(q.device.type):  # under autocast the op decides what it casts
+    other = given.get("dropout_p") or given.get("enable_gqa") or q.dtype not in ROUNDED or q.is_nested
+    if other or torch.is_autocast_enabled(q.device.type):  # under autocast the op decides what it casts
         return plain
     host = {n: to_host(t.detach()) for n in names[:4] if isinstance(t := given.get(n), Tensor)}
     operands = [host[n] for n in names[:3]]
@@ -293,23 +293,23 @@ def _attention(call: Call) -> Any:
     with torch.no_grad():
         usual = to_host(plain.detach())
         dtypes = flushed_dtypes(device_of(call))
-        y = _blocks(Library(call), *(flushed(t.to(torch.float32), dtypes) for t in operands), mask, scale).to(q.dtype)
+        left, k, v = (flushed(t.to(torch.float32), dtypes) for t in operands)
+        y = _blocks(Library(call), left * scale, k, v, mask).to(q.dtype)
         y = finite_alike(y.reshape(usual.shape), usual)
         tally.note("attention", y, usual)
     return _valued(plain, to_sim(y, q.get_device()))
 
 
-def _blocks(f: Library, q: Tensor, k: Tensor, v: Tensor, mask: Any, scale: float) -> Tensor:
-    """Attention with a running maximum (Dao and others, arXiv 2205.14135), on the host: passed through the device's kernels one
-    by one, its steps take ten times as long."""
-    left: Tensor = q * scale
+def _blocks(f: Library, q: Tensor, k: Tensor, v: Tensor, mask: Any) -> Tensor:
+    """Attention of scaled queries with a running maximum (Dao and others, arXiv 2205.14135), on the host: passed through the
+    device's kernels one by one, its steps take ten times as long."""
     top: Any = None
     sums: Any = None
     acc: Any = None
     block = max(BLOCK, k.shape[-2] // BLOCKS)
     for at in range(0, k.shape[-2], block):
         some = slice(at, min(at + block, k.shape[-2]))
-        scores = product(left, k[..., some, :].transpose(-1, -2), 1)
+        scores = product(q, k[..., some, :].transpose(-1, -2), 1)
         if mask is not None:
             part = mask[..., some] if mask.shape[-1] > 1 else mask
             scores = scores.masked_fill(~part, -math.inf) if part.dtype == torch.bool else scores + part.to(torch.float32)

@@ -65,7 +65,7 @@ def largest_error(y: Tensor, truth: Tensor) -> float:
 def _uniform(numbers: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """A number in [-1, 1) for each float64, derived from its bits without the last 8, in which the CPU's own float64 kernels
     differ between vectorized part and remainder."""
-    uniform: npt.NDArray[np.float64] = (_mixed(numbers) >> 11) * 2.0**-52
+    uniform: npt.NDArray[np.float64] = (_mixed(numbers) >> 11) * np.float64(2.0**-52)
     return uniform
 
 
