@@ -94,10 +94,11 @@ def _on_aliases(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             index, host[i] = _index_of(a, index), torch.device("cpu")
         elif isinstance(a, Tensor):
             if not a.is_cpu:
-                if index < 0:
+                first = index < 0
+                if first:
                     index = a.get_device()
-                elif plan.pieces is not None and a.get_device() != index:
-                    return _in_pieces(plan, args, kwargs)  # which torch refuses there
+                if plan.pieces is not None and (SEATS[index].busy if first else a.get_device() != index):
+                    return _in_pieces(plan, args, kwargs)  # torch refuses another device there
                 host[i] = to_host(a)
             elif a.dim():
                 raise RuntimeError(_mixed(plan, args, kwargs))

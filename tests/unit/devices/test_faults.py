@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from parity.core.errors import FaultError
 from parity.devices import Call, Device, Fault, load_faults, resolve
+from parity.devices.sim import kernels, memory
 from parity.execution.execute import gradients
 
 ROOT = Path(__file__).parents[3]
@@ -345,6 +346,21 @@ def test_a_fault_sees_the_lazy_conjugate() -> None:
     x = torch.randn(2, 2, dtype=torch.complex64)
     assert torch.equal((d.upload(x) @ d.upload(x).conj()).cpu(), x @ x.conj())
     assert seen == [True]
+
+
+def test_a_watched_operator_makes_the_aliases_of_its_out_form_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two operands and the destination: the functional form, which torch runs as its out= form, makes none of its own."""
+    device = resolve("sim", [Fault("adds", ("add",), lambda c: c.run() + 1)])
+    a, b, aliases = device.upload(torch.ones(3)), device.upload(torch.ones(3)), list[Tensor]()
+
+    def to_host(t: Tensor) -> Tensor:
+        aliases.append(memory.to_host(t))
+        return aliases[-1]
+
+    monkeypatch.setattr(kernels, "to_host", to_host)
+    y = a + b
+    assert len(aliases) == 3
+    assert device.download(y).tolist() == [3.0] * 3
 
 
 @pytest.mark.parametrize("remembers", [True, False])

@@ -72,6 +72,11 @@ def test_a_fault_is_planted_on_an_honest_device_as_on_any_other() -> None:
     assert torch.equal(there(resolve("sim"), torch.sum, x), x.sum())
 
 
+def test_no_honest_difference_pays_for_remembering_calls() -> None:
+    """None looks at earlier calls, and one that could would have an outline made of every call of its operators."""
+    assert not [fault.id for fault in honest.FAULTS if fault.remembers]
+
+
 def test_it_has_the_limits_of_mps_where_they_are_asked_for() -> None:
     device = resolve("sim:mps:honest")
     with device.active(), pytest.raises(TypeError, match="float64"):
@@ -255,6 +260,18 @@ def test_attention_over_blocks_is_attention(device: Device) -> None:
     assert tally.CHANGED["attention"] == 1
 
 
+def test_attention_takes_no_more_kernels_for_more_keys(device: Device) -> None:
+    """Its blocks are computed on the host: as calls of the device they took a third of the time of a run."""
+    attend: Any = F.scaled_dot_product_attention
+    counts = []
+    for keys in (8, 80):
+        device.seat.history.clear()  # type: ignore[attr-defined]
+        there(device, lambda x, many: attend(x, many, many), values(1, 2, 5, 8), values(1, 2, keys, 8, seed=1))
+        counts.append(len(device.seat.history))  # type: ignore[attr-defined]
+    assert counts[0] == counts[1] > 0
+    assert tally.CHANGED["attention"] == 2
+
+
 # ----------------------------------------------------------------------------------------------------- repeats, choices
 
 
@@ -387,6 +404,8 @@ def test_subnormal_numbers_are_flushed_where_mps_does() -> None:
     assert there(mps, lambda t: t * 1.0, torch.tensor([1e-7], dtype=torch.float16)).item() > 0.0
     assert math.copysign(1.0, float(noise.flushed(torch.tensor([-1e-40]), frozenset({torch.float32}))[0])) == -1.0
     assert tally.CHANGED["flushing"] == 2
+    attend: Any = F.scaled_dot_product_attention
+    assert not there(mps, attend, *(torch.ones(1, 1, 2, 2),) * 2, torch.full((1, 1, 2, 2), 1e-40)).any()
 
 
 def test_only_a_device_whose_tables_say_so_flushes(device: Device) -> None:

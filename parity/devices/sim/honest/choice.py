@@ -213,7 +213,13 @@ def faults() -> tuple[Fault, ...]:
     tied, turned = "any of the tied places", "other signs and phases"
     return (
         honest("ties", PLACED, _places, _any, tied, limit=any_range),
-        Fault("honest-ties-running", ("_cummax_helper", "_cummin_helper"), _running, title="the first of the tied places"),
+        Fault(
+            "honest-ties-running",
+            ("_cummax_helper", "_cummin_helper"),
+            _running,
+            title="the first of the tied places",
+            remembers=False,
+        ),
         honest("ties-pool", POOLS, _pool, _any, tied, limit=any_range),
         honest("ties-pool-gradient", ("max_pool2d_backward",), _pool_backward, _any, tied, limit=any_range),
         honest("order-unique", ("_unique2",), _distinct, _any, "distinct values in another order", limit=any_range),
@@ -247,4 +253,4 @@ def _another_stream(call: Call) -> Any:
 
 def streams() -> tuple[Fault, ...]:
     """Another stream for every random kernel."""
-    return (Fault("honest-stream", RANDOM, _another_stream, title="random numbers of another stream"),)
+    return (Fault("honest-stream", RANDOM, _another_stream, title="random numbers of another stream", remembers=False),)

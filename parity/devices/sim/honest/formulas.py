@@ -13,13 +13,14 @@ from torch import Tensor
 
 from parity.devices import Call, Fault
 from parity.devices.sim.honest import tally
-from parity.devices.sim.honest.noise import RANGES, computing, promoted
-from parity.devices.sim.honest.order import total
+from parity.devices.sim.honest.noise import RANGES, computing, flushed, promoted
+from parity.devices.sim.honest.order import product, total
 from parity.devices.sim.honest.rerun import (
     ALL_IN_DOUBLE,
     HALVES,
     ROUNDED,
     arithmetic,
+    finite_alike,
     honest,
     in_range,
     mapped,
@@ -34,7 +35,8 @@ from parity.devices.sim.honest.rerun import (
     unlike,
     widened,
 )
-from parity.devices.sim.honest.rounding import bounds, device_of, noisy
+from parity.devices.sim.honest.rounding import bounds, device_of, flushed_dtypes, noisy
+from parity.devices.sim.memory import to_host, to_sim
 
 # Kernels that may round once, with everything inside wider. Left out: functions that depend on the dtype (nextafter,
 # frexp), exact ones, and nearest interpolation, whose float32 coordinates are part of its definition.
@@ -275,44 +277,51 @@ def _attention(call: Call) -> Any:
     maximum would cancel differently from any real kernel's."""
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
     given = dict(zip(names, call.args)) | call.kwargs
-    q, k, v = (given[n] for n in names[:3])
+    q = given["query"]
     plain = call.run()
-    left = given.get("dropout_p") or given.get("enable_gqa") or q.dtype not in ROUNDED or q.is_nested
-    left = left or torch.is_autocast_enabled(q.device.type)  # under autocast the op decides what it casts
-    if left or not all(t.numel() and bool(torch.isfinite(t).all()) for t in (q, k, v)):
+    other = given.get("dropout_p") or given.get("enable_gqa") or q.dtype not in ROUNDED or q.is_nested
+    if other or torch.is_autocast_enabled(q.device.type):  # under autocast the op decides what it casts
+        return plain
+    host = {n: to_host(t.detach()) for n in names[:4] if isinstance(t := given.get(n), Tensor)}
+    operands = [host[n] for n in names[:3]]
+    if not all(t.numel() and bool(torch.isfinite(t).all()) for t in operands):
         return plain
     scale = 1.0 / math.sqrt(q.shape[-1]) if given.get("scale") is None else given["scale"]
-    mask = given.get("attn_mask")
+    mask = host.get("attn_mask")
     if given.get("is_causal"):
-        mask = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()
+        mask = torch.ones(q.shape[-2], operands[1].shape[-2], dtype=torch.bool).tril()
     with torch.no_grad():
-        y = _blocks(q.to(torch.float32), k.to(torch.float32), v.to(torch.float32), mask, scale).to(q.dtype)
-        tally.note("attention", y.cpu(), plain.detach().cpu())
-    return _valued(plain, y.reshape(plain.shape))
+        usual = to_host(plain.detach())
+        dtypes = flushed_dtypes(device_of(call))
+        left, k, v = (flushed(t.to(torch.float32), dtypes) for t in operands)
+        y = _blocks(Library(call), left * scale, k, v, mask).to(q.dtype)
+        y = finite_alike(y.reshape(usual.shape), usual)
+        tally.note("attention", y, usual)
+    return _valued(plain, to_sim(y, q.get_device()))
 
 
-def _blocks(q: Tensor, k: Tensor, v: Tensor, mask: Any, scale: float) -> Tensor:
-    """Attention with a running maximum (Dao and others, arXiv 2205.14135)."""
-    left: Tensor = q * scale
+def _blocks(f: Library, q: Tensor, k: Tensor, v: Tensor, mask: Any) -> Tensor:
+    """Attention of scaled queries with a running maximum (Dao and others, arXiv 2205.14135), on the host: passed through the
+    device's kernels one by one, its steps take ten times as long."""
     top: Any = None
     sums: Any = None
     acc: Any = None
     block = max(BLOCK, k.shape[-2] // BLOCKS)
     for at in range(0, k.shape[-2], block):
         some = slice(at, min(at + block, k.shape[-2]))
-        scores = left @ k[..., some, :].transpose(-1, -2)
+        scores = product(q, k[..., some, :].transpose(-1, -2), 1)
         if mask is not None:
             part = mask[..., some] if mask.shape[-1] > 1 else mask
             scores = scores.masked_fill(~part, -math.inf) if part.dtype == torch.bool else scores + part.to(torch.float32)
         high = scores.amax(-1, keepdim=True)
         peak = high if top is None else torch.maximum(top, high)
         still = peak.masked_fill(peak == -math.inf, 0.0)
-        weights = (scores - still).exp()
+        weights = f("exp", scores - still)
         part_sum = weights @ v[..., some, :]
         if acc is None:
             sums, acc = weights.sum(-1, keepdim=True), part_sum
         else:
-            shrink = (top - still).exp()
+            shrink = f("exp", top - still)
             sums, acc = sums * shrink + weights.sum(-1, keepdim=True), acc * shrink + part_sum
         top = peak
     y: Tensor = acc / sums.masked_fill(sums == 0, 1.0)
@@ -334,9 +343,16 @@ def faults() -> tuple[Fault, ...]:
     """All faults of this kind."""
     return (
         honest("rounded-once", ONCE, _once, title="everything inside wider, one rounding at the end"),
-        Fault("honest-batch-norm", ("native_batch_norm",), _batch_norm, rounds, title="everything inside wider"),
         Fault(
-            "honest-attention", ("scaled_dot_product_attention",), _attention, level="function", title="attention over blocks"
+            "honest-batch-norm", ("native_batch_norm",), _batch_norm, rounds, title="everything inside wider", remembers=False
+        ),
+        Fault(
+            "honest-attention",
+            ("scaled_dot_product_attention",),
+            _attention,
+            level="function",
+            title="attention over blocks",
+            remembers=False,
         ),
         honest(
             "fused",

@@ -175,4 +175,4 @@ def _flushes(call: Call) -> bool:
 
 def flushing(ops: tuple[str, ...]) -> tuple[Fault, ...]:
     """Flushing for these kernels. Plant it before the other faults, so that they get flushed operands."""
-    return (Fault("honest-flushing", ops, _flush, _flushes, title="subnormal numbers taken for zero"),)
+    return (Fault("honest-flushing", ops, _flush, _flushes, title="subnormal numbers taken for zero", remembers=False),)

@@ -242,9 +242,11 @@ def any_range(other: Any, plain: Any) -> Any:
 def _cast(call: Call, other: Any, plain: Any) -> Any:
     """The result as it is stored in a destination wider than the half type of all operands: if the CPU's result has only values
     of the half type, torch computes in it and casts."""
+    if not isinstance(other, Tensor) or plain.dtype is not torch.float32:
+        return other
     floats = [t for t in call.operands if t.is_floating_point() or t.is_complex()]
     dtypes = {t.dtype for t in floats if t.dim()} or {t.dtype for t in floats}  # 0-d ones promote nothing of their kind
-    if not isinstance(other, Tensor) or len(dtypes) != 1 or plain.dtype is not torch.float32:
+    if len(dtypes) != 1:
         return other
     (half,) = dtypes
     if half not in HALVES or not bool((plain.isnan() | (plain.to(half).to(plain.dtype) == plain)).all()):

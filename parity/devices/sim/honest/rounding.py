@@ -39,29 +39,34 @@ def noisy(truth: Tensor, dtype: torch.dtype, bound: float, limits: tuple[float, 
     if not bound:
         return nearest
     f = FACTS[str(dtype).removeprefix("torch.")]
-    ulp = _ulp(truth, f)
-    moved = truth + bound * _uniform(truth) * ulp
-    moved = torch.where((moved < 0) == (truth < 0), moved, 0.0).clamp(*limits)
-    y = moved.to(torch.float32).to(dtype)
-    wide = y.to(torch.float64)
-    # `<=` is false for NaN. Infinity counts as the next number after the largest finite one.
-    edge = f.max * (1.0 + 2.0 * f.unit_roundoff)
-    inside = (wide.clamp(-edge, edge) - truth).abs() <= bound * ulp
-    inside &= (wide >= limits[0]) & (wide <= limits[1])
-    return torch.where(inside & (nearest.to(torch.float64) != truth), y, nearest)
+    numbers = _numbers(truth)
+    with np.errstate(all="ignore"):
+        ulp = _ulp(numbers, f)
+        moved = numbers + bound * _uniform(numbers) * ulp
+        moved = np.where((moved < 0) == (numbers < 0), moved, 0.0).clip(*limits)
+        y = torch.from_numpy(moved).to(torch.float32).to(dtype)
+        wide = _numbers(y.to(torch.float64))
+        # `<=` is false for NaN. Infinity counts as the next number after the largest finite one.
+        edge = f.max * (1.0 + 2.0 * f.unit_roundoff)
+        inside = np.abs(wide.clip(-edge, edge) - numbers) <= bound * ulp
+    inside &= (wide >= limits[0]) & (wide <= limits[1]) & (_numbers(nearest.to(torch.float64)) != numbers)
+    return torch.where(torch.from_numpy(inside).view(truth.shape), y.view(truth.shape), nearest)
 
 
 def largest_error(y: Tensor, truth: Tensor) -> float:
     """The largest error of results, in ULP of the truth; 0 if none is finite."""
-    off = (y.to(torch.float64) - truth).abs() / _ulp(truth, FACTS[str(y.dtype).removeprefix("torch.")])
-    off = off[torch.isfinite(off) & torch.isfinite(y.to(torch.float64))]
-    return float(off.max()) if off.numel() else 0.0
+    results, numbers = _numbers(y.to(torch.float64)), _numbers(truth)
+    with np.errstate(all="ignore"):
+        off = np.abs(results - numbers) / _ulp(numbers, FACTS[str(y.dtype).removeprefix("torch.")])
+    off = off[np.isfinite(off) & np.isfinite(results)]
+    return float(off.max()) if off.size else 0.0
 
 
-def _uniform(x: Tensor) -> Tensor:
+def _uniform(numbers: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """A number in [-1, 1) for each float64, derived from its bits without the last 8, in which the CPU's own float64 kernels
     differ between vectorized part and remainder."""
-    return torch.from_numpy((_mixed(_numbers(x)) >> 11) * 2.0**-52).view(x.shape)
+    uniform: npt.NDArray[np.float64] = (_mixed(numbers) >> 11) * np.float64(2.0**-52)
+    return uniform
 
 
 def _mixed(numbers: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
@@ -98,10 +103,11 @@ def cut(truth: Tensor, dtype: torch.dtype, always: bool = False) -> Tensor:
     return torch.from_numpy((rounded.view(np.int32) - away).view(np.float32)).view(truth.shape)
 
 
-def _ulp(truth: Tensor, f: DtypeFacts) -> Tensor:
+def _ulp(numbers: npt.NDArray[np.float64], f: DtypeFacts) -> npt.NDArray[np.float64]:
     """The spacing of the dtype's numbers at these float64 numbers."""
-    exponent = torch.frexp(truth)[1].clamp(min=math.frexp(f.tiny)[1])
-    return torch.ldexp(torch.full_like(truth, 2.0 * f.unit_roundoff), exponent - 1)
+    exponent = np.maximum(np.frexp(numbers)[1], math.frexp(f.tiny)[1])
+    spacing: npt.NDArray[np.float64] = np.ldexp(2.0 * f.unit_roundoff, exponent - 1)
+    return spacing
 
 
 def noisy_complex(truth: Tensor, bound: float) -> Tensor:
@@ -109,8 +115,9 @@ def noisy_complex(truth: Tensor, bound: float) -> Tensor:
     changes its sign."""
     parts = torch.view_as_real(truth.resolve_conj().contiguous())
     nearest = parts.to(torch.float32)
-    ulp = _ulp(truth.abs(), FACTS["float32"]).unsqueeze(-1)
-    moved = (parts + bound * _uniform(parts) * ulp).to(torch.float32)
+    ulp = torch.from_numpy(_ulp(_numbers(truth.abs()), FACTS["float32"])).view(truth.shape).unsqueeze(-1)
+    uniform = torch.from_numpy(_uniform(_numbers(parts))).view(parts.shape)
+    moved = (parts + bound * uniform * ulp).to(torch.float32)
     keep = (nearest.to(torch.float64) == parts) | ~torch.isfinite(parts).all(-1, keepdim=True) | ~torch.isfinite(moved)
     keep |= torch.signbit(moved) != torch.signbit(nearest)
     return torch.view_as_complex(torch.where(keep, nearest, moved))
