@@ -182,8 +182,8 @@ def test_a_finding_comes_and_goes_if_one_of_its_tries_does_not_show_it(monkeypat
     """One that cannot be tried by itself does not."""
     shown, agrees = (Result(Aspect.FORWARD, Verdict(s, "")) for s in (Status.WRONG, Status.AGREE))
     for tries, expected in (([shown] * 3, False), ([shown, shown, agrees], True), ([agrees], True), ([], False)):
-        results = iter([(r,) for r in tries] or [()])
-        monkeypatch.setattr(findings, "_again", lambda *_, results=results: next(results))
+        results = iter([*tries, None])
+        monkeypatch.setattr(findings, "_again", lambda *_, results=results: (r,) if (r := next(results)) else ())
         case = notation.parse("exp(float32[2])")
         assert findings.comes_and_goes(SimpleNamespace(), case, shown, 3, 60.0) is expected  # type: ignore[arg-type]
 
