@@ -117,14 +117,13 @@ def test_the_cpu_itself_has_two_answers_for_gradients_at_nan() -> None:
 
 
 def test_subnormal_parts_of_complex_operands_may_be_flushed_before_a_convolution() -> None:
-    """Two parts of 1e-38 under a kernel of 64 ones: each flushed one is missing in the sum, some or all of them."""
+    """Two parts of 1e-38 under a kernel of 64 ones: each flushed one is missing in the sum."""
     text = "conv1d(complex64[1, 64, 1].inside(9e-39, 1.1e-38, seed=1), complex64[1, 64, 1].inside(1, 1, seed=2))"
 
     def flush(t: Tensor) -> Tensor:
         return torch.zeros_like(t)
 
     assert verdict(text, flush, "cuda").status is Status.AGREE
-    assert verdict(text, lambda t: t / 2, "cuda").status is Status.AGREE
     assert verdict(text, flush, "cpu").status is Status.WRONG
     assert verdict(text.replace("9e-39, 1.1e-38", "9e-37, 1.1e-36"), flush, "cuda").status is Status.WRONG
 
