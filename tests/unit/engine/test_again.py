@@ -106,7 +106,7 @@ def test_after_all_cases_that_came_before_nothing_else_is_tried(how: How, monkey
 
 
 def test_a_process_is_started_for_what_is_left_and_none_after_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What ends its process came again."""
+    """A finding that ends its process is reproduced."""
     asked = list[int]()
 
     class Ends(list[Any]):
