@@ -262,3 +262,20 @@ def test_a_larger_call_may_have_as_many_elements_as_are_allowed() -> None:
         return history._resized(t, lambda d: 2 * d)  # type: ignore[arg-type]
 
     assert [twice(size) is not None for size in (history.LARGEST // 2, history.LARGEST // 2 + 1)] == [True, False]
+
+
+def test_a_destination_of_one_result_is_a_tensor_and_of_several_a_tuple() -> None:
+    x = torch.tensor([[3.0, 1.0]])
+    one, several = history._into(torch.exp, [x]), history._into(torch.max, [x[:, 0], torch.zeros(1, dtype=torch.int64)])
+    assert torch.equal(one(x), x.exp())
+    assert [t.tolist() for t in several(x, 1)] == [[3.0], [0]]
+
+
+def test_siblings_are_the_ops_after_the_row_in_its_family_and_then_those_before() -> None:
+    order = [*catalog.ROWS].index
+    names = [r.name for r in history._family("exp")]
+    after = [n for n in names if order(n) > order("exp")]
+    assert "exp" not in names
+    assert names == [*sorted(after, key=order), *sorted({*names} - {*after}, key=order)]
+    assert after
+    assert len(after) < len(names)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -55,6 +56,20 @@ def late() -> Device:
         return result
 
     return resolve("sim", (Fault("late", ("sinh",), writes, level="function"),))
+
+
+def test_calls_that_differ_by_a_rounding_are_unstable_where_torch_was_asked_to_be_deterministic() -> None:
+    calls = itertools.count()
+
+    def rounds(call: Any) -> Any:
+        result = call.run()
+        return torch.nextafter(result, torch.full_like(result, torch.inf)) if next(calls) % 2 else result
+
+    device = resolve("sim", (Fault("rounds", ("sinh",), rounds, level="function"),))
+    assert "repeat" not in checked(device, "sinh(float32[9])")
+    found = checked(device, 'sinh(float32[9]).under("deterministic")')["repeat"]
+    assert found.verdict.status == "unstable"
+    assert "two equal calls differ, though torch was asked" in found.verdict.reason
 
 
 def held(device: Device, *texts: str, how: Settings = HOLDS) -> list[str]:

@@ -105,6 +105,23 @@ def test_after_all_cases_that_came_before_nothing_else_is_tried(how: How, monkey
     assert (a.came, a.calls) == (GONE.came, 5)
 
 
+def test_a_process_is_started_for_what_is_left_and_none_after_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A finding that ends its process is reproduced."""
+    asked = list[int]()
+
+    class Ends(list[Any]):
+        at = "device"
+
+    def ends(found: Sequence[Record], *_: Any) -> Any:
+        asked.append(len(found))
+        return contextlib.nullcontext(Ends())
+
+    monkeypatch.setattr(module, "_process", ends)
+    done = list(module._share([finding("exp"), finding("sin")], How("sim"), Limit(time.monotonic() + 60), {}))
+    assert [(a.op, a.came) for a in done] == [("exp", True), ("sin", True)]
+    assert asked == [2, 1]
+
+
 def test_what_needs_other_aspects_of_its_case_comes_as_a_replay_does(tmp_path: Path) -> None:
     """By itself the aspect agrees: the call that it needs is the backward's."""
     (tmp_path / "faults.py").write_text(FAULTS.replace('"acos"', '"cosh"').replace('"asin"', '"sinh"'))

@@ -178,6 +178,7 @@ def test_nothing_goes_on_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(played.started) == 4
     one, got = checked(Played(hangs=frozenset({1, 3, 5, 7})), monkeypatch)
     assert (got, len(one.deaths), one.left_out) == ([0, 2, 4], 3, "3 of its cases hung")
-    one, got = checked(Played(empty=True), monkeypatch)
+    one, got = checked(played := Played(empty=True), monkeypatch)
     assert (got, one.left_out) == ([], "a process ended (SIGABRT) before it came to a case")
+    assert len(played.started) == alone.STARTS
     assert [d["why"] for d in one.deaths] == [f"{one.left_out}, so the rest of the item is not run"]

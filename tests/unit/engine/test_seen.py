@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from parity import tolerance
+from parity.checks.trial import Result
 from parity.core import notation
-from parity.core.results import STRIDED_DESTINATION, UNSEARCHED, Aspect, Cause, Record, Status
+from parity.core.results import STRIDED_DESTINATION, UNSEARCHED, Aspect, Cause, Record, Status, Verdict
 from parity.devices import Call, Fault, resolve
 from parity.engine import findings, suite
 from parity.engine.checking import ItemRun
@@ -175,6 +176,16 @@ def test_a_finding_of_a_cause_that_is_known_is_not_shrunk(knows: bool, tmp_path:
     assert all(m.findings for m in made.values())
     assert set(shrunk) == ({"int16", "complex64"} if knows else set(made))
     assert {f.cause.symptom.partition(":")[0] for f in made["int32"].findings if f.cause is not None} == {"values"}
+
+
+def test_a_finding_comes_and_goes_if_one_of_its_tries_does_not_show_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that cannot be tried by itself does not."""
+    shown, agrees = (Result(Aspect.FORWARD, Verdict(s, "")) for s in (Status.WRONG, Status.AGREE))
+    for tries, expected in (([shown] * 3, False), ([shown, shown, agrees], True), ([agrees], True), ([], False)):
+        results = iter([*tries, None])
+        monkeypatch.setattr(findings, "_again", lambda *_, results=results: (r,) if (r := next(results)) else ())
+        case = notation.parse("exp(float32[2])")
+        assert findings.comes_and_goes(SimpleNamespace(), case, shown, 3, 60.0) is expected  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("seconds", [0.0, 601.0])

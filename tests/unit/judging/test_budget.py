@@ -42,6 +42,12 @@ def test_a_sum_may_be_off_by_the_probabilistic_bound_and_one_rounding() -> None:
     assert np.isclose(b.certain[0], 256 * U / (1 - 256 * U) * 100 + 2 * U)
 
 
+def test_one_chain_of_additions_and_the_rounding_of_the_result_may_be_off_together() -> None:
+    b = of_sum(np.array([1000.0]), np.array([1000.0]), np.array([1.0]), F, U, np.zeros(1), RULE, 0.0)
+    assert b.scale is not None
+    assert np.isclose(b.scale[0], 2 * 1000 * U, rtol=1e-9)
+
+
 def test_the_spacing_at_one_number_is_that_at_many() -> None:
     sizes = np.array([0.0, 5e-324, 1e-310, F.smallest, F.tiny, 1.0 - U / 4, 1.0, 1.0 + U, 3.0, F.max, 1.5 * F.max])
     for f in (F, FACTS["bfloat16"], FACTS["float16"], FACTS["float64"]):

@@ -113,6 +113,38 @@ def test_the_masses_of_a_binomial_are_those_of_its_formula() -> None:
     assert torch.allclose(seen.high - seen.low, torch.tensor(mass, dtype=torch.float64), atol=1e-6)
 
 
+def test_both_ends_of_a_support_may_be_drawn_if_they_belong_to_it() -> None:
+    for (of, call), inside, outside in (
+        (law("randint", torch.zeros(()), 3, 100, (2,)), (3.0, 99.0), (2.0, 100.0)),
+        (law("uniform_", torch.zeros(2), 0.0, 1.0), (0.0, 1.0 - 2.0**-24), (-(2.0**-24), 1.0)),
+    ):
+        assert of.outside(call, {"out": torch.tensor(inside)}) == []
+        for x in outside:
+            assert of.outside(call, {"out": torch.tensor([inside[0], x])}) != [], x
+
+
+def test_a_few_equal_outcomes_spread_less_than_all_numbers() -> None:
+    of, call = law("randint", torch.zeros(()), 0, 2, (4,))
+    (seen,) = of.observe(call, {"out": torch.tensor([0, 1, 1, 0])})
+    assert seen.spread == 1 / 16  # of two outcomes: centres at 1/4 and 3/4
+
+
+def test_the_small_numbers_in_the_first_half_of_a_permutation_are_counted() -> None:
+    of, call = law("randperm", 4)
+    for p, small in (([0, 1, 2, 3], 2), ([2, 0, 1, 3], 1), ([2, 3, 0, 1], 0)):
+        (seen,) = of.observe(call, {"out": torch.tensor(p)})
+        assert seen.tallies is not None
+        assert seen.tallies.counts[3] == small
+
+
+def test_the_gradient_of_rrelu_at_0_may_be_either_slope() -> None:
+    of, call = law("rrelu", torch.tensor([-1.0, 0.0, 2.0]), 0.125, 0.375, True)
+    assert of.gradient is not None
+    for grad, sound in (((0.25, 0.25, 1.0), True), ((0.25, 1.0, 1.0), True), ((0.25, 1.0, 0.25), False)):
+        said = of.gradient(call, {"out": torch.tensor([-0.25, 0.0, 2.0])}, torch.ones(3), torch.tensor(grad))
+        assert (said == []) is sound
+
+
 def test_a_whole_number_that_its_dtype_rounds_is_taken_for_any_nearby() -> None:
     of, call = law("poisson", torch.full((1,), 2.0**40))
     (seen,) = of.observe(call, {"out": torch.full((1,), 2.0**40)})
@@ -133,6 +165,8 @@ def test_intervals_and_chances_lie_around_what_was_drawn() -> None:
     seen = laws.law.coins(torch.tensor([True, False, True]), 0.5, 0.25)
     assert seen.tallies is not None
     assert (float(seen.tallies.least), float(seen.tallies.most)) == (0.25, 0.75)
+    seen = laws.law.coins(torch.tensor([True, False]), 0.25, 0.0)
+    assert (seen.low.tolist(), seen.high.tolist()) == ([0.75, 0.0], [1.0, 0.75])
     of, call = law("rrelu", torch.full((3,), -1.0), 0.125, 0.375, True)
     (seen,) = of.observe(call, {"out": torch.tensor([-0.1875, -0.25, -0.3125])})
     assert seen.values.tolist() == [0.25, 0.5, 0.75]

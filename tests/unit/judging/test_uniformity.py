@@ -79,6 +79,15 @@ def test_pairs_at_every_distance_are_looked_at() -> None:
     assert "96 places on" in _lags(Observations(x, x, x, fuzzy=True, peak=1e-6), x, 192)
 
 
+def test_what_follows_closely_is_correlated_though_nothing_is_equal() -> None:
+    """The width of the intervals alone is allowed, wherever they lie."""
+    x = torch.rand(2048, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    x = torch.cat([x, 0.999 * x])
+    for width, words in ((1e-6, "2048 places apart are correlated"), (0.5, "")):
+        assert words in (said := _lags(Observations(x - width / 2, x + width / 2, x, fuzzy=True, peak=1e-6), x, 512))
+        assert bool(words) is bool(said)
+
+
 def test_one_case_in_so_many_is_drawn_for_its_law_and_every_pinned_one() -> None:
     plan = RunPlan(CPU, CPU, load("cpu"), RunProfile("p", "native", {"": 9}, {"": 0}, 2, Sizes()))
     item = Item(catalog.row("rand"), "float32")

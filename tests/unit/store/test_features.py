@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from parity.core import notation
-from parity.store.features import BORDER, Tally, features, pack, unpack
+from parity.store.features import BORDER, Coverage, Tally, features, pack, unpack
 
 
 def of(text: str, *aspects: str) -> frozenset[str]:
@@ -108,3 +108,9 @@ def test_views_are_stacked_where_two_steps_are_of_different_kinds() -> None:
 
 def test_a_dimension_is_at_the_border_from_that_size_on() -> None:
     assert ["shape border" in of(f"exp(float32[{BORDER + more}])") for more in (-1, 0, 1)] == [False, True, True]
+
+
+def test_no_feature_counts_more_cases_than_there_are() -> None:
+    assert Coverage("unary", 2, {"scalar": 2}).cases == 2
+    with pytest.raises(ValueError, match="a feature counts more cases than there are"):
+        Coverage("unary", 1, {"scalar": 2})

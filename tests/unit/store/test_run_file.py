@@ -107,6 +107,7 @@ def test_a_setup_is_known_by_path_and_contents(tmp_path: Path) -> None:
     one.write_text("import torch\n")
     other.write_text("import torch\n")
     first = code_of(str(one))
+    assert code_of(None) == code_of("") == Code()
     assert (first.name, len(first.digest)) == (str(one), 16)
     assert code_of(str(other)) == replace(first, name=str(other))
     assert code_of(str(other)).same(first)

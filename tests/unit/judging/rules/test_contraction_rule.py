@@ -92,3 +92,14 @@ def test_a_gradient_is_rounded_between_its_kernels(stages: tuple[str, ...], fed:
     bench = SimpleNamespace(row=SimpleNamespace(judged=SimpleNamespace(stages=stages, rounds_between=False)), oracle=oracle)
     asked = SimpleNamespace(bench=bench, f=FACTS["float16"], pass_="backward", u=2.0**-24, size=np.ones(2), name="out")
     assert rules._rounding_between_kernels(asked, np.ones(2)).tolist() == [units * 2.0**-11] * 2  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("bias", "units"), [(None, 2.0 * 10), (3.0, 4.0 + 2.0 * 3), (0.0, 0.0)])
+def test_a_sum_may_be_rounded_before_its_bias_is_added(bias: float | None, units: float) -> None:
+    """By twice its terms where the bias is not known; not at all where there is none."""
+    oracle = SimpleNamespace(fed=False, coarsest=lambda: 0.0, bias=lambda: bias)
+    bench = SimpleNamespace(row=SimpleNamespace(judged=SimpleNamespace(stages=(), rounds_between=True)), oracle=oracle)
+    size = np.array([4.0])
+    asked = SimpleNamespace(bench=bench, f=FACTS["float16"], pass_="forward", u=2.0**-24, size=size, name="out")
+    found = rules._rounding_between_kernels(asked, np.array([10.0]))  # type: ignore[arg-type]
+    assert found.tolist() == [units * 2.0**-11]
