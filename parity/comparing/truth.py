@@ -28,8 +28,8 @@ from parity.oracle.limited_range import ADDS, Limited, Range, range_of
 from parity.oracle.oracle import SAMPLES
 from parity.oracle.protocol import Oracle
 from parity.oracle.rounding import Rounding, whole_numbers
-from parity.oracle.roundoffs import extremes, perturbed, unit_roundoff
-from parity.oracle.sensitivity import PERTURBATIONS, Changes, Movements, least_of
+from parity.oracle.roundoffs import extremes, perturb, perturbed, unit_roundoff
+from parity.oracle.sensitivity import PERTURBATIONS, Changes, Movements, kept_of, least_of
 from parity.oracle.step_dtypes import Recorded, Steps, finfo_recorded, finfo_replayed, in_double, with_autocast
 from parity.oracle.yardstick import BETWEEN_KERNELS, COARSE, STANDARD, STEP
 
@@ -253,6 +253,11 @@ class FunctionTruth(Oracle):
         self._samples = more[0] if more else self._samples
         return bool(more)
 
+    @property
+    def is_dear(self) -> bool:
+        """As `Oracle` has it: of a large function."""
+        return self._large
+
     @functools.cached_property
     def _large(self) -> bool:
         kernels = sum(map(len, self._own.dtypes.values()))
@@ -272,8 +277,7 @@ class FunctionTruth(Oracle):
         for n, t in ((n, t) for run in self.moved_runs for n, t in run.items()):
             own = self._reference.get(n)
             if own is not None and own.shape == t.shape and (t.is_floating_point() or t.is_complex()):
-                signed = (_fresh_wide(t) - own).div_(by)
-                taken.squares[n] = taken.add(n, signed).square().add_(taken.squares.get(n, 0.0))
+                taken.add(n, (_fresh_wide(t) - own).div_(by))
                 taken.largest = max(taken.largest, float(own.abs().nan_to_num_(0.0, 0.0, 0.0).max()) if own.numel() else 0.0)
         taken.count = ALL
         self._effects, self._doubted, self.spared = {1.0: taken}, True, False
@@ -317,7 +321,7 @@ class FunctionTruth(Oracle):
             if not taken.count and (t.is_floating_point() or t.is_complex()):
                 taken.largest = max(taken.largest, extremes(t)[1])
             with _disable_current_modes():  # what both sides are given is no result of a kernel
-                moved_input = perturbed(_fresh_wide(t), 0.0 if self._as_given else factor * u, next(count))
+                moved_input = moved_by(t, 0.0 if self._as_given else factor * u, next(count))
             return moved_input.to(t.dtype) if self.refused else given(moved_input, t.dtype, t)
 
         def given(moved: Tensor, dtype: torch.dtype, before: Tensor | None = None) -> Tensor:
@@ -329,7 +333,7 @@ class FunctionTruth(Oracle):
         least = least_of(FACTS["float32"])
         steps = None if self.refused else step
         mode = Rounding(factor * u, k, u, inside_least=least, steps=steps, to_numbers=times != 1.0 and k % 4 < 2)
-        fed = [given(perturbed(widen(c, None), factor * u, 101 * k + 50), c.dtype) for c in self._fed]
+        fed = [given(moved_by(c, factor * u, 101 * k + 50), c.dtype) for c in self._fed]
         mode.jumps_from(() if self.refused else self._whole)
         with mode:
             got = ex.attempt(functools.partial(run, put, fed), "run")
@@ -341,8 +345,7 @@ class FunctionTruth(Oracle):
                 if own is not None and mode.held(t) == unit_roundoff(own.dtype):
                     t = mode.unrounded(t)  # rounding the result itself has a term of its own
                 signed = widen(t, None) - at
-                signed = signed / factor if factor != 1.0 else signed
-                taken.squares[n] = taken.add(n, signed).square() + taken.squares.get(n, 0.0)
+                taken.add(n, signed / factor if factor != 1.0 else signed)
         return not isinstance(got, Raised)
 
 
@@ -365,6 +368,25 @@ class _Samples(Movements):
 
     count: int = 0
     squares: dict[str, Tensor] = field(default_factory=dict)
+
+    def add(self, name: str, signed: Tensor) -> None:
+        """As `Movements` has it, with the squares; in as few passes over memory as can be."""
+        self.changes.setdefault(name, []).append(kept_of(signed))
+        change = signed.abs().nan_to_num_(0.0, 0.0, 0.0)
+        if name not in self.moved:
+            self.moved[name], self.squares[name] = change.clone(), change.square_()
+            return
+        torch.maximum(self.moved[name], change, out=self.moved[name])
+        self.squares[name].add_(change.square_())
+
+
+def moved_by(t: Tensor, u: float, key: int) -> Tensor:
+    """A copy of a tensor in float64, `perturbed`."""
+    wide = _fresh_wide(t)
+    if wide.is_floating_point() and wide.layout is torch.strided and not wide.is_nested:
+        perturb(wide, u, key, wide)
+        return wide
+    return perturbed(wide, u, key)
 
 
 def _among_neighbours(movement: Tensor) -> Tensor:
