@@ -437,7 +437,7 @@ def _reference(s: Subject, backward: bool, notes: Notes | None = None) -> tuple[
 
 
 def _growing_inside(s: Subject, called: Mapping[str, nn.Module]) -> list[str]:
-    """The attributes of modules that hold more tensors after each of several calls. called: the copies that were called once."""
+    """The attributes of modules that hold more tensors after each of several calls. called: the copies that ran once."""
     if not kept_by(called) - kept_by(modules_in(s, s.module, s.leaves)):
         return []
     counts = list[Mapping[str, int]]()

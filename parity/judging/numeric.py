@@ -213,7 +213,7 @@ def _escalated(assessed: Assessment) -> Assessment:
         own = m.reference_share if assessed.baseline is assessed.t.reference else assessed.own
         assessed = Assessment(scale, assessed.baseline, m, own)
     assessed = _by_the_reference_again(assessed)
-    if _may_be_at_kinks(assessed) and (scale_at_kinks := _at_kinks(assessed)) is not None:
+    if may_be_at_kinks(assessed) and (scale_at_kinks := _at_kinks(assessed)) is not None:
         assessed = replace(assessed, scale=scale_at_kinks, measure=scale_at_kinks.error(assessed.t.device, assessed.baseline))
     return _on_another_branch(assessed) if is_outside(assessed.measure) else assessed
 
@@ -247,7 +247,7 @@ def _by_the_reference_again(assessed: Assessment) -> Assessment:
     return replace(assessed, baseline=t.reference, measure=assessed.scale.error(t.device, t.reference))
 
 
-def _may_be_at_kinks(assessed: Assessment) -> bool:
+def may_be_at_kinks(assessed: Assessment) -> bool:
     """Whether to ask for kinks: not of a large function whose result agrees, being as near to the truth as the reference is."""
     t, m = assessed.t, assessed.measure
     as_near = (m.share or 0.0) <= (m.reference_share or 0.0) and t.verdict(m).status is Status.AGREE
