@@ -115,15 +115,15 @@ class Ones(Zeros):
 
 
 @pytest.mark.parametrize(("is_dear", "whole", "by", "asked"), [
-    (True, False, 2.0**-18, 0), (False, False, 2.0**-18, 1), (True, True, 2.0**-18, 1), (True, False, 2.0**-17.5, 1),
+    (True, False, 2.0**-18, 0), (False, False, 2.0**-18, 1), (True, True, 2.0**-18, 1), (True, False, 2.0**-14, 1),
 ])  # fmt: skip
-def test_a_large_function_as_near_as_the_cpu_is_not_asked_for_kinks(is_dear: bool, whole: bool, by: float, asked: int) -> None:
-    """The CPU is two budgets off, and the device no more, or half as much again."""
+def test_a_large_function_that_agrees_is_not_asked_for_kinks(is_dear: bool, whole: bool, by: float, asked: int) -> None:
+    """The CPU is two budgets off, and the device no more, or thirty, which that does not excuse."""
     oracle = Ones(is_dear)
     cpu = torch.tensor([1 + 2.0**-18, 1.0, 1.0, 1.0])
     got = torch.tensor([1 + by, 1 + 2.0**-23, 1.0, 1.0])
     verdict, _ = judge(bench_for("softmax", oracle, always_use_oracle=whole), {"out": got}, {"out": cpu}, "forward")
-    assert verdict.status is Status.AGREE, verdict
+    assert (verdict.status is Status.AGREE) is (by < 2.0**-14), verdict
     assert (oracle.asked > 0) == asked
 
 
