@@ -28,7 +28,7 @@ from parity.oracle.limited_range import ADDS, Limited, Range, range_of
 from parity.oracle.oracle import SAMPLES
 from parity.oracle.protocol import Oracle
 from parity.oracle.rounding import Rounding, whole_numbers
-from parity.oracle.roundoffs import extremes, perturb, perturbed, unit_roundoff
+from parity.oracle.roundoffs import extremes, perturbed_in_place, unit_roundoff
 from parity.oracle.sensitivity import PERTURBATIONS, Changes, Movements, kept_of, least_of
 from parity.oracle.step_dtypes import Recorded, Steps, finfo_recorded, finfo_replayed, in_double, with_autocast
 from parity.oracle.yardstick import BETWEEN_KERNELS, COARSE, STANDARD, STEP
@@ -200,7 +200,7 @@ class FunctionTruth(Oracle):
 
     def amplified(self, name: str, u: float, between: float, times: float, most: int = 0) -> Tensor | None:
         """As `Oracle` has it. most: for a large function, or one of sums of products, which move in proportion."""
-        return self._by(times, most if self._large or self._own.dtypes.keys() <= ADDS else 0).moved.get(name)
+        return self._by(times, most if self.is_dear or self._own.dtypes.keys() <= ADDS else 0).moved.get(name)
 
     def amplified_changes(self, name: str, times: float) -> Changes | None:
         """As `Oracle` has it: of functions that round to half types, so coarsely that they leave variance where none was."""
@@ -244,29 +244,25 @@ class FunctionTruth(Oracle):
     def take_more_samples(self, most: int = ALL, far: bool = False) -> bool:
         """Take more samples from now on, up to all: few in a large function whose result is far outside, and no more where one
         of its operators is wrong by itself, so that those that were taken stand for all."""
-        if not self.proven and self._samples >= PERTURBATIONS and self._large:
+        if not self.proven and self._samples >= PERTURBATIONS and self.is_dear:
             self._doubted = True
             if self.proven:
                 return True
-        most = 1 if self.proven else PERTURBATIONS if self.spared or (far and self._large) else ALL
+        most = 1 if self.proven else PERTURBATIONS if self.spared or (far and self.is_dear) else ALL
         more = [n for n in SAMPLES if self._samples < n <= most]
         self._samples = more[0] if more else self._samples
         return bool(more)
 
-    @property
+    @functools.cached_property
     def is_dear(self) -> bool:
         """As `Oracle` has it: of a large function."""
-        return self._large
-
-    @functools.cached_property
-    def _large(self) -> bool:
         kernels = sum(map(len, self._own.dtypes.values()))
         return kernels > FEW_KERNELS or sum(t.numel() for _, t in self._s.tensors) > FEW_ELEMENTS
 
     def spare(self, far: bool = False) -> None:
         """Take no more samples than `PERTURBATIONS` of a large function from now on, whose verdict is known. far: before any is
         taken, because moved runs say so: that counts where the device is known to be wrong."""
-        self.spared = far or (self._large and self._samples < ALL)
+        self.spared = far or (self.is_dear and self._samples < ALL)
         self.spared = self.proven or (self.spared and not far)
         self._samples = 1 if far and self.proven else self._samples
 
@@ -321,7 +317,7 @@ class FunctionTruth(Oracle):
             if not taken.count and (t.is_floating_point() or t.is_complex()):
                 taken.largest = max(taken.largest, extremes(t)[1])
             with _disable_current_modes():  # what both sides are given is no result of a kernel
-                moved_input = moved_by(t, 0.0 if self._as_given else factor * u, next(count))
+                moved_input = perturbed_in_place(_fresh_wide(t), 0.0 if self._as_given else factor * u, next(count))
             return moved_input.to(t.dtype) if self.refused else given(moved_input, t.dtype, t)
 
         def given(moved: Tensor, dtype: torch.dtype, before: Tensor | None = None) -> Tensor:
@@ -333,7 +329,7 @@ class FunctionTruth(Oracle):
         least = least_of(FACTS["float32"])
         steps = None if self.refused else step
         mode = Rounding(factor * u, k, u, inside_least=least, steps=steps, to_numbers=times != 1.0 and k % 4 < 2)
-        fed = [given(moved_by(c, factor * u, 101 * k + 50), c.dtype) for c in self._fed]
+        fed = [given(perturbed_in_place(_fresh_wide(c), factor * u, 101 * k + 50), c.dtype) for c in self._fed]
         mode.jumps_from(() if self.refused else self._whole)
         with mode:
             got = ex.attempt(functools.partial(run, put, fed), "run")
@@ -378,15 +374,6 @@ class _Samples(Movements):
             return
         torch.maximum(self.moved[name], change, out=self.moved[name])
         self.squares[name].add_(change.square_())
-
-
-def moved_by(t: Tensor, u: float, key: int) -> Tensor:
-    """A copy of a tensor in float64, `perturbed`."""
-    wide = _fresh_wide(t)
-    if wide.is_floating_point() and wide.layout is torch.strided and not wide.is_nested:
-        perturb(wide, u, key, wide)
-        return wide
-    return perturbed(wide, u, key)
 
 
 def _among_neighbours(movement: Tensor) -> Tensor:

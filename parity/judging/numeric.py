@@ -213,7 +213,7 @@ def _escalated(assessed: Assessment) -> Assessment:
         own = m.reference_share if assessed.baseline is assessed.t.reference else assessed.own
         assessed = Assessment(scale, assessed.baseline, m, own)
     assessed = _by_the_reference_again(assessed)
-    if may_be_at_kinks(assessed) and (scale_at_kinks := _at_kinks(assessed)) is not None:
+    if assessed.t.may_be_at_kinks(assessed.measure) and (scale_at_kinks := _at_kinks(assessed)) is not None:
         assessed = replace(assessed, scale=scale_at_kinks, measure=scale_at_kinks.error(assessed.t.device, assessed.baseline))
     return _on_another_branch(assessed) if is_outside(assessed.measure) else assessed
 
@@ -245,13 +245,6 @@ def _by_the_reference_again(assessed: Assessment) -> Assessment:
     if is_outside(assessed.scale.error(rest, baseline)):
         return assessed
     return replace(assessed, baseline=t.reference, measure=assessed.scale.error(t.device, t.reference))
-
-
-def may_be_at_kinks(assessed: Assessment) -> bool:
-    """Whether to ask for kinks: not of a large function whose result agrees, as the reference's own error widens its budget."""
-    t, m = assessed.t, assessed.measure
-    passed = t.bench.oracle.is_dear and not t.bench.whole
-    return is_outside(m) and not (passed and t.verdict(m).status is Status.AGREE)
 
 
 def _at_kinks(assessed: Assessment) -> Scale | None:
