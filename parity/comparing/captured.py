@@ -43,9 +43,10 @@ def _draws(value: Any) -> bool:
     return isinstance(value, random.Random) or type(value).__module__.startswith("numpy.random")
 
 
-def kept_by(module: nn.Module) -> Counter[str]:
-    """How many tensors the lists and dicts of each attribute of a module hold, by its path."""
-    named = ((f"{n}.{k}".lstrip("."), v) for n, m in module.named_modules() for k, v in vars(m).items() if k not in OWN)
+def kept_by(modules: Mapping[str, nn.Module]) -> Counter[str]:
+    """How many tensors the lists and dicts of each attribute of some modules hold, by its path."""
+    every = ((f"{name}.{n}".strip("."), m) for name, top in modules.items() for n, m in top.named_modules())
+    named = ((f"{n}.{k}".lstrip("."), v) for n, m in every for k, v in vars(m).items() if k not in OWN)
     grows = ((name, v) for name, v in named if not (isinstance(v, deque) and v.maxlen))
     return Counter({name: n for name, v in grows if (n := sum(isinstance(x, Tensor) for x in tree_leaves(v)))})
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from parity import tolerance
 from parity.checks.check import STATE
@@ -40,6 +41,7 @@ from parity.comparing.subject import (
     gradients,
     is_compiled,
     known,
+    modules_in,
     parts_compiled,
     tracked_outputs,
 )
@@ -408,7 +410,7 @@ def _reference(s: Subject, backward: bool, notes: Notes | None = None) -> tuple[
     results: dict[str, Tensor] = {n: t.detach() for n, t in (*run.outputs, *run.written)}
     first = held_by(s.function)
     again = _again(s, backward, SEED + 1)
-    names = growing(before, first, held_by(s.function)) or _growing_inside(s, run.module)
+    names = growing(before, first, held_by(s.function)) or _growing_inside(s, run.modules)
     if notes is not None and names:
         notes.say(
             f"memory grows from call to call: {s.name} keeps more tensors in '{names[0]}' after each; keep numbers (.item()) "
@@ -434,22 +436,22 @@ def _reference(s: Subject, backward: bool, notes: Notes | None = None) -> tuple[
     return replace(s, spread=_spread(results, again)), run, results
 
 
-def _growing_inside(s: Subject, called: Any) -> list[str]:
-    """The attributes of a module that hold more tensors after each of several calls. called: the copy that was called once."""
-    if s.module is None or called is None or not kept_by(called) - (before := kept_by(s.module)):
+def _growing_inside(s: Subject, called: Mapping[str, nn.Module]) -> list[str]:
+    """The attributes of modules that hold more tensors after each of several calls. called: the copies that ran once."""
+    if not kept_by(called) - kept_by(modules_in(s, s.module, s.leaves)):
         return []
     counts = list[Mapping[str, int]]()
 
     def several(f: Any) -> Callable[..., Any]:
         def once(*args: Any, **kwargs: Any) -> Any:
-            counts.append(kept_by(getattr(f, "__self__", f)))
+            counts.append(kept_by(modules_in(s, getattr(f, "__self__", f), tree_leaves((args, kwargs)))))
             return f(*args, **kwargs)
 
         return lambda *args, **kwargs: [once(*args, **kwargs) for _ in range(CALLS)][-1]
 
     with state.Kept(False), seeded():
         ex.attempt(lambda: forward(s, torch.clone, False, wrap=several), "run")
-    return growing(before, *counts[-2:]) if len(counts) == CALLS else []
+    return growing(kept_by(modules_in(s, s.module, s.leaves)), *counts[-2:]) if len(counts) == CALLS else []
 
 
 def _spread(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> dict[str, Tensor]:

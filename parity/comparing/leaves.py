@@ -82,11 +82,11 @@ def held(value: Any, path: str) -> tuple[tuple[str, Tensor], ...]:
 
 
 class _Walk:
-    """One traversal of a value. Each object is opened by its attributes only once, even if it occurs several times."""
+    """One traversal of a value. Each object and module is opened only once, even if it occurs several times."""
 
-    def __init__(self, strict: bool) -> None:
+    def __init__(self, strict: bool, seen: set[int] | None = None) -> None:
         self._strict = strict
-        self._seen: set[int] = set()
+        self._seen: set[int] = set() if seen is None else seen
 
     def of(self, path: str, x: Any) -> Iterator[Leaf]:
         """The leaves below `path`."""
@@ -108,8 +108,19 @@ class _Walk:
             yield from self._object(path, x)
 
     def _module(self, path: str, m: nn.Module) -> Iterator[Leaf]:
-        yield from ((f"{path}.{n}", t) for n, t in (*m.named_parameters(), *m.named_buffers()))
-        yield from ((f"{path}.{n}", t) for n, t in loose(m))
+        if id(m) not in self._seen:  # a part of it may refer to the whole
+            yield from ((f"{path}.{n}", t) for n, t in (*m.named_parameters(), *m.named_buffers()))
+            yield from ((f"{path}.{n}", t) for n, t in _Walk(False, self._seen).loose(m))
+
+    def loose(self, module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+        """As `loose` has it."""
+        parts = dict(module.named_modules())
+        self._seen |= set(map(id, parts.values()))
+        for name, m in parts.items():
+            for k, v in vars(m).items():
+                if k not in OWN and not isinstance(v, (nn.Module, *_BARE)):
+                    found = self.of(f"{name}.{k}" if name else k, v)
+                    yield from ((n, x) for n, x in found if isinstance(x, Tensor))
 
     def _unordered(self, path: str, x: Any) -> Iterator[Leaf]:
         bare = isinstance(x, Set) and all(isinstance(e, _BARE) for e in x)
@@ -158,12 +169,7 @@ def attributes(x: Any) -> Iterator[Leaf]:
 
 def loose(module: nn.Module) -> tuple[tuple[str, Tensor], ...]:
     """Tensors of a module that are neither parameters nor buffers, so that `.to` does not move them."""
-    tensors: list[tuple[str, Tensor]] = []
-    for name, m in module.named_modules():
-        for k, v in vars(m).items():
-            if k not in OWN and not isinstance(v, (nn.Module, *_BARE)):
-                tensors += held(v, f"{name}.{k}" if name else k)
-    return tuple(tensors)
+    return tuple(_Walk(strict=False).loose(module))
 
 
 def kind(x: Any) -> str:

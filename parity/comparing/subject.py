@@ -311,7 +311,8 @@ class ForwardRun:
     """A forward call: its outputs, what it may have written (buffers, inputs), and the leaves that require a gradient.
 
     computed: names of the outputs that were Python or numpy numbers, which have no device. bare: (path, type) of the outputs
-    that hold no numbers. handed: what drew the random numbers of a subject that draws some. module: the copy that was called.
+    that hold no numbers. handed: what drew the random numbers of a subject that draws some. modules: the copies of modules, of
+    the one that was called by "", and of those among the arguments by their names.
     """
 
     outputs: Named
@@ -320,7 +321,7 @@ class ForwardRun:
     written: Named
     leaves: Named
     handed: SharedRandom | None = None
-    module: nn.Module | None = None
+    modules: Mapping[str, nn.Module] = field(default_factory=dict)
 
 
 def forward(
@@ -349,7 +350,8 @@ def forward(
             memo[id(t)] = c = _placed(t, near if name in s.kept else place, backward)
             wanted += [(n, c)] if t.requires_grad and backward else []
             watched += [(f"after[{part}]", x) for part, x in parts(n, c) if is_dense(x)]
-        copies.append(memo[id(x)] if isinstance(x, Tensor) else copied(x, memo, name) if inner else x)
+        keeps = inner or isinstance(x, nn.Module)  # what a call leaves in a module must not reach the next side
+        copies.append(memo[id(x)] if isinstance(x, Tensor) else copied(x, memo, name) if keeps else x)
     function, module = s.function, None
     if s.module is not None:
         for name, p in s.module.named_parameters():
@@ -380,7 +382,13 @@ def forward(
         ):
             result = function(*args, **kwargs)
     outputs = outputs_of(result, s.coarsest)
-    return ForwardRun(*outputs, tuple((n, t.detach()) for n, t in watched), tuple(wanted), handed, module)
+    left = tuple((n, t.detach()) for n, t in watched)
+    return ForwardRun(*outputs, left, tuple(wanted), handed, modules_in(s, module, copies))
+
+
+def modules_in(s: Subject, called: Any, given: Sequence[Any]) -> dict[str, nn.Module]:
+    """The modules of a call, as `ForwardRun` has them. called: what was called; given: the leaves of its arguments."""
+    return {n: x for n, x in zip(("", *s.names), (called, *given)) if isinstance(x, nn.Module)}
 
 
 def _move(module: nn.Module, placed: set[int], place: _Placer) -> None:

@@ -28,8 +28,8 @@ from parity.oracle.limited_range import ADDS, Limited, Range, range_of
 from parity.oracle.oracle import SAMPLES
 from parity.oracle.protocol import Oracle
 from parity.oracle.rounding import Rounding, whole_numbers
-from parity.oracle.roundoffs import extremes, perturbed, unit_roundoff
-from parity.oracle.sensitivity import PERTURBATIONS, Changes, Movements, least_of
+from parity.oracle.roundoffs import extremes, perturbed_in_place, unit_roundoff
+from parity.oracle.sensitivity import PERTURBATIONS, Changes, Movements, kept_of, least_of
 from parity.oracle.step_dtypes import Recorded, Steps, finfo_recorded, finfo_replayed, in_double, with_autocast
 from parity.oracle.yardstick import BETWEEN_KERNELS, COARSE, STANDARD, STEP
 
@@ -200,7 +200,7 @@ class FunctionTruth(Oracle):
 
     def amplified(self, name: str, u: float, between: float, times: float, most: int = 0) -> Tensor | None:
         """As `Oracle` has it. most: for a large function, or one of sums of products, which move in proportion."""
-        return self._by(times, most if self._large or self._own.dtypes.keys() <= ADDS else 0).moved.get(name)
+        return self._by(times, most if self.is_dear or self._own.dtypes.keys() <= ADDS else 0).moved.get(name)
 
     def amplified_changes(self, name: str, times: float) -> Changes | None:
         """As `Oracle` has it: of functions that round to half types, so coarsely that they leave variance where none was."""
@@ -244,24 +244,25 @@ class FunctionTruth(Oracle):
     def take_more_samples(self, most: int = ALL, far: bool = False) -> bool:
         """Take more samples from now on, up to all: few in a large function whose result is far outside, and no more where one
         of its operators is wrong by itself, so that those that were taken stand for all."""
-        if not self.proven and self._samples >= PERTURBATIONS and self._large:
+        if not self.proven and self._samples >= PERTURBATIONS and self.is_dear:
             self._doubted = True
             if self.proven:
                 return True
-        most = 1 if self.proven else PERTURBATIONS if self.spared or (far and self._large) else ALL
+        most = 1 if self.proven else PERTURBATIONS if self.spared or (far and self.is_dear) else ALL
         more = [n for n in SAMPLES if self._samples < n <= most]
         self._samples = more[0] if more else self._samples
         return bool(more)
 
     @functools.cached_property
-    def _large(self) -> bool:
+    def is_dear(self) -> bool:
+        """As `Oracle` has it: of a large function."""
         kernels = sum(map(len, self._own.dtypes.values()))
         return kernels > FEW_KERNELS or sum(t.numel() for _, t in self._s.tensors) > FEW_ELEMENTS
 
     def spare(self, far: bool = False) -> None:
         """Take no more samples than `PERTURBATIONS` of a large function from now on, whose verdict is known. far: before any is
         taken, because moved runs say so: that counts where the device is known to be wrong."""
-        self.spared = far or (self._large and self._samples < ALL)
+        self.spared = far or (self.is_dear and self._samples < ALL)
         self.spared = self.proven or (self.spared and not far)
         self._samples = 1 if far and self.proven else self._samples
 
@@ -272,8 +273,7 @@ class FunctionTruth(Oracle):
         for n, t in ((n, t) for run in self.moved_runs for n, t in run.items()):
             own = self._reference.get(n)
             if own is not None and own.shape == t.shape and (t.is_floating_point() or t.is_complex()):
-                signed = (_fresh_wide(t) - own).div_(by)
-                taken.squares[n] = taken.add(n, signed).square().add_(taken.squares.get(n, 0.0))
+                taken.add(n, (_fresh_wide(t) - own).div_(by))
                 taken.largest = max(taken.largest, float(own.abs().nan_to_num_(0.0, 0.0, 0.0).max()) if own.numel() else 0.0)
         taken.count = ALL
         self._effects, self._doubted, self.spared = {1.0: taken}, True, False
@@ -317,7 +317,7 @@ class FunctionTruth(Oracle):
             if not taken.count and (t.is_floating_point() or t.is_complex()):
                 taken.largest = max(taken.largest, extremes(t)[1])
             with _disable_current_modes():  # what both sides are given is no result of a kernel
-                moved_input = perturbed(_fresh_wide(t), 0.0 if self._as_given else factor * u, next(count))
+                moved_input = perturbed_in_place(_fresh_wide(t), 0.0 if self._as_given else factor * u, next(count))
             return moved_input.to(t.dtype) if self.refused else given(moved_input, t.dtype, t)
 
         def given(moved: Tensor, dtype: torch.dtype, before: Tensor | None = None) -> Tensor:
@@ -329,7 +329,7 @@ class FunctionTruth(Oracle):
         least = least_of(FACTS["float32"])
         steps = None if self.refused else step
         mode = Rounding(factor * u, k, u, inside_least=least, steps=steps, to_numbers=times != 1.0 and k % 4 < 2)
-        fed = [given(perturbed(widen(c, None), factor * u, 101 * k + 50), c.dtype) for c in self._fed]
+        fed = [given(perturbed_in_place(_fresh_wide(c), factor * u, 101 * k + 50), c.dtype) for c in self._fed]
         mode.jumps_from(() if self.refused else self._whole)
         with mode:
             got = ex.attempt(functools.partial(run, put, fed), "run")
@@ -341,8 +341,7 @@ class FunctionTruth(Oracle):
                 if own is not None and mode.held(t) == unit_roundoff(own.dtype):
                     t = mode.unrounded(t)  # rounding the result itself has a term of its own
                 signed = widen(t, None) - at
-                signed = signed / factor if factor != 1.0 else signed
-                taken.squares[n] = taken.add(n, signed).square() + taken.squares.get(n, 0.0)
+                taken.add(n, signed / factor if factor != 1.0 else signed)
         return not isinstance(got, Raised)
 
 
@@ -365,6 +364,16 @@ class _Samples(Movements):
 
     count: int = 0
     squares: dict[str, Tensor] = field(default_factory=dict)
+
+    def add(self, name: str, signed: Tensor) -> None:
+        """As `Movements` has it, with the squares; in as few passes over memory as can be."""
+        self.changes.setdefault(name, []).append(kept_of(signed))
+        change = signed.abs().nan_to_num_(0.0, 0.0, 0.0)
+        if name not in self.moved:
+            self.moved[name], self.squares[name] = change.clone(), change.square_()
+            return
+        torch.maximum(self.moved[name], change, out=self.moved[name])
+        self.squares[name].add_(change.square_())
 
 
 def _among_neighbours(movement: Tensor) -> Tensor:

@@ -213,7 +213,7 @@ def _escalated(assessed: Assessment) -> Assessment:
         own = m.reference_share if assessed.baseline is assessed.t.reference else assessed.own
         assessed = Assessment(scale, assessed.baseline, m, own)
     assessed = _by_the_reference_again(assessed)
-    if is_outside(assessed.measure) and (scale_at_kinks := _at_kinks(assessed)) is not None:
+    if assessed.t.may_be_at_kinks(assessed.measure) and (scale_at_kinks := _at_kinks(assessed)) is not None:
         assessed = replace(assessed, scale=scale_at_kinks, measure=scale_at_kinks.error(assessed.t.device, assessed.baseline))
     return _on_another_branch(assessed) if is_outside(assessed.measure) else assessed
 

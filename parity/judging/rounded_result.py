@@ -124,6 +124,11 @@ class RoundedResult:
         # Rounding moves these, and no number of samples moves so many so far.
         return not self.is_mostly(yardstick.COARSER_SINGLE, total, yardstick.MANY_FAR, yardstick.UNMOVED)
 
+    def may_be_at_kinks(self, m: Measure) -> bool:
+        """Whether to ask for kinks: not of a large function whose result agrees, as the reference's error widens its budget."""
+        passed = self.bench.oracle.is_dear and not self.bench.whole
+        return is_outside(m) and not (passed and self.verdict(m).status is Status.AGREE)
+
     def is_near(self, v: Verdict, b: Budget) -> bool:
         """Whether a verdict is a drift of so little, in one element or one of a thousand, that the end of a run may call it
         marginal if elements share no error: by a budget that is an estimate, which neither a published bound of a function is

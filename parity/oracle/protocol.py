@@ -90,6 +90,11 @@ class Oracle(ABC):
         """Whether the call is a caller's own code, which may ask for its dtype and compute something else in float64."""
         return False
 
+    @property
+    def is_dear(self) -> bool:
+        """Whether each sample takes so long that none is taken which changes no verdict."""
+        return False
+
     def take_more_samples(self, most: int = 0, far: bool = False) -> bool:
         """Use more samples of every sensitivity from now on, at most `most`; False if there are no more. far: whether the
         result is too far outside for them to matter."""

@@ -69,6 +69,14 @@ def perturb(t: Tensor, u: float, key: int, out: Tensor) -> None:
     _tiled(source, tile.roll(-((key * 4099) % (1 << 16))), target)
 
 
+def perturbed_in_place(t: Tensor, u: float, key: int) -> Tensor:
+    """`perturbed`, of a tensor that nobody else has, in place where that can be."""
+    if not t.is_floating_point() or t.layout is not torch.strided or t.is_nested:
+        return perturbed(t, u, key)
+    perturb(t, u, key, t)
+    return t
+
+
 def _tiled(t: Tensor, tile: Tensor, moved: Tensor | None = None) -> Tensor:
     """A flat tensor times a tile that is repeated along it: one pass over memory. moved: where it is written."""
     whole = t.numel() // tile.numel() * tile.numel()

@@ -63,12 +63,11 @@ class Movements:
     changes: dict[str, list[Tensor]] = field(default_factory=dict)
     largest: float = 0.0
 
-    def add(self, name: str, signed: Tensor) -> Tensor:
-        """Add the change of a result in one sample; how large it is."""
+    def add(self, name: str, signed: Tensor) -> None:
+        """Add the change of a result in one sample."""
         change = signed.abs().to(torch.float64).nan_to_num_(0.0, 0.0, 0.0)
         self.moved[name] = torch.maximum(self.moved[name], change) if name in self.moved else change
         self.changes.setdefault(name, []).append(kept_of(signed))
-        return change
 
     def of(self, name: str, elements: int, samples: int = 0) -> Changes | None:
         """The samples of a result with so many real parts, 0 in those that are not taken; None if it has none."""

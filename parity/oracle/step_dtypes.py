@@ -138,19 +138,20 @@ def _may_change(a: Any) -> bool:
 
 
 def _in_float64(func: Any, args: Any, kwargs: Any) -> Any:
-    if not kwargs and not any(map(_may_change, args)):
-        return func(*args)  # nearly always
-    given = _floats((args, kwargs))
-    mixed = any(x.dtype in WIDE for x in given) and any(x.dtype not in WIDE for x in given)
-    written = args[0] if kernel_of(func).writes and args else None  # a written tensor keeps its dtype and casts its input
+    with torch._C.DisableTorchFunction():  # what the kernels and their roundings call in turn is no function of the caller's
+        if not kwargs and not any(map(_may_change, args)):
+            return func(*args)  # nearly always
+        given = _floats((args, kwargs))
+        mixed = any(x.dtype in WIDE for x in given) and any(x.dtype not in WIDE for x in given)
+        written = args[0] if kernel_of(func).writes and args else None  # a written tensor keeps its dtype and casts its input
 
-    def change(a: Any) -> Any:
-        if isinstance(a, torch.dtype):
-            return WIDE.get(a, a)
-        narrow = mixed and a is not written and isinstance(a, Tensor) and a.dtype in WIDE
-        return a.to(WIDE[a.dtype]) if narrow else a
+        def change(a: Any) -> Any:
+            if isinstance(a, torch.dtype):
+                return WIDE.get(a, a)
+            narrow = mixed and a is not written and isinstance(a, Tensor) and a.dtype in WIDE
+            return a.to(WIDE[a.dtype]) if narrow else a
 
-    return func(*tree_map(change, args), **tree_map(change, kwargs))
+        return func(*tree_map(change, args), **tree_map(change, kwargs))
 
 
 @contextmanager

@@ -217,6 +217,37 @@ def test_a_module_that_keeps_each_result_is_warned_of() -> None:
             assert assert_parity(given, torch.randn(4, 3), device="sim").agrees
 
 
+class Log(nn.Module):
+    """Keeps what it was given, and has no tensors of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = list[Tensor]()
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen.append(x)
+        return x.exp()
+
+
+def calls(module: nn.Module, x: Tensor) -> Tensor:
+    return torch.sin(module(x))
+
+
+def test_a_module_among_the_arguments_that_keeps_each_result_is_warned_of() -> None:
+    for given, where in ((Keeping(99), "kept"), (nn.Sequential(Keeping(99)), "0.kept"), (log := Log(), "seen")):
+        with pytest.warns(ParityWarning, match=rf"calls keeps more tensors in 'module\.{where}' after each"):
+            assert assert_parity(calls, given, torch.randn(4, 3), device="sim").agrees
+    assert not log.seen
+
+
+class Part(Keeping):
+    """Refers to the module that it is a part of, in a list, so that it is none of its own parts."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.whole = list[nn.Module]()
+
+
 traced = torch.fx.symbolic_trace(nn.Sequential(nn.Linear(3, 2)))  # whose nodes refer to one another
 traced.again = traced.graph  # type: ignore[assignment]
 
@@ -250,6 +281,15 @@ def test_a_bounded_cache_does_not_grow(fn: Any) -> None:
 def test_a_cache_and_the_last_result_do_not_grow(fn: Any) -> None:
     x = torch.randn(4, 3) if "Keeping" in repr(fn) or isinstance(fn, torch.fx.GraphModule) else X
     assert "memory grows" not in str(assert_parity(fn, x, device="sim"))
+    if isinstance(fn, nn.Module):
+        assert "memory grows" not in str(assert_parity(calls, fn, x, device="sim"))
+
+
+def test_a_module_among_the_arguments_may_have_parts_that_refer_to_the_whole() -> None:
+    whole = nn.Sequential(part := Part())
+    part.whole.append(whole)
+    found = assert_parity(calls, whole, torch.randn(4, 3), device="sim")
+    assert "grad[module.0.line.weight]" in dict(found.verdicts)
 
 
 # ------------------------------------------------------------------------------------------------ generators of others

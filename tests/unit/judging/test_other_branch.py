@@ -95,6 +95,38 @@ def test_only_a_callers_code_may_ask_for_its_dtype(may_branch: bool, status: Sta
     assert judge(bench, {"out": cpu * (1 + 2.0**-22)}, {"out": cpu}, "forward")[0].status is status
 
 
+class Ones(Zeros):
+    """A truth of ones, which no single rounding moves. asked: how often it was asked what all roundings together do."""
+
+    def __init__(self, is_dear: bool) -> None:
+        super().__init__(True)
+        self._is_dear, self.asked = is_dear, 0
+
+    @property
+    def is_dear(self) -> bool:
+        return self._is_dear
+
+    def truth(self, name: str) -> Tensor:
+        return torch.ones(4, dtype=torch.float64)
+
+    def amplified(self, name: str, u: float, between: float, times: float, most: int = 0) -> Tensor | None:
+        self.asked += 1
+        return None
+
+
+@pytest.mark.parametrize(("is_dear", "whole", "by", "asked"), [
+    (True, False, 2.0**-18, 0), (False, False, 2.0**-18, 1), (True, True, 2.0**-18, 1), (True, False, 2.0**-14, 1),
+])  # fmt: skip
+def test_a_large_function_that_agrees_is_not_asked_for_kinks(is_dear: bool, whole: bool, by: float, asked: int) -> None:
+    """The CPU is two budgets off, and the device no more, or thirty, which that does not excuse."""
+    oracle = Ones(is_dear)
+    cpu = torch.tensor([1 + 2.0**-18, 1.0, 1.0, 1.0])
+    got = torch.tensor([1 + by, 1 + 2.0**-23, 1.0, 1.0])
+    verdict, _ = judge(bench_for("softmax", oracle, always_use_oracle=whole), {"out": got}, {"out": cpu}, "forward")
+    assert (verdict.status is Status.AGREE) is (by < 2.0**-14), verdict
+    assert (oracle.asked > 0) == asked
+
+
 def limited(x: Tensor) -> Tensor:
     """Takes the least number above 0 that its dtype knows next to 1, as torch.distributions does."""
     return x.clamp(min=torch.finfo(x.dtype).eps).log()

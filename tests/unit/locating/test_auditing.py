@@ -151,8 +151,9 @@ def test_the_audit_goes_on_behind_a_refusal() -> None:
     assert str(needs).count("do: give it float32, or the dtype of autocast, for all of its operands") == 2
     assert parity.audit(Mixes(torch.float16), torch.rand(2, 4)).operators == ("aten::special_log_ndtr.out",)
     assert not parity.audit(Mixes(torch.float16), torch.rand(2, 4)).refusing
-    with pytest.raises(parity.ParityFailure, match=r"unsupported: RuntimeError in run: Unexpected floating ScalarType"):
-        parity.assert_parity(Mixes(torch.bfloat16), torch.rand(2, 4), device="sim")
+    for device in ("sim", "sim:mps"):
+        with pytest.raises(parity.ParityFailure, match=r"unsupported: RuntimeError in run: Unexpected floating ScalarType"):
+            parity.assert_parity(Mixes(torch.bfloat16), torch.rand(2, 4), device=device)
 
 
 @pytest.mark.parametrize("cpu", [True, False])
