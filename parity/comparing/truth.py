@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from parity.catalog.row import Row
+from parity.comparing.choices import Choices
 from parity.comparing.direct import Direct, magnitudes, terms
 from parity.comparing.draws import streams
 from parity.comparing.meter import Meter
@@ -111,7 +112,9 @@ class FunctionTruth(Oracle):
 
         with Recorded() as ran, Operators(direct.observe), whole_numbers(whole), finfo_recorded() as limits:
             ex.attempt(run, "run")
-        return _Own(with_autocast(ran.dtypes, self._cast), tuple(limits), streams_[-1], {} if self._cast else rows, whole)
+        return _Own(
+            with_autocast(ran.dtypes, self._cast), tuple(limits), streams_[-1], {} if self._cast else rows, whole, direct.picks
+        )
 
     @property
     def chains(self) -> bool:
@@ -168,10 +171,15 @@ class FunctionTruth(Oracle):
                 wide = _fresh_wide(t)
                 return change(wide) if t.is_floating_point() else wide
 
-            with Operators(call):
+            with Operators(call), choices or nullcontext():
                 got = ex.attempt(lambda: self._in_double(put, [put(c) for c in self._fed]), "run")
             return {} if isinstance(got, Raised) else got
 
+        choices: Choices | None = None
+        if self._own.picks:  # of magnitudes a pool would pick others
+            choices = Choices()
+            of(lambda t: t, lambda func, args, kwargs: func(*args, **kwargs))
+            choices = Choices(choices.made, sure=True)
         return of(torch.abs, magnitudes), of(torch.ones_like, terms)
 
     def all_constant(self) -> bool:
@@ -350,13 +358,14 @@ class FunctionTruth(Oracle):
 class _Own:
     """A run in a function's own dtypes. dtypes: those in which the operators ran; limits: those it asked `torch.finfo` for;
     stream: where it left the CPU's random numbers, None if it draws none; rows: see `FunctionTruth.row`; whole: the operands
-    of what jumps at numbers, as `whole_numbers` notes them."""
+    of what jumps at numbers, as `whole_numbers` notes them; picks: as `Direct` has it."""
 
     dtypes: Mapping[str, list[str]]
     limits: tuple[torch.dtype, ...]
     stream: Tensor | None
     rows: Mapping[str, Row]
     whole: Sequence[Tensor | None]
+    picks: bool
 
 
 @dataclass(slots=True)
