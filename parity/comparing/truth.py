@@ -317,8 +317,9 @@ class FunctionTruth(Oracle):
         """Run the function with everything rounded, and keep by how much its results moved; whether it ran."""
         assert self._truths is not None
         u, factor = FACTS["float32"].unit_roundoff, COARSE if self.refused else 1.0
-        if FACTS[word(self._s.coarsest)].unit_roundoff < u or self.refused:
-            u = FACTS[word(self._s.coarsest)].unit_roundoff
+        own = FACTS[word(self._s.coarsest)].unit_roundoff
+        ran = [FACTS[d].unit_roundoff for dtypes in self._own.dtypes.values() for d in dtypes if d in FACTS]
+        u = own if self.refused else min(u, own, max(ran, default=own))  # it may compute in float64 what is given in float32
         u, count = times * u, itertools.count(101 * k)
 
         def put(t: Tensor) -> Tensor:
@@ -345,8 +346,8 @@ class FunctionTruth(Oracle):
         for n, t in {} if isinstance(got, Raised) else got.items():
             at = self._truths.get(n)
             if at is not None and at.shape == t.shape and (t.is_floating_point() or t.is_complex()):
-                own = self._reference.get(n)
-                if own is not None and mode.held(t) == unit_roundoff(own.dtype):
+                cpu = self._reference.get(n)
+                if cpu is not None and mode.held(t) == unit_roundoff(cpu.dtype):
                     t = mode.unrounded(t)  # rounding the result itself has a term of its own
                 signed = widen(t, None) - at
                 signed = signed / factor if factor != 1.0 else signed

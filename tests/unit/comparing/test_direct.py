@@ -117,6 +117,18 @@ def test_a_pool_of_magnitudes_takes_the_same_places() -> None:
     assert (above((x - 100.0).requires_grad_()) == above((x + 1.0).requires_grad_())).all()
 
 
+def test_what_is_computed_in_float64_is_held_to_its_roundoff() -> None:
+    """Inputs of float32 are exact, so that float32's roundoff explains no error of steps that all run in float64."""
+    x = torch.rand(8, 8, generator=torch.Generator().manual_seed(0)).add(0.5)
+
+    def fn(x: Tensor) -> Tensor:
+        return x.double().log().mul(3.0).tanh()
+
+    assert assert_parity(fn, x, device=resolve("sim", tuple(honest.FAULTS))).agrees
+    with pytest.raises(ParityFailure, match="composite float64 forward"):
+        assert_parity(fn, x, device=resolve("sim", (Fault("off", ("log",), off(1e-8), level="kernel"),)))
+
+
 @pytest.mark.parametrize("op", ["adaptive_max_pool2d_backward", "embedding_dense_backward"])
 def test_the_gradient_of_a_choice_is_a_sum_of_few_terms(op: str) -> None:
     """Numbers of both signs: of their magnitudes a pool would pick others."""
