@@ -118,13 +118,11 @@ class Direct:
         if (counts or kernel.name in ATEN_MASKS) and all(self._of(x) == GIVEN for x in (args[:1] if counts else args)):
             self._known[_storage(result)] = result, GIVEN, result.dtype
             return result
-        named = {a.name: (a, x) for a, x in zip(func._schema.arguments, args)}
-        named |= {a.name: (a, kwargs[a.name]) for a in func._schema.arguments if a.name in kwargs}
-        # Norms write their running statistics without saying so in their schema.
-        into = [x for a, x in named.values() if a.name.startswith("running_") or (a.alias_info and a.alias_info.is_write)]
-        for t in filter(_has_numbers, tree_leaves(into) if kernel.name not in TURNS else ()):
+        places, names = _written(func)
+        into = [args[k] for k in places if k < len(args)] + [kwargs[n] for n in names if n in kwargs]
+        for t in filter(_has_numbers, tree_leaves(into) if into and kernel.name not in TURNS else ()):
             self._known.pop(_storage(t), None)
-        plain = {name: x for name, x in kwargs.items() if not named[name][0].is_out}
+        plain = {name: x for name, x in kwargs.items() if name not in names}
         if (not kernel.aliases or len(plain) < len(kwargs)) and (isinstance(result, Tensor) or kernel.name in ATEN_SUMMED):
             for t in (result,) if isinstance(result, Tensor) else result:
                 if _has_numbers(t) and t.is_floating_point():
@@ -209,6 +207,15 @@ class Direct:
             backward = name.startswith("grad[")
             if row is SUM or (row is not None and (not backward or operator in (*ATEN_SCALES, "add"))):
                 yield name, SUM if backward else row  # a product is a sum of one term
+
+
+@functools.cache
+def _written(func: Any) -> tuple[list[int], list[str]]:
+    """What an operator writes: the places and names of its arguments. Norms write their running statistics without saying so in
+    their schema."""
+    named = [(k, a.name, a.alias_info) for k, a in enumerate(func._schema.arguments)]
+    found = [(k, name) for k, name, info in named if name.startswith("running_") or (info is not None and info.is_write)]
+    return [k for k, _ in found], [name for _, name in found]
 
 
 def _has_numbers(t: Any) -> bool:
