@@ -15,27 +15,47 @@ from torch.utils._pytree import tree_leaves
 from parity import catalog
 from parity.catalog.draw import Arguments
 from parity.catalog.row import Row
-from parity.comparing.subject import is_dense
+from parity.comparing.subject import is_dense, word
 from parity.core.case import OpClass
+from parity.core.dtypes import HALF
 from parity.judging.rules import rule_of
-from parity.oracle.kernels import kernel_of
+from parity.oracle.kernels import TURNS, kernel_of
 from parity.oracle.oracle import FACTORS
 
 GIVEN = ""  # in place of the name of an operator
-SCALED = " times"  # after the name of a sum whose result a number multiplies, once: each time rounds again
-# Operators whose results are elements of their operands.
+SCALED = " times"  # after the name of a sum, for each further step: a number multiplies it, which rounds again
+# Operators whose results are elements of their operands, and zeros or ones.
 ATEN_MOVES = frozenset((
-    "clone", "_to_copy", "flip", "roll", "repeat", "index_select", "gather", "cat", "stack", "neg", "im2col",
+    "clone", "_to_copy", "flip", "roll", "repeat", "index_select", "gather", "cat", "stack", "neg", "im2col", "index", "take",
+    "index_fill", "slice_backward", "select_backward", "diagonal_backward", "_sparse_coo_tensor_with_dims_and_tensors",
+    "sparse_compressed_tensor", "sparse_mask",
 ))  # fmt: skip
+ATEN_CONSTANTS = ("zeros", "zeros_like", "new_zeros", "ones", "ones_like")
 ATEN_SCALES = ("mul", "div")
-ATEN_MASKS = ("isnan", "logical_not")  # of what was given, they are the same on all sides
+ATEN_MASKS = ("isnan", "ne", "logical_not", "logical_not_")  # of what was given, they are the same on all sides
+# Gradients of what picks elements: sums of those of their first operand, at the places of the second's.
+ATEN_PICKED = (
+    "max_pool2d_with_indices_backward", "max_pool3d_with_indices_backward", "adaptive_max_pool2d_backward",
+    "adaptive_max_pool3d_backward", "fractional_max_pool2d_backward", "fractional_max_pool3d_backward",
+)  # fmt: skip
 ATEN_SUMMED = frozenset((
     "mm", "bmm", "mv", "dot", "vdot", "addmm", "baddbmm", "addbmm", "addmv", "addr", "sum", "cumsum", "col2im", "convolution",
-    "convolution_backward", "scatter_add", "index_add", "mean", "nansum",
+    "convolution_backward", "scatter_add", "scatter_reduce", "index_add", "mean", "nansum", "trace", "put", "index_put",
+    "_trilinear", "embedding_dense_backward", "_embedding_bag_dense_backward", "_coalesce", "_to_dense", "_sparse_addmm",
+    "_sparse_sum", "_sparse_sum_backward", *ATEN_PICKED,
 ))  # fmt: skip  # sums of products, whatever their orders
-# Means of windows -> position of the window's sizes; of windows that adapt -> 0.
-ATEN_POOLS = {f"avg_pool{n}d{way}": 1 + (way != "") for n in (2, 3) for way in ("", "_backward")}
-ATEN_POOLS |= {f"_adaptive_avg_pool{n}d{way}": 0 for n in (2, 3) for way in ("", "_backward")}
+ATEN_PAIRED = ("mul", "add")  # of two tensors, they are as well
+ATEN_CHAINED = ATEN_SUMMED.union(ATEN_PAIRED)  # of which several in turn are one sum, in float32
+ATEN_WAYS = {"scatter_reduce": ("sum",)}  # of several, that which sums
+STEPS = 3  # of them at most: each rounds once more
+# Means of windows, and of windows that adapt.
+ATEN_POOLS = frozenset(
+    f"{name}{n}d{way}"
+    for name in ("avg_pool", "_adaptive_avg_pool", "adaptive_avg_pool")
+    for n in (2, 3)
+    for way in ("", "_backward")
+)
+SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
 SUM = Row(name="assert_parity", family="own", rule=OpClass.CONTRACTION, call="", signature=lambda draw: Arguments(()))
 
 
@@ -54,6 +74,11 @@ def row_of(operator: str) -> Row | None:
 
 def magnitudes(func: Any, args: Any, kwargs: Any) -> Any:
     """Call an operator with the factors of a sum as magnitudes."""
+    name = kernel_of(func).name
+    if name == "neg" and not kwargs:
+        return args[0].clone()
+    if name in ATEN_SCALES:
+        args = [abs(a) if isinstance(a, (int, float)) else a for a in args]
     return func(*args, **{k: abs(v) if k in FACTORS else v for k, v in kwargs.items()})
 
 
@@ -61,89 +86,165 @@ def terms(func: Any, args: Any, kwargs: Any) -> Any:
     """Call an operator on numbers of terms: they are the same of a sum's multiple, and a mean of a window has all of its."""
     result, name = magnitudes(func, args, kwargs), kernel_of(func).name
     if name == "mean":
-        return result * (args[0].numel() // max(1, result.numel()))
-    if name in ATEN_POOLS:
-        spatial = int(name[name.index("pool") + 4])
-        if at := ATEN_POOLS[name]:
-            sizes = args[at] * spatial if len(args[at]) == 1 else args[at]
-        else:  # where they do not divide it evenly, a window may reach one place farther at both ends
-            of, into = (args[1], args[0]) if "backward" in name else (args[0], result)
-            sizes = [m // max(1, n) + 2 * (m % max(1, n) > 0) for m, n in zip(of.shape[-spatial:], into.shape[-spatial:])]
-        return result * math.prod(sizes)
-    scaled = name in ATEN_SCALES and len(args) == 2 and not kwargs and isinstance(args[1], (int, float))
-    return args[0].clone() if scaled and args[0].is_floating_point() else result
+        return result.mul_(args[0].numel() // max(1, result.numel()))  # which may be an `out=`
+    if name in ATEN_POOLS and "backward" not in name:  # in a gradient few terms come together
+        adapts, spatial = "adaptive" in name, int(name[-2])
+        size = args[0].numel() / max(1, result.numel()) if adapts else math.prod(args[1]) ** (1 if args[1][1:] else spatial)
+        return result.mul_(max(1.0, size))
+    scaled = name in ATEN_SCALES and len(args) == 2 and not kwargs and (isinstance(args[1], (int, float)) or _is_whole(args[1]))
+    return args[0].expand_as(result).clone() if scaled and args[0].is_floating_point() else result
 
 
 class Direct:
-    """Follows a run: which tensors hold numbers that were given, and which the results of one operator on these. What is
-    written in place, cast or made inside is neither."""
+    """Follows a run: which tensors hold numbers that were given, and which the results of one operator on these, or of a few
+    sums in turn. What is written in place, cast with a loss or made inside is neither."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[Tensor, str]] = {}  # by storage, which the tensor keeps from being another's
+        # By storage, which the tensor keeps from being another's: what it is, and in which dtype it was rounded.
+        self._known: dict[int, tuple[Tensor, str, torch.dtype]] = {}
+        self.picks = False  # whether an operator sums at places that another one picked
 
     def given(self, t: Tensor) -> Tensor:
         """A copy of an operand of the function, or of a cotangent."""
         copy = t.clone()
         if is_dense(copy):
-            self._known[_storage(copy)] = copy, GIVEN
+            self._known[_storage(copy)] = copy, GIVEN, copy.dtype
         return copy
 
     def observe(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Call an operator, and note what its result is."""
         result, kernel = func(*args, **kwargs), kernel_of(func)
-        # Norms write their running statistics without saying so in their schema.
-        written: Any = [x for a, x in zip(func._schema.arguments, args) if a.name.startswith("running_")]
-        if func._schema.is_mutable or written:
-            for t in tree_leaves((args, kwargs, result) if func._schema.is_mutable else written):
-                if isinstance(t, Tensor) and is_dense(t):
-                    self._known.pop(_storage(t), None)
-        elif kernel.name in ATEN_MASKS and self._of(args[0]) == GIVEN:
-            self._known[_storage(result)] = result, GIVEN
-        elif not kernel.aliases and (isinstance(result, Tensor) or kernel.name in ATEN_SUMMED):
+        counts = kernel.name == "sum" and _is_whole(result)
+        if (counts or kernel.name in ATEN_MASKS) and all(self._of(x) == GIVEN for x in (args[:1] if counts else args)):
+            self._known[_storage(result)] = result, GIVEN, result.dtype
+            return result
+        places, names = _written(func)
+        into = [args[k] for k in places if k < len(args)] + [kwargs[n] for n in names if n in kwargs]
+        for t in filter(_has_numbers, tree_leaves(into) if into and kernel.name not in TURNS else ()):
+            self._known.pop(_storage(t), None)
+        plain = {name: x for name, x in kwargs.items() if name not in names}
+        if (not kernel.aliases or len(plain) < len(kwargs)) and (isinstance(result, Tensor) or kernel.name in ATEN_SUMMED):
             for t in (result,) if isinstance(result, Tensor) else result:
-                if t is not None and t.is_floating_point() and is_dense(t):
-                    made = self._made(kernel.name, args, kwargs, t.dtype)
-                    self._known |= {} if made is None else {_storage(t): (t, made)}
+                if _has_numbers(t) and t.is_floating_point():
+                    self._note(kernel.name, args, plain, t)
         return result
+
+    def _note(self, name: str, args: Any, kwargs: Any, t: Tensor) -> None:
+        """Note what one result is, if it is known."""
+        if name == "_to_copy":
+            if (known := self._entry(args[0])) is not None and _keeps(args[0], t):
+                self._known[_storage(t)] = t, *known[1:]
+            return
+        if name == "pow" and isinstance(args[1], (int, float)) and args[1] == 2:
+            name = "square"
+        alone = name == "_coalesce" and t._nnz() == args[0]._nnz()  # no two values lie at one place
+        if alone or (name == "_to_dense" and (args[0].layout is not torch.sparse_coo or args[0].is_coalesced())):
+            name = "clone"
+        made = self._made(name, args, {k: x for k, x in kwargs.items() if k != "dtype" or x not in (None, t.dtype)}, t.dtype)
+        if made is not None:
+            self._known[_storage(t)] = t, made, t.dtype
+            self.picks |= name in ATEN_PICKED
 
     def _made(self, name: str, args: Any, kwargs: Any, dtype: torch.dtype) -> str | None:
         """The operator behind a result, `GIVEN` for none; None if it is neither."""
-        leaves = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor) and x.is_floating_point()]
-        known = {self._of(x) if x.dtype == dtype else None for x in leaves}
-        if len(known) != 1 or None in known:
+        if name in ATEN_CONSTANTS:
+            return GIVEN
+        of = args[:1] if name in ATEN_PICKED or name == "sparse_mask" else (args, kwargs)
+        known = [self._of(x, dtype) for x in tree_leaves(of) if isinstance(x, Tensor) and x.is_floating_point()]
+        before = max((x for x in known if x is not None), key=_steps, default=None)
+        if before is None or None in known:
             return None
-        (before,) = known
-        number = args[1] if name in ATEN_SCALES and len(args) == 2 and not kwargs else None
-        if name in ATEN_MOVES or (isinstance(number, (int, float)) and number in (1, -1)):
-            return before
-        if isinstance(number, (int, float)) and row_of(before or "") is SUM:
+        by = args[1] if name in ATEN_SCALES and len(args) == 2 and not kwargs else None
+        number, whole = isinstance(by, (int, float)), isinstance(by, Tensor) and _is_whole(by) and self._of(by) == GIVEN
+        if len({*known}) == 1:
+            masks = before != GIVEN and whole and isinstance(by, Tensor) and by.dtype is torch.bool
+            if name in ATEN_MOVES or masks or (number and by in (1, -1)):
+                return before
+        sums = set(kwargs) <= {*FACTORS, "include_self"} and args[4:5] == ATEN_WAYS.get(name, args[4:5])
+        if before == GIVEN and row_of(name) is SUM:
+            return name if sums else None
+        if before == GIVEN:
+            factor = kwargs.get("alpha", 1) if set(kwargs) <= {"alpha"} else None  # of a sum: doubling rounds nothing
+            rest = () if whole else args if by is None else (by,)
+            rounded = torch.finfo(dtype).eps if name == "mul" else 0.0  # a product is off by as little as the number
+            exact = factor in (1, -1, 2, -2) and all(self._holds(dtype, x, rounded) for x in rest)
+            return name if exact and row_of(name) is not None else None
+        single = word(dtype) not in HALF
+        if not sums or _steps(before) >= (STEPS if single else 2):
+            return None
+        if (number or whole) and (row_of(before.removesuffix(SCALED)) is SUM or (single and _is_chained(before))):
             return f"{before}{SCALED}"
-        if name in ATEN_SUMMED or name in ATEN_POOLS:
-            return name if before == GIVEN and set(kwargs) <= set(FACTORS) else None
-        factor = kwargs.get("alpha", 1) if set(kwargs) <= {"alpha"} else None  # of a sum: doubling rounds nothing
-        rest = [x for x in args if not (isinstance(x, Tensor) and x.dtype is torch.bool and self._of(x) == GIVEN)]
-        exact = before == GIVEN and factor in (1, -1, 2, -2) and all(_holds(dtype, x) for x in rest)
-        return name if exact and row_of(name) is not None else None
+        several = name not in ATEN_PAIRED or len(known) == 2
+        chained = single and several and all(x == GIVEN or _is_chained(x) for x in (*known, name))
+        return f"{name}{SCALED * _steps(before)}" if chained else None
 
-    def _of(self, t: Tensor) -> str | None:
-        return self._known[_storage(t)][1] if is_dense(t) and _storage(t) in self._known else None
+    def _holds(self, dtype: torch.dtype, x: object, rounded: float) -> bool:
+        """Whether a dtype holds an operand exactly, or a number but for so much of it."""
+        if isinstance(x, Tensor):
+            fits = torch.promote_types(x.dtype, dtype) == dtype and (not _is_whole(x) or x.dtype is torch.bool)
+            return fits and self._of(x) == GIVEN
+        if not isinstance(x, (int, float)):
+            return False
+        near = float(torch.tensor(x, dtype=torch.float64).to(dtype))
+        return near == x or abs(near - x) <= rounded * abs(x)
+
+    def _entry(self, t: Any) -> tuple[Tensor, str, torch.dtype] | None:
+        return self._known.get(_storage(t)) if _has_numbers(t) else None
+
+    def _of(self, t: Any, dtype: torch.dtype | None = None) -> str | None:
+        """What an operand is, taken in this dtype, its own by default; None if it was rounded otherwise, or that loses."""
+        if (known := self._entry(t)) is None:
+            return None
+        dtype = t.dtype if dtype is None else dtype
+        fits = torch.promote_types(t.dtype, dtype) == dtype if known[1] == GIVEN else known[2] == t.dtype == dtype
+        return known[1] if fits else None
 
     def rows(self, results: Mapping[str, Tensor]) -> Iterator[tuple[str, Row]]:
         """The rows of those results that one operator gave, by their names. What was given is a sum of one term."""
         for name, t in results.items():
             operator = self._of(t)
-            row = SUM if operator == GIVEN else row_of((operator or "").removesuffix(SCALED))
+            row = SUM if operator == GIVEN or SCALED in (operator or "") else row_of(operator or "")
             backward = name.startswith("grad[")
-            if row is SUM or (row is not None and (not backward or operator in ATEN_SCALES)):
+            if row is SUM or (row is not None and (not backward or operator in (*ATEN_SCALES, "add"))):
                 yield name, SUM if backward else row  # a product is a sum of one term
 
 
+@functools.cache
+def _written(func: Any) -> tuple[list[int], list[str]]:
+    """What an operator writes: the places and names of its arguments. Norms write their running statistics without saying so in
+    their schema."""
+    named = [(k, a.name, a.alias_info) for k, a in enumerate(func._schema.arguments)]
+    found = [(k, name) for k, name, info in named if name.startswith("running_") or (info is not None and info.is_write)]
+    return [k for k, _ in found], [name for _, name in found]
+
+
+def _has_numbers(t: Any) -> bool:
+    """Whether it is a tensor over one storage of numbers, or a sparse one, whose values have one."""
+    return isinstance(t, Tensor) and (t.layout in SPARSE or is_dense(t))
+
+
 def _storage(t: Tensor) -> int:
-    return int(t.untyped_storage()._cdata)
+    values = t if t.layout is torch.strided else t._values() if t.layout is torch.sparse_coo else t.values()
+    return int(values.untyped_storage()._cdata)
 
 
-def _holds(dtype: torch.dtype, x: object) -> bool:
-    """Whether a dtype holds an operand exactly."""
-    if isinstance(x, Tensor):
-        return x.dtype == dtype
-    return isinstance(x, (int, float)) and float(torch.tensor(x, dtype=torch.float64).to(dtype)) == x
+def _steps(operator: str) -> int:
+    """How many operators in turn are behind a result."""
+    return 0 if operator == GIVEN else 1 + operator.count(SCALED)
+
+
+def _is_chained(operator: str | None) -> bool:
+    plain = (operator or "").replace(SCALED, "")
+    return plain in ATEN_CHAINED or plain in ATEN_POOLS
+
+
+def _is_whole(x: Any) -> bool:
+    """Whether it is a tensor of whole numbers or truth values."""
+    return isinstance(x, Tensor) and not (x.is_floating_point() or x.is_complex())
+
+
+def _keeps(x: Tensor, t: Tensor) -> bool:
+    """Whether a cast lost nothing."""
+    if not x.is_floating_point():
+        return x.dtype is torch.bool
+    return torch.promote_types(x.dtype, t.dtype) == t.dtype or (is_dense(x) and torch.equal(t.to(x.dtype), x))

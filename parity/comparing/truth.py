@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from parity.catalog.row import Row
+from parity.comparing.choices import Choices
 from parity.comparing.direct import Direct, magnitudes, terms
 from parity.comparing.draws import streams
 from parity.comparing.meter import Meter
@@ -111,7 +112,9 @@ class FunctionTruth(Oracle):
 
         with Recorded() as ran, Operators(direct.observe), whole_numbers(whole), finfo_recorded() as limits:
             ex.attempt(run, "run")
-        return _Own(with_autocast(ran.dtypes, self._cast), tuple(limits), streams_[-1], {} if self._cast else rows, whole)
+        return _Own(
+            with_autocast(ran.dtypes, self._cast), tuple(limits), streams_[-1], {} if self._cast else rows, whole, direct.picks
+        )
 
     @property
     def chains(self) -> bool:
@@ -168,10 +171,15 @@ class FunctionTruth(Oracle):
                 wide = _fresh_wide(t)
                 return change(wide) if t.is_floating_point() else wide
 
-            with Operators(call):
+            with Operators(call), choices or nullcontext():
                 got = ex.attempt(lambda: self._in_double(put, [put(c) for c in self._fed]), "run")
             return {} if isinstance(got, Raised) else got
 
+        choices: Choices | None = None
+        if self._own.picks:  # of magnitudes a pool would pick others
+            choices = Choices()
+            of(lambda t: t, lambda func, args, kwargs: func(*args, **kwargs))
+            choices = Choices(choices.made, sure=True)
         return of(torch.abs, magnitudes), of(torch.ones_like, terms)
 
     def all_constant(self) -> bool:
@@ -309,8 +317,9 @@ class FunctionTruth(Oracle):
         """Run the function with everything rounded, and keep by how much its results moved; whether it ran."""
         assert self._truths is not None
         u, factor = FACTS["float32"].unit_roundoff, COARSE if self.refused else 1.0
-        if FACTS[word(self._s.coarsest)].unit_roundoff < u or self.refused:
-            u = FACTS[word(self._s.coarsest)].unit_roundoff
+        own = FACTS[word(self._s.coarsest)].unit_roundoff
+        ran = [FACTS[d].unit_roundoff for dtypes in self._own.dtypes.values() for d in dtypes if d in FACTS]
+        u = own if self.refused else min(u, own, max(ran, default=own))  # it may compute in float64 what is given in float32
         u, count = times * u, itertools.count(101 * k)
 
         def put(t: Tensor) -> Tensor:
@@ -337,8 +346,8 @@ class FunctionTruth(Oracle):
         for n, t in {} if isinstance(got, Raised) else got.items():
             at = self._truths.get(n)
             if at is not None and at.shape == t.shape and (t.is_floating_point() or t.is_complex()):
-                own = self._reference.get(n)
-                if own is not None and mode.held(t) == unit_roundoff(own.dtype):
+                cpu = self._reference.get(n)
+                if cpu is not None and mode.held(t) == unit_roundoff(cpu.dtype):
                     t = mode.unrounded(t)  # rounding the result itself has a term of its own
                 signed = widen(t, None) - at
                 taken.add(n, signed / factor if factor != 1.0 else signed)
@@ -349,13 +358,14 @@ class FunctionTruth(Oracle):
 class _Own:
     """A run in a function's own dtypes. dtypes: those in which the operators ran; limits: those it asked `torch.finfo` for;
     stream: where it left the CPU's random numbers, None if it draws none; rows: see `FunctionTruth.row`; whole: the operands
-    of what jumps at numbers, as `whole_numbers` notes them."""
+    of what jumps at numbers, as `whole_numbers` notes them; picks: as `Direct` has it."""
 
     dtypes: Mapping[str, list[str]]
     limits: tuple[torch.dtype, ...]
     stream: Tensor | None
     rows: Mapping[str, Row]
     whole: Sequence[Tensor | None]
+    picks: bool
 
 
 @dataclass(slots=True)
