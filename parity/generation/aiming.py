@@ -2,7 +2,8 @@
 
 A feature takes the place of what was drawn; no case is added. Whether a call can have it is read from the row and the operands
 alone; the CPU is asked for more dimensions than a row draws, other numbers, and an operand alone without elements. Where it
-can't, one of the first features is left out; of the forms the one before takes its turn, of the others the next that it can.
+can't, one of the first features is left out; of the forms the next takes its turn, of the others the next that it can. A form
+is drawn in place of an ordinary case, and the rest of a case only for a call that has it.
 A feature that has ways (which operand, which number, which dimension) has them in turn.
 """
 
@@ -13,12 +14,13 @@ import math
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
-from parity.catalog.draw import Arguments, Pick, Shape, Sweep
+from parity.catalog.draw import Arguments, Draw, Pick, Shape, Sweep
 from parity.catalog.row import RAW, Quirk, Row
-from parity.core.case import HISTORIES, Arg, Case, TensorSpec, Values, Word
+from parity.core.case import HISTORIES, Arg, Case, TensorSpec, Values, Word, operands_in
 from parity.core.dtypes import FACTS
+from parity.core.errors import UsageError
 from parity.core.layout import overlaps
 from parity.execution.values import EXTREME_FAMILIES, FLOAT_FAMILIES, INT_FAMILIES, MATRICES
 from parity.generation.mixing import is_taken
@@ -26,7 +28,7 @@ from parity.generation.planting import PLACES, words_of
 from parity.generation.room import is_slow, made
 
 Aim = Callable[[Row, Case, Pick], Case | None]
-How = Callable[[Pick], dict[str, Any]]  # what a sweep is to draw
+Complete = Callable[[Arguments, list[TensorSpec]], Case]
 SEEDS = 1 << 12
 BROADCASTS, RECURRENT = "binary", "recurrent"  # families: functions of two tensors that broadcast; of many of one shape
 MOST = 1 << 12  # elements of a result of broadcast operands
@@ -46,26 +48,66 @@ BY_ELEMENT = "by element"  # more dimensions than a row draws: the CPU is asked,
 ROOM, TRIES = 1 << 20, 4  # elements that a call with these makes; such calls, until one has the feature
 
 
-def aimed(row: Row, case: Case, aim: Pick, pick: Pick, anew: Callable[[Sweep], Case]) -> Case:
-    """The case with the feature that `aim` picks; as it is where `aim` picks 0, or where the call can't have that feature.
-    anew: draws a case with the sizes of a sweep."""
-    k = aim(len(AIMS) + 1) - 1
-    if k < 0 or case.is_sample or case.refused:
-        return case
-    turn, (start, stop) = aim(SEEDS), next((a, b) for a, b in itertools.pairwise(GROUPS) if k < b)
-    left = [*range(k, stop), *range(start, k)][: (2 if AIMS[k][0] else None) if start else 1]
-    able: list[tuple[How | None, Aim]] = [AIMS[n] for n in left if not AIMS[n][0] or row.family != RECURRENT]
-    for passed, (how, feature) in enumerate(able):
-        for n in range(TRIES if how else 1):
-            drawn = how(_by_turn(turn + n, pick)) if how else {}
+class Form(NamedTuple):
+    """A feature of the sizes of a call. how: what a sweep is to draw; holds: whether it came out so, before anything but the
+    arguments is drawn; feature: what becomes of the case then, None if it cannot have it."""
+
+    how: Callable[[Pick], dict[str, Any]]
+    holds: Callable[[Row, Sequence[TensorSpec]], bool]
+    feature: Aim = lambda row, case, pick: case
+
+
+def picked(aim: Pick) -> tuple[int, int]:
+    """Which of `AIMS` a case is aimed at, from 1 on, 0 for none; and its turn."""
+    return (number, aim(SEEDS)) if (number := aim(len(AIMS) + 1)) else (0, 0)
+
+
+def is_form(number: int) -> bool:
+    """Whether a case that is aimed at this one is drawn for it."""
+    return GROUPS[1] < number <= GROUPS[2]
+
+
+def formed(row: Row, dtype: str, number: int, turn: int, pick: Pick, complete: Complete) -> Case | None:
+    """A case with the form of this number, or the next one; None where the row draws neither. complete: makes a case of the
+    arguments of a call and its operands. Nothing else is drawn for calls that do not have the form."""
+    if row.family == RECURRENT:
+        return None
+    k, (start, stop) = number - 1, GROUPS[1:3]
+    for passed, form in enumerate(FORMS[n - start] for n in [*range(k, stop), *range(start, k)][:2]):
+        for n in range(TRIES):
+            drawn = form.how(_by_turn(turn + n, pick))
             asked = not row.refuses.unchecked and drawn.get("beyond")
             drawn["beyond"] = asked is True or (asked == BY_ELEMENT and row.rule.is_by_element)
-            new = anew(Sweep(pick, case.dtype, **drawn)) if how else case
-            many = bool(how) and sum(s.numel for s in new.operands()) > LARGE
-            large = many or (bool(how) and (made(row, new).elements > ROOM or is_slow(row, new)))
-            if not (new.refused or large) and (met := feature(row, new, _by_turn(turn + passed, pick))):
+            call, specs = draw_call(row, Sweep(pick, dtype, **drawn))
+            if not form.holds(row, specs) or _is_large(row, Case(row.name, dtype, call.args, call.kwargs), specs):
+                continue
+            if met := form.feature(row, complete(call, specs), _by_turn(turn + passed, pick)):
                 return met
-    return case
+    return None
+
+
+def _is_large(row: Row, case: Case, specs: Sequence[TensorSpec]) -> bool:
+    return sum([s.numel for s in specs]) > LARGE or made(row, case).elements > ROOM or is_slow(row, case)
+
+
+def featured(row: Row, case: Case, number: int, turn: int, pick: Pick) -> Case:
+    """The case with the feature of this number; as it is for 0, and where the call can't have it. Of later ones the next that
+    it can takes its turn."""
+    if not number:
+        return case
+    k, (start, stop) = number - 1, next((a, b) for a, b in itertools.pairwise(GROUPS) if number <= b)
+    left = [*range(k, stop), *range(start, k)] if start else [k]
+    found = (AIMS[n](row, case, _by_turn(turn + passed, pick)) for passed, n in enumerate(left))
+    return next((met for met in found if met), case)
+
+
+def draw_call(row: Row, draw: Draw) -> tuple[Arguments, list[TensorSpec]]:
+    """The arguments that the row's signature draws, and the operands in them, in order."""
+    call: object = row.signature(draw)
+    if not isinstance(call, Arguments):
+        what = f"the signature of the row '{row.name}' returns {type(call).__name__}"
+        raise UsageError(f"{what}; it has to return Arguments((draw.tensor(draw.shape()),)) or the like")
+    return call, operands_in((call.args, call.kwargs))
 
 
 def _by_turn(turn: int, pick: Pick) -> Pick:
@@ -114,10 +156,9 @@ def _outer(row: Row, case: Case, pick: Pick) -> Case | None:
 
 def _shared(row: Row, case: Case, pick: Pick) -> Case | None:
     """Two operands that may have the same numbers are one tensor, as in `mm(x, x)`; or all that may be."""
-    left_out = row.forms.mutates or row.forms.updates or row.draws.choices or row.quirks or row.family == RECURRENT
-    if left_out or row.rule.is_conditional:
-        return None
     specs = case.operands()
+    if not _may_share(row, len(specs)):
+        return None
     pairs = [(j, k) for j, k in itertools.permutations(range(len(specs)), 2) if _serves(row, case, specs[j], specs[k])]
     if not pairs:
         return None
@@ -126,6 +167,12 @@ def _shared(row: Row, case: Case, pick: Pick) -> Case | None:
     one = replace(specs[j], on_cpu=False)
     specs = [replace(one, grad=s.grad) if i in both else s for i, s in enumerate(specs)]
     return replace(case, sharing="memory").with_operands(specs)
+
+
+def _may_share(row: Row, count: int) -> bool:
+    """Whether a call with so many operands may have one tensor as two of them."""
+    left_out = row.forms.mutates or row.forms.updates or row.draws.choices or row.quirks or row.family == RECURRENT
+    return count > 1 and not (left_out or row.rule.is_conditional)
 
 
 def _serves(row: Row, case: Case, one: TensorSpec, other: TensorSpec) -> bool:
@@ -296,10 +343,16 @@ def _of_steps(s: TensorSpec, row: Row) -> tuple[str, ...]:
     return NOT_FINITE if ranged and FACTS[s.dtype].kind == "float" else ()
 
 
+def _images(row: Row, specs: Sequence[TensorSpec]) -> list[int]:
+    """The operands that may be in channels_last."""
+    some = not (row.draws.packed or row.quirks)
+    return [k for k, s in enumerate(specs) if some and len(s.shape) in (4, 5) and not s.on_cpu]
+
+
 def _image(row: Row, case: Case, pick: Pick) -> Case | None:
     """Operands of four or five dimensions are in channels_last: all, or one alone; the incoming gradient too, or not."""
-    able = [k for k, s in enumerate(case.operands()) if len(s.shape) in (4, 5) and not s.on_cpu]
-    if row.draws.packed or row.quirks or not able:
+    able = _images(row, case.operands())
+    if not able:
         return None
     laid = (able, *([k] for k in able))[pick(1 + len(able))]
     specs = [replace(s, layout=(("channels_last",),)) if k in laid else s for k, s in enumerate(case.operands())]
@@ -307,21 +360,24 @@ def _image(row: Row, case: Case, pick: Pick) -> Case | None:
     return replace(case, cotangent=fed).with_operands(specs)
 
 
-def _where(holds: Callable[[Sequence[TensorSpec]], bool]) -> Aim:
-    """The case, if its operands are so."""
-    return lambda row, case, pick: case if holds(case.operands()) else None
+def _is_many(row: Row, specs: Sequence[TensorSpec]) -> bool:
+    """Single elements, or more dimensions than are usual; where the CPU has to be asked, of operands that do not say where to
+    read."""
+    able = any(len(s.shape) > 3 or s.shape == (1,) * max(2, len(s.shape)) for s in specs)
+    safe = len({FACTS[s.dtype].kind for s in specs}) == 1 and not (row.judged.law or row.judged.relation)
+    return able and (safe or row.refuses.unchecked)
 
 
 def _many(row: Row, case: Case, pick: Pick) -> Case | None:
-    """Single elements, or more dimensions than are usual, if the CPU takes them: it is asked where it checks its arguments, and
-    no operand says where to read."""
-    specs, unasked = case.operands(), row.refuses.unchecked
-    able = any(len(s.shape) > 3 or s.shape == (1,) * max(2, len(s.shape)) for s in specs)
-    safe = len({FACTS[s.dtype].kind for s in specs}) == 1 and not (row.judged.law or row.judged.relation)
-    return case if able and (unasked or (safe and is_taken(row, case))) else None
+    """The case, if the CPU takes it, or checks nothing."""
+    return case if row.refuses.unchecked or is_taken(row, case) else None
 
 
-def _long(which: int) -> tuple[How, Aim]:
+def _of_rank(n: int) -> Form:
+    return Form(lambda pick: {"rank": n, "beyond": True}, _is_many, _many)
+
+
+def _long(which: int) -> Form:
     """One dimension has any size up to `LONGEST`, by its logarithm; now and then a power of two."""
 
     def how(pick: Pick) -> dict[str, Any]:
@@ -331,7 +387,7 @@ def _long(which: int) -> tuple[How, Aim]:
         n = 1 << n.bit_length() - 1 if (turn + which) % 4 == 0 else n
         return {"borders": {which + 3 * (turn // 2 % 2): n}, "rank": 3, "tight": n > MOST}
 
-    return how, _where(lambda specs: any(n >= SHORTEST // 2 for s in specs for n in s.shape))
+    return Form(how, lambda row, specs: any(n >= SHORTEST // 2 for s in specs for n in s.shape))
 
 
 def _with_one(shape: Shape, where: int, one: int = 1) -> Shape:
@@ -339,18 +395,24 @@ def _with_one(shape: Shape, where: int, one: int = 1) -> Shape:
     return (*shape[:where], one, *shape[where + 1 :])
 
 
-TWINS = lambda pick: {"tight": True, "least": 2 + pick(4), "rank": 1 + pick(3)}, _shared  # they often have one shape then
-IMAGE = lambda pick: {"rank": 4 + pick(2), "least": 2, "beyond": BY_ELEMENT}, _image
-EMPTY = lambda pick: {"borders": {pick(3): 0}, "rank": 1 + pick(3)}, _where(lambda x: not all(s.numel for s in x))
-SIX, FIVE = ((lambda pick, n=n: {"rank": n, "beyond": True}, _many) for n in (6, 5))
-ONES = lambda pick: {"rank": (2, 4)[pick(2)], "tight": True, "beyond": True}, _many
-NONFINITE, EXTREME, OUTER = (None, _cotangent("nonfinite")), (None, _cotangent("huge", "tiny")), (None, _outer)
-HUGE, TINY = (None, _cotangent("huge")), (None, _cotangent("tiny"))
-AIMS: tuple[tuple[How | None, Aim], ...] = (
-    *(NONFINITE, OUTER, (None, _shared), EXTREME, OUTER),
-    *(_long(0), SIX, TWINS, EMPTY, _long(2), ONES, IMAGE, FIVE, _long(1)),
-    *(NONFINITE, (None, _special), HUGE, (None, _region), TINY),
-    *((None, _alone), (None, _number), OUTER, (None, _again), (None, _shared)),
+TWINS = Form(  # operands often have one shape then
+    lambda pick: {"tight": True, "least": 2 + pick(4), "rank": 1 + pick(3)},
+    lambda row, specs: _may_share(row, len(specs)),
+    _shared,
+)
+IMAGE = Form(
+    lambda pick: {"rank": 4 + pick(2), "least": 2, "beyond": BY_ELEMENT}, lambda row, specs: bool(_images(row, specs)), _image
+)
+EMPTY = Form(lambda pick: {"borders": {pick(3): 0}, "rank": 1 + pick(3)}, lambda row, specs: not all(s.numel for s in specs))
+SIX, FIVE = _of_rank(6), _of_rank(5)
+ONES = Form(lambda pick: {"rank": (2, 4)[pick(2)], "tight": True, "beyond": True}, _is_many, _many)
+FORMS = _long(0), SIX, TWINS, EMPTY, _long(2), ONES, IMAGE, FIVE, _long(1)
+NONFINITE, HUGE, TINY = _cotangent("nonfinite"), _cotangent("huge"), _cotangent("tiny")
+AIMS: tuple[Aim, ...] = (
+    *(NONFINITE, _outer, _shared, _cotangent("huge", "tiny"), _outer),
+    *(form.feature for form in FORMS),
+    *(NONFINITE, _special, HUGE, _region, TINY),
+    *(_alone, _number, _outer, _again, _shared),
 )
 GROUPS = 0, 5, 14, 19, 24  # borders of them: in the first cases of an item; of forms, of values, and of calls in later ones
 # One in so many of an item's first cases, and of those after all that quick has, is aimed at a feature; how many those are.

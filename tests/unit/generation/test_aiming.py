@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from parity import catalog
-from parity.catalog.draw import Pick, Sizes, Sweep
+from parity.catalog.draw import Arguments, Pick, Sizes, Sweep
 from parity.checks.trial import values
-from parity.core.case import Case
+from parity.core.case import Case, TensorSpec
 from parity.core.notation import case_text, parse
 from parity.core.results import Aspect
 from parity.devices.resolve import resolve
@@ -253,10 +253,27 @@ def test_first_cases_are_ordinary_and_those_that_share_shapes_stay_so() -> None:
 
 def test_a_feature_that_a_call_cannot_have_leaves_its_turn_to_another() -> None:
     row, case = catalog.row("exp"), drawn("exp")[0]
-    outer = max(k for k, aim in enumerate(aiming.AIMS) if aim is aiming.OUTER)
-    assert aiming.aimed(row, case, lambda n: outer + 1, lambda n: 0, lambda draw: case).after in aiming.CALLED_BEFORE
-    assert aiming.aimed(row, case, lambda n: 2, lambda n: 0, lambda draw: case) is case
-    assert aiming.aimed(row, case, lambda n: 0, lambda n: 0, lambda draw: case) is case
+    outer = max(k for k, aim in enumerate(aiming.AIMS) if aim is aiming._outer)
+    assert aiming.featured(row, case, outer + 1, 0, lambda n: 0).after in aiming.CALLED_BEFORE
+    assert aiming.featured(row, case, 2, 0, lambda n: 0) is case
+    assert aiming.featured(row, case, 0, 0, lambda n: 0) is case
+
+
+def test_of_calls_without_the_form_they_are_drawn_for_nothing_more_is_drawn() -> None:
+    """A function of one operand has no two that share, so the next form takes its turn; a cell has neither."""
+    made: list[tuple[int, ...]] = []
+
+    def complete(call: Arguments, specs: list[TensorSpec]) -> Case:
+        made.append(specs[0].shape)
+        return Case("exp", "float32", call.args, call.kwargs)
+
+    twins = 1 + aiming.GROUPS[1] + aiming.FORMS.index(aiming.TWINS)
+    for seed in range(8):
+        met = aiming.formed(catalog.row("exp"), "float32", twins, seed, generate.source(str(seed), []), complete)
+        assert met is None or [met.operands()[0].shape] == made[-1:]
+    assert made
+    assert all(0 in shape for shape in made)
+    assert aiming.formed(catalog.row("gru"), "float32", twins, 0, lambda n: 0, complete) is None
 
 
 def test_pinned_cases_stay_as_they_were() -> None:
