@@ -67,13 +67,21 @@ def is_form(number: int) -> bool:
     return GROUPS[1] < number <= GROUPS[2]
 
 
-def formed(row: Row, dtype: str, number: int, turn: int, pick: Pick, complete: Complete) -> Case | None:
-    """A case with the form of this number, or the next one; None where the row draws neither. complete: makes a case of the
-    arguments of a call and its operands. Nothing else is drawn for calls that do not have the form."""
+def forms_of(number: int, turn: int) -> tuple[Form, ...]:
+    """The forms that such a case is drawn for: one and the next, in case the row does not draw the first. A feature of calls
+    comes with a number of dimensions that they hardly have; none of values does."""
+    k = number - 1 - GROUPS[1]
+    if is_form(number):
+        return FORMS[k], FORMS[(k + 1) % len(FORMS)]
+    return (SHAPES[(k + turn) % len(SHAPES)],) if number > GROUPS[3] else ()
+
+
+def formed(row: Row, dtype: str, forms: Sequence[Form], turn: int, pick: Pick, complete: Complete) -> Case | None:
+    """A case with one of these forms; None where the row draws none. complete: makes a case of the arguments of a call and its
+    operands. Nothing else is drawn for calls that do not have the form."""
     if row.family == RECURRENT:
         return None
-    k, (start, stop) = number - 1, GROUPS[1:3]
-    for passed, form in enumerate(FORMS[n - start] for n in [*range(k, stop), *range(start, k)][:2]):
+    for passed, form in enumerate(forms):
         for n in range(TRIES):
             drawn = form.how(_by_turn(turn + n, pick))
             asked = not row.refuses.unchecked and drawn.get("beyond")
@@ -91,9 +99,9 @@ def _is_large(row: Row, case: Case, specs: Sequence[TensorSpec]) -> bool:
 
 
 def featured(row: Row, case: Case, number: int, turn: int, pick: Pick) -> Case:
-    """The case with the feature of this number; as it is for 0, and where the call can't have it. Of later ones the next that
-    it can takes its turn."""
-    if not number:
+    """The case with the feature of this number; as it is for 0, for a form, and where the call can't have it. Of later ones the
+    next that it can takes its turn."""
+    if not number or is_form(number):
         return case
     k, (start, stop) = number - 1, next((a, b) for a, b in itertools.pairwise(GROUPS) if number <= b)
     left = [*range(k, stop), *range(start, k)] if start else [k]
@@ -387,7 +395,18 @@ def _long(which: int) -> Form:
         n = 1 << n.bit_length() - 1 if (turn + which) % 4 == 0 else n
         return {"borders": {which + 3 * (turn // 2 % 2): n}, "rank": 3, "tight": n > MOST}
 
-    return Form(how, lambda row, specs: any(n >= SHORTEST // 2 for s in specs for n in s.shape))
+    return Form(how, lambda row, specs: any(n >= SHORTEST // 2 for s in specs for n in s.shape), _at_ends)
+
+
+def _at_ends(row: Row, case: Case, pick: Pick) -> Case | None:
+    """The case with its special values in the last elements instead of the first ones: rows beyond what a kernel counts with
+    are reached there."""
+    return case.with_operands([_counted_back(s) if s.values.specials and s.numel else s for s in case.operands()])
+
+
+def _counted_back(s: TensorSpec) -> TensorSpec:
+    placed = tuple([(s.numel - 1 - where % s.numel, word) for where, word in s.values.specials])
+    return replace(s, values=replace(s.values, specials=placed))
 
 
 def _with_one(shape: Shape, where: int, one: int = 1) -> Shape:
@@ -406,7 +425,8 @@ IMAGE = Form(
 EMPTY = Form(lambda pick: {"borders": {pick(3): 0}, "rank": 1 + pick(3)}, lambda row, specs: not all(s.numel for s in specs))
 SIX, FIVE = _of_rank(6), _of_rank(5)
 ONES = Form(lambda pick: {"rank": (2, 4)[pick(2)], "tight": True, "beyond": True}, _is_many, _many)
-FORMS = _long(0), SIX, TWINS, EMPTY, _long(2), ONES, IMAGE, FIVE, _long(1)
+FORMS, SHAPES = (_long(0), TWINS, _long(2), EMPTY, _long(1)), (SIX, ONES, IMAGE, FIVE)
+LENGTHS = 0, 4, 2  # which of the forms is that of the first dimension, of the second, and of the third
 NONFINITE, HUGE, TINY = _cotangent("nonfinite"), _cotangent("huge"), _cotangent("tiny")
 AIMS: tuple[Aim, ...] = (
     *(NONFINITE, _outer, _shared, _cotangent("huge", "tiny"), _outer),
@@ -414,7 +434,7 @@ AIMS: tuple[Aim, ...] = (
     *(NONFINITE, _special, HUGE, _region, TINY),
     *(_alone, _number, _outer, _again, _shared),
 )
-GROUPS = 0, 5, 14, 19, 24  # borders of them: in the first cases of an item; of forms, of values, and of calls in later ones
+GROUPS = 0, 5, 10, 15, 20  # borders of them: in the first cases of an item; of forms, of values, and of calls in later ones
 # One in so many of an item's first cases, and of those after all that quick has, is aimed at a feature; how many those are.
 AIMED, ORDINARY, PLANNED = 3, 8, 32
 # Late cases of a row in the dtypes before, in quick.
@@ -427,7 +447,8 @@ def planned(row: Row, dtype: str, seed: str, ordinal: int, alike: int) -> tuple[
     """Which of `AIMS` a case is aimed at, from 1 on, 0 for none; and its turn. Of the first cases of an item, and of those that
     share shapes, every third one meets the next of the first group. Later random cases would mostly repeat what the row has
     shown: by turns one meets the next of the forms, one of the values, and one of the calls; the dtypes of a row go on with
-    all. Integers, of few cases, begin at once."""
+    all. Integers, of few cases, begin at once. The one form of complex numbers is a long dimension, with consecutive seeds
+    another."""
     late = ordinal - ORDINARY if FACTS[dtype].is_inexact else ordinal
     if late <= 0 or alike > 1:
         turn = zlib.crc32(f"{seed}:{row.name}:{dtype}".encode()) + ordinal // AIMED
@@ -438,5 +459,8 @@ def planned(row: Row, dtype: str, seed: str, ordinal: int, alike: int) -> tuple[
         way = {0: turn % 2, AIMED: 2}.get(rest, 3)
     turn += zlib.crc32(f"{seed}:{row.name}".encode())
     start, stop = GROUPS[3 - way :][:2]
+    if way == 2 and FACTS[dtype].kind == "complex" and ordinal <= PLANNED:
+        turn = zlib.crc32(row.name.encode()) + int(seed) if seed.isdecimal() else turn
+        return 1 + start + LENGTHS[turn % 3], (turn % 3 % 2 + 4 * (turn // 3)) % SEEDS
     around, k = divmod(turn, stop - start)
     return (1 + start + k, around % SEEDS) if start else (0, 0)

@@ -22,7 +22,7 @@ from parity.core.dtypes import FACTS
 from parity.core.layout import WORDS, base_shape, overlaps
 from parity.execution import values
 from parity.generation import mixing
-from parity.generation.aiming import draw_call, featured, formed, history, is_form, picked, planned
+from parity.generation.aiming import draw_call, featured, formed, forms_of, history, is_form, picked, planned
 from parity.generation.error_inputs import error_case
 from parity.generation.mixed_dtypes import with_mixed_dtypes
 from parity.generation.planting import contents
@@ -104,23 +104,28 @@ def decode(
     mixes: whether all operands may get one layout, one argument another dtype, and the case a feature it is aimed at. aim:
     picks that feature, if a plan does. Raises CaseError where the row's samples cannot be made (OpInfo rows)."""
     number, turn = picked(aim or pick) if mixes and not row.is_sampled else (0, 0)
-    odds, misfit = ERROR_ODDS if len(row.dtypes) > 1 else ERROR_ODDS_ONE_DTYPE, None
-    if is_form(number):
+    odds = ERROR_ODDS if len(row.dtypes) > 1 else ERROR_ODDS_ONE_DTYPE
+    misfit, case = None, None
+    if forms := forms_of(number, turn):
         misfit = pick(odds) == odds - 1
-        case = None if misfit else formed(row, dtype, number, turn, pick, lambda *whole: _completed(row, dtype, pick, *whole))
-        if case is not None:
-            return case
-        number = 0
-    draw = draw or Draw(pick, dtype, sizes)
-    call, specs = draw_call(row, draw)
-    if sum([s.numel for s in specs]) > max(sizes.limit, ROOM) or not fits(row, dtype, call, sizes.limit):
-        call, specs = draw_call(row, Draw(draw.pick, dtype, Sizes(border=sizes.plain, limit=0)))
-    case = _completed(row, dtype, pick, call, specs)
-    if pick(odds) == odds - 1 if misfit is None else misfit:
-        return error_case(row, Case(row.name, dtype, case.args, case.kwargs, under=case.under), pick)
+        case = None if misfit else formed(row, dtype, forms, turn, pick, functools.partial(_completed, row, dtype, pick))
+    if case is None:
+        case = _completed(row, dtype, pick, *_ordinary(row, draw or Draw(pick, dtype, sizes)))
+        if pick(odds) == odds - 1 if misfit is None else misfit:
+            return error_case(row, Case(row.name, dtype, case.args, case.kwargs, under=case.under), pick)
+    elif is_form(number):
+        return case
     if not mixes:
         return case
     return featured(row, with_mixed_dtypes(row, _in_one_layout(row, case, pick), pick), number, turn, pick)
+
+
+def _ordinary(row: Row, draw: Draw) -> tuple[Arguments, list[TensorSpec]]:
+    """A call of ordinary sizes, and its operands."""
+    call, specs = draw_call(row, draw)
+    if sum([s.numel for s in specs]) > max(draw.sizes.limit, ROOM) or not fits(row, draw.dtype, call, draw.sizes.limit):
+        return draw_call(row, Draw(draw.pick, draw.dtype, Sizes(border=draw.sizes.plain, limit=0)))
+    return call, specs
 
 
 def _completed(row: Row, dtype: str, pick: Pick, call: Arguments, specs: list[TensorSpec]) -> Case:
