@@ -12,17 +12,17 @@ from __future__ import annotations
 import itertools
 import math
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from parity.catalog.draw import Arguments, Draw, Pick, Shape, Sweep
-from parity.catalog.row import RAW, Quirk, Row
-from parity.core.case import HISTORIES, Arg, Case, TensorSpec, Values, Word, operands_in
+from parity.catalog.draw import Arguments, Pick, Shape, Sweep
+from parity.catalog.row import RAW, Row
+from parity.core.case import Case, TensorSpec, Values
 from parity.core.dtypes import FACTS
-from parity.core.errors import UsageError
 from parity.core.layout import overlaps
 from parity.execution.values import EXTREME_FAMILIES, FLOAT_FAMILIES, INT_FAMILIES, MATRICES
+from parity.generation.calls import changes, draw_call, replaced, scalars
 from parity.generation.mixing import is_taken
 from parity.generation.planting import PLACES, words_of
 from parity.generation.room import is_slow, made
@@ -37,12 +37,9 @@ BOUND = ("between", "inside", "index")  # families of values with limits
 PLACED = ("index", "unique")  # families of indices
 FORCED = {"sample", "unique"}  # families of values that belong to a shape
 SHORTEST, LONG, LONGEST = 300, 10_000, 100_000  # of one long dimension: the first ones are above the second, the next below
-LARGE = 1 << 18  # elements of all operands drawn anew
+LARGE = 1 << 18  # elements of all operands of a call that is drawn anew
 NUMBERS = 1.0, 2.0, 0.0  # in place of a number of a call, besides its negative
 LEAST_NUMBER = 2.0**-6  # smaller ones keep a quotient finite
-# 42 entries, the first seven histories last: a longer table would change every case drawn from the same picks.
-AFTER = (*("",) * (42 - len(HISTORIES)), *HISTORIES[7:], *HISTORIES[:7])
-FRACTIONS = 3  # of the empty entries, from the second on: another scalar, for a call that has a fraction (caches print them)
 CALLED_BEFORE = ("other_values", "other_scalar", "smaller", "garbage", "larger")
 BY_ELEMENT = "by element"  # more dimensions than a row draws: the CPU is asked, but not where any may be
 ROOM, TRIES = 1 << 20, 4  # elements that a call with these makes; such calls, until one has the feature
@@ -87,15 +84,12 @@ def formed(row: Row, dtype: str, forms: Sequence[Form], turn: int, pick: Pick, c
             asked = not row.refuses.unchecked and drawn.get("beyond")
             drawn["beyond"] = asked is True or (asked == BY_ELEMENT and row.rule.is_by_element)
             call, specs = draw_call(row, Sweep(pick, dtype, **drawn))
-            if not form.holds(row, specs) or _is_large(row, Case(row.name, dtype, call.args, call.kwargs), specs):
+            bare = Case(row.name, dtype, call.args, call.kwargs)
+            if not form.holds(row, specs) or bare.numel > LARGE or made(row, bare).elements > ROOM or is_slow(row, bare):
                 continue
             if met := form.feature(row, complete(call, specs), _by_turn(turn + passed, pick)):
                 return met
     return None
-
-
-def _is_large(row: Row, case: Case, specs: Sequence[TensorSpec]) -> bool:
-    return sum([s.numel for s in specs]) > LARGE or made(row, case).elements > ROOM or is_slow(row, case)
 
 
 def featured(row: Row, case: Case, number: int, turn: int, pick: Pick) -> Case:
@@ -107,15 +101,6 @@ def featured(row: Row, case: Case, number: int, turn: int, pick: Pick) -> Case:
     left = [*range(k, stop), *range(start, k)] if start else [k]
     found = (AIMS[n](row, case, _by_turn(turn + passed, pick)) for passed, n in enumerate(left))
     return next((met for met in found if met), case)
-
-
-def draw_call(row: Row, draw: Draw) -> tuple[Arguments, list[TensorSpec]]:
-    """The arguments that the row's signature draws, and the operands in them, in order."""
-    call: object = row.signature(draw)
-    if not isinstance(call, Arguments):
-        what = f"the signature of the row '{row.name}' returns {type(call).__name__}"
-        raise UsageError(f"{what}; it has to return Arguments((draw.tensor(draw.shape()),)) or the like")
-    return call, operands_in((call.args, call.kwargs))
 
 
 def _by_turn(turn: int, pick: Pick) -> Pick:
@@ -212,53 +197,8 @@ def _plain(s: TensorSpec) -> TensorSpec:
 def _again(row: Row, case: Case, pick: Pick) -> Case | None:
     """The second call of its shapes, with other values or another argument; or after smaller or larger ones, or garbage."""
     call, specs = Arguments(case.args, case.kwargs), case.operands()
-    words = [w for w in CALLED_BEFORE if _changes(w, row, call, specs)]
+    words = [w for w in CALLED_BEFORE if changes(w, row, call, specs)]
     return replace(case, after=words[pick(len(words))]) if specs else None
-
-
-def history(row: Row, call: Arguments, specs: list[TensorSpec], pick: Pick) -> str:
-    """What runs before the call, or "". A history that would change nothing gives way to the next one that does."""
-    drawn = pick(len(AFTER))
-    if not specs or not AFTER[drawn]:
-        fractional = 0 < drawn <= FRACTIONS and specs and not row.refuses.unchecked and not row.is_sampled
-        return "other_scalar" if fractional and _has_fraction(call) else ""
-    following = (AFTER[drawn], *AFTER[drawn + 1 :], *HISTORIES)
-    return next(word for word in following if _changes(word, row, call, specs))
-
-
-def _changes(word: str, row: Row, call: Arguments, specs: list[TensorSpec]) -> bool:
-    """Whether the row and the call have what the history changes; `garbage` and `other_values` always do."""
-    if word == "other_scalar":
-        return not row.refuses.unchecked and any(True for _ in _scalars(call))
-    if word == "other_layout":
-        return Quirk.MEMORY not in row.quirks
-    if word == "other_dtype":
-        alike = {d for d in row.dtypes for s in specs[:1] if FACTS[d].kind == FACTS[s.dtype].kind}
-        return not row.refuses.unchecked and Quirk.MEMORY not in row.quirks and len(alike) > 1
-    if word == "other_presence":
-        return not (row.refuses.unchecked or row.is_sampled or row.family in RAW) and len(specs) > 1
-    if word == "destination":
-        return not (row.refuses.unchecked or row.forms.mutates) and bool(row.forms.inplace or row.forms.out)
-    if word == "sibling":
-        return not (row.refuses.unchecked or row.is_sampled)
-    return True
-
-
-def _has_fraction(call: Arguments) -> bool:
-    return any(isinstance(a, float) for a in _scalars(call))
-
-
-def _scalars(call: Arguments) -> Iterator[Arg]:
-    """The numbers, flags and words of a call."""
-    yield from _leaves((call.args, tuple(v for _, v in call.kwargs)))
-
-
-def _leaves(tree: Arg) -> Iterator[Arg]:
-    if isinstance(tree, tuple):
-        for a in tree:
-            yield from _leaves(a)
-    elif isinstance(tree, bool | int | float | complex | str) and not isinstance(tree, Word):
-        yield tree
 
 
 def _number(row: Row, case: Case, pick: Pick) -> Case | None:
@@ -267,24 +207,17 @@ def _number(row: Row, case: Case, pick: Pick) -> Case | None:
     if row.refuses.unchecked:
         return None
     whole = _broadcasts(row)  # of others they are sizes and dimensions
-    named = _scalars(Arguments(case.args, case.kwargs))
+    named = scalars(Arguments(case.args, case.kwargs))
     found = [x for x in named if isinstance(x, float) or (whole and isinstance(x, int) and not isinstance(x, bool))]
     held = dict.fromkeys(x for x in found if x == 0 or LEAST_NUMBER <= abs(x) < math.inf)
     able = [(x, type(x)(y)) for x in held for y in (-x, *NUMBERS) if x != y != 1 << 63]  # no int64 holds that
     start = pick(max(1, len(able)))
     for x, y in (*able[start:], *able[:start])[:TRIES]:
-        args, kwargs = _replaced((case.args, case.kwargs), x, y)
+        args, kwargs = replaced((case.args, case.kwargs), x, y)
         new = replace(case, args=args, kwargs=kwargs)
         if is_taken(row, new.map_operands(_plain), finite=True):
             return new
     return None
-
-
-def _replaced(tree: Any, x: float, y: float) -> Any:
-    """The arguments with y for each x."""
-    if isinstance(tree, tuple):
-        return tuple([_replaced(a, x, y) for a in tree])
-    return y if type(tree) is type(x) and tree == x else tree
 
 
 def _alone(row: Row, case: Case, pick: Pick) -> Case | None:

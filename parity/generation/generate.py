@@ -22,7 +22,8 @@ from parity.core.dtypes import FACTS
 from parity.core.layout import WORDS, base_shape, overlaps
 from parity.execution import values
 from parity.generation import mixing
-from parity.generation.aiming import draw_call, featured, formed, forms_of, history, is_form, picked, planned
+from parity.generation.aiming import featured, formed, forms_of, is_form, picked, planned
+from parity.generation.calls import draw_call, history
 from parity.generation.error_inputs import error_case
 from parity.generation.mixed_dtypes import with_mixed_dtypes
 from parity.generation.planting import contents
