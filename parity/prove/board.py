@@ -123,8 +123,8 @@ def _triggers(subjects: Sequence[FaultSubject]) -> Groups:
 
 
 def _table(board: Board, title: str, groups: Groups) -> list[str]:
-    """Found of those that were finished for each group and generator, the last group with its interval; beside it how many were
-    not, where some were not."""
+    """Found of the finished ones for each group and generator, the last group with its interval; and the number of the others
+    where there are any."""
     late = {g for g in board.generators if any(s.late for s in board.of(g))}
     rows = [[title, *(word for g in board.generators for word in (TITLES[g], *(["not finished"] if g in late else [])))]]
     for name, subjects in groups:
