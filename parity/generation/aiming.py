@@ -2,7 +2,8 @@
 
 A feature takes the place of what was drawn; no case is added. Whether a call can have it is read from the row and the operands
 alone; the CPU is asked for more dimensions than a row draws, other numbers, and an operand alone without elements. Where it
-can't, one of the first features is left out; of the forms the one before takes its turn, of the others the next that it can.
+can't, one of the first features is left out; of the forms the next takes its turn, of the others the next that it can. A form
+is drawn in place of an ordinary case, and the rest of a case only for a call that has it.
 A feature that has ways (which operand, which number, which dimension) has them in turn.
 """
 
@@ -11,22 +12,23 @@ from __future__ import annotations
 import itertools
 import math
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from parity.catalog.draw import Arguments, Pick, Shape, Sweep
-from parity.catalog.row import RAW, Quirk, Row
-from parity.core.case import HISTORIES, Arg, Case, TensorSpec, Values, Word
+from parity.catalog.row import RAW, Row
+from parity.core.case import Case, TensorSpec, Values
 from parity.core.dtypes import FACTS
 from parity.core.layout import overlaps
 from parity.execution.values import EXTREME_FAMILIES, FLOAT_FAMILIES, INT_FAMILIES, MATRICES
+from parity.generation.calls import changes, draw_call, replaced, scalars
 from parity.generation.mixing import is_taken
 from parity.generation.planting import PLACES, words_of
 from parity.generation.room import is_slow, made
 
 Aim = Callable[[Row, Case, Pick], Case | None]
-How = Callable[[Pick], dict[str, Any]]  # what a sweep is to draw
+Complete = Callable[[Arguments, list[TensorSpec]], Case]
 SEEDS = 1 << 12
 BROADCASTS, RECURRENT = "binary", "recurrent"  # families: functions of two tensors that broadcast; of many of one shape
 MOST = 1 << 12  # elements of a result of broadcast operands
@@ -35,37 +37,70 @@ BOUND = ("between", "inside", "index")  # families of values with limits
 PLACED = ("index", "unique")  # families of indices
 FORCED = {"sample", "unique"}  # families of values that belong to a shape
 SHORTEST, LONG, LONGEST = 300, 10_000, 100_000  # of one long dimension: the first ones are above the second, the next below
-LARGE = 1 << 18  # elements of all operands drawn anew
+LARGE = 1 << 18  # elements of all operands of a call that is drawn anew
 NUMBERS = 1.0, 2.0, 0.0  # in place of a number of a call, besides its negative
 LEAST_NUMBER = 2.0**-6  # smaller ones keep a quotient finite
-# 42 entries, the first seven histories last: a longer table would change every case drawn from the same picks.
-AFTER = (*("",) * (42 - len(HISTORIES)), *HISTORIES[7:], *HISTORIES[:7])
-FRACTIONS = 3  # of the empty entries, from the second on: another scalar, for a call that has a fraction (caches print them)
 CALLED_BEFORE = ("other_values", "other_scalar", "smaller", "garbage", "larger")
 BY_ELEMENT = "by element"  # more dimensions than a row draws: the CPU is asked, but not where any may be
 ROOM, TRIES = 1 << 20, 4  # elements that a call with these makes; such calls, until one has the feature
 
 
-def aimed(row: Row, case: Case, aim: Pick, pick: Pick, anew: Callable[[Sweep], Case]) -> Case:
-    """The case with the feature that `aim` picks; as it is where `aim` picks 0, or where the call can't have that feature.
-    anew: draws a case with the sizes of a sweep."""
-    k = aim(len(AIMS) + 1) - 1
-    if k < 0 or case.is_sample or case.refused:
-        return case
-    turn, (start, stop) = aim(SEEDS), next((a, b) for a, b in itertools.pairwise(GROUPS) if k < b)
-    left = [*range(k, stop), *range(start, k)][: (2 if AIMS[k][0] else None) if start else 1]
-    able: list[tuple[How | None, Aim]] = [AIMS[n] for n in left if not AIMS[n][0] or row.family != RECURRENT]
-    for passed, (how, feature) in enumerate(able):
-        for n in range(TRIES if how else 1):
-            drawn = how(_by_turn(turn + n, pick)) if how else {}
+class Form(NamedTuple):
+    """A feature of the sizes of a call. how: what a sweep is to draw; holds: whether it came out so, before anything but the
+    arguments is drawn; feature: what becomes of the case then, None if it cannot have it."""
+
+    how: Callable[[Pick], dict[str, Any]]
+    holds: Callable[[Row, Sequence[TensorSpec]], bool]
+    feature: Aim = lambda row, case, pick: case
+
+
+def picked(aim: Pick) -> tuple[int, int]:
+    """Which of `AIMS` a case is aimed at, from 1 on, 0 for none; and its turn."""
+    return (number, aim(SEEDS)) if (number := aim(len(AIMS) + 1)) else (0, 0)
+
+
+def is_form(number: int) -> bool:
+    """Whether a case that is aimed at this one is drawn for it."""
+    return GROUPS[1] < number <= GROUPS[2]
+
+
+def forms_of(number: int, turn: int) -> tuple[Form, ...]:
+    """The forms that such a case is drawn for: one and the next, in case the row does not draw the first. A feature of calls
+    comes with a number of dimensions that they hardly have; none of values does."""
+    k = number - 1 - GROUPS[1]
+    if is_form(number):
+        return FORMS[k], FORMS[(k + 1) % len(FORMS)]
+    return (SHAPES[(k + turn) % len(SHAPES)],) if number > GROUPS[3] else ()
+
+
+def formed(row: Row, dtype: str, forms: Sequence[Form], turn: int, pick: Pick, complete: Complete) -> Case | None:
+    """A case with one of these forms; None where the row draws none. complete: makes a case of the arguments of a call and its
+    operands. Nothing else is drawn for calls that do not have the form."""
+    if row.family == RECURRENT:
+        return None
+    for passed, form in enumerate(forms):
+        for n in range(TRIES):
+            drawn = form.how(_by_turn(turn + n, pick))
             asked = not row.refuses.unchecked and drawn.get("beyond")
             drawn["beyond"] = asked is True or (asked == BY_ELEMENT and row.rule.is_by_element)
-            new = anew(Sweep(pick, case.dtype, **drawn)) if how else case
-            many = bool(how) and sum(s.numel for s in new.operands()) > LARGE
-            large = many or (bool(how) and (made(row, new).elements > ROOM or is_slow(row, new)))
-            if not (new.refused or large) and (met := feature(row, new, _by_turn(turn + passed, pick))):
+            call, specs = draw_call(row, Sweep(pick, dtype, **drawn))
+            bare = Case(row.name, dtype, call.args, call.kwargs)
+            if not form.holds(row, specs) or bare.numel > LARGE or made(row, bare).elements > ROOM or is_slow(row, bare):
+                continue
+            if met := form.feature(row, complete(call, specs), _by_turn(turn + passed, pick)):
                 return met
-    return case
+    return None
+
+
+def featured(row: Row, case: Case, number: int, turn: int, pick: Pick) -> Case:
+    """The case with the feature of this number; as it is for 0, for a form, and where the call can't have it. Of later ones the
+    next that it can takes its turn."""
+    if not number or is_form(number):
+        return case
+    k, (start, stop) = number - 1, next((a, b) for a, b in itertools.pairwise(GROUPS) if number <= b)
+    left = [*range(k, stop), *range(start, k)] if start else [k]
+    found = (AIMS[n](row, case, _by_turn(turn + passed, pick)) for passed, n in enumerate(left))
+    return next((met for met in found if met), case)
 
 
 def _by_turn(turn: int, pick: Pick) -> Pick:
@@ -114,10 +149,9 @@ def _outer(row: Row, case: Case, pick: Pick) -> Case | None:
 
 def _shared(row: Row, case: Case, pick: Pick) -> Case | None:
     """Two operands that may have the same numbers are one tensor, as in `mm(x, x)`; or all that may be."""
-    left_out = row.forms.mutates or row.forms.updates or row.draws.choices or row.quirks or row.family == RECURRENT
-    if left_out or row.rule.is_conditional:
-        return None
     specs = case.operands()
+    if not _may_share(row, len(specs)):
+        return None
     pairs = [(j, k) for j, k in itertools.permutations(range(len(specs)), 2) if _serves(row, case, specs[j], specs[k])]
     if not pairs:
         return None
@@ -126,6 +160,12 @@ def _shared(row: Row, case: Case, pick: Pick) -> Case | None:
     one = replace(specs[j], on_cpu=False)
     specs = [replace(one, grad=s.grad) if i in both else s for i, s in enumerate(specs)]
     return replace(case, sharing="memory").with_operands(specs)
+
+
+def _may_share(row: Row, count: int) -> bool:
+    """Whether a call with so many operands may have one tensor as two of them."""
+    left_out = row.forms.mutates or row.forms.updates or row.draws.choices or row.quirks or row.family == RECURRENT
+    return count > 1 and not (left_out or row.rule.is_conditional)
 
 
 def _serves(row: Row, case: Case, one: TensorSpec, other: TensorSpec) -> bool:
@@ -157,53 +197,8 @@ def _plain(s: TensorSpec) -> TensorSpec:
 def _again(row: Row, case: Case, pick: Pick) -> Case | None:
     """The second call of its shapes, with other values or another argument; or after smaller or larger ones, or garbage."""
     call, specs = Arguments(case.args, case.kwargs), case.operands()
-    words = [w for w in CALLED_BEFORE if _changes(w, row, call, specs)]
+    words = [w for w in CALLED_BEFORE if changes(w, row, call, specs)]
     return replace(case, after=words[pick(len(words))]) if specs else None
-
-
-def history(row: Row, call: Arguments, specs: list[TensorSpec], pick: Pick) -> str:
-    """What runs before the call, or "". A history that would change nothing gives way to the next one that does."""
-    drawn = pick(len(AFTER))
-    if not specs or not AFTER[drawn]:
-        fractional = 0 < drawn <= FRACTIONS and specs and not row.refuses.unchecked and not row.is_sampled
-        return "other_scalar" if fractional and _has_fraction(call) else ""
-    following = (AFTER[drawn], *AFTER[drawn + 1 :], *HISTORIES)
-    return next(word for word in following if _changes(word, row, call, specs))
-
-
-def _changes(word: str, row: Row, call: Arguments, specs: list[TensorSpec]) -> bool:
-    """Whether the row and the call have what the history changes; `garbage` and `other_values` always do."""
-    if word == "other_scalar":
-        return not row.refuses.unchecked and any(True for _ in _scalars(call))
-    if word == "other_layout":
-        return Quirk.MEMORY not in row.quirks
-    if word == "other_dtype":
-        alike = {d for d in row.dtypes for s in specs[:1] if FACTS[d].kind == FACTS[s.dtype].kind}
-        return not row.refuses.unchecked and Quirk.MEMORY not in row.quirks and len(alike) > 1
-    if word == "other_presence":
-        return not (row.refuses.unchecked or row.is_sampled or row.family in RAW) and len(specs) > 1
-    if word == "destination":
-        return not (row.refuses.unchecked or row.forms.mutates) and bool(row.forms.inplace or row.forms.out)
-    if word == "sibling":
-        return not (row.refuses.unchecked or row.is_sampled)
-    return True
-
-
-def _has_fraction(call: Arguments) -> bool:
-    return any(isinstance(a, float) for a in _scalars(call))
-
-
-def _scalars(call: Arguments) -> Iterator[Arg]:
-    """The numbers, flags and words of a call."""
-    yield from _leaves((call.args, tuple(v for _, v in call.kwargs)))
-
-
-def _leaves(tree: Arg) -> Iterator[Arg]:
-    if isinstance(tree, tuple):
-        for a in tree:
-            yield from _leaves(a)
-    elif isinstance(tree, bool | int | float | complex | str) and not isinstance(tree, Word):
-        yield tree
 
 
 def _number(row: Row, case: Case, pick: Pick) -> Case | None:
@@ -212,24 +207,17 @@ def _number(row: Row, case: Case, pick: Pick) -> Case | None:
     if row.refuses.unchecked:
         return None
     whole = _broadcasts(row)  # of others they are sizes and dimensions
-    named = _scalars(Arguments(case.args, case.kwargs))
+    named = scalars(Arguments(case.args, case.kwargs))
     found = [x for x in named if isinstance(x, float) or (whole and isinstance(x, int) and not isinstance(x, bool))]
     held = dict.fromkeys(x for x in found if x == 0 or LEAST_NUMBER <= abs(x) < math.inf)
     able = [(x, type(x)(y)) for x in held for y in (-x, *NUMBERS) if x != y != 1 << 63]  # no int64 holds that
     start = pick(max(1, len(able)))
     for x, y in (*able[start:], *able[:start])[:TRIES]:
-        args, kwargs = _replaced((case.args, case.kwargs), x, y)
+        args, kwargs = replaced((case.args, case.kwargs), x, y)
         new = replace(case, args=args, kwargs=kwargs)
         if is_taken(row, new.map_operands(_plain), finite=True):
             return new
     return None
-
-
-def _replaced(tree: Any, x: float, y: float) -> Any:
-    """The arguments with y for each x."""
-    if isinstance(tree, tuple):
-        return tuple([_replaced(a, x, y) for a in tree])
-    return y if type(tree) is type(x) and tree == x else tree
 
 
 def _alone(row: Row, case: Case, pick: Pick) -> Case | None:
@@ -296,10 +284,16 @@ def _of_steps(s: TensorSpec, row: Row) -> tuple[str, ...]:
     return NOT_FINITE if ranged and FACTS[s.dtype].kind == "float" else ()
 
 
+def _images(row: Row, specs: Sequence[TensorSpec]) -> list[int]:
+    """The operands that may be in channels_last."""
+    some = not (row.draws.packed or row.quirks)
+    return [k for k, s in enumerate(specs) if some and len(s.shape) in (4, 5) and not s.on_cpu]
+
+
 def _image(row: Row, case: Case, pick: Pick) -> Case | None:
     """Operands of four or five dimensions are in channels_last: all, or one alone; the incoming gradient too, or not."""
-    able = [k for k, s in enumerate(case.operands()) if len(s.shape) in (4, 5) and not s.on_cpu]
-    if row.draws.packed or row.quirks or not able:
+    able = _images(row, case.operands())
+    if not able:
         return None
     laid = (able, *([k] for k in able))[pick(1 + len(able))]
     specs = [replace(s, layout=(("channels_last",),)) if k in laid else s for k, s in enumerate(case.operands())]
@@ -307,21 +301,24 @@ def _image(row: Row, case: Case, pick: Pick) -> Case | None:
     return replace(case, cotangent=fed).with_operands(specs)
 
 
-def _where(holds: Callable[[Sequence[TensorSpec]], bool]) -> Aim:
-    """The case, if its operands are so."""
-    return lambda row, case, pick: case if holds(case.operands()) else None
+def _is_many(row: Row, specs: Sequence[TensorSpec]) -> bool:
+    """Single elements, or more dimensions than are usual; where the CPU has to be asked, of operands that do not say where to
+    read."""
+    able = any(len(s.shape) > 3 or s.shape == (1,) * max(2, len(s.shape)) for s in specs)
+    safe = len({FACTS[s.dtype].kind for s in specs}) == 1 and not (row.judged.law or row.judged.relation)
+    return able and (safe or row.refuses.unchecked)
 
 
 def _many(row: Row, case: Case, pick: Pick) -> Case | None:
-    """Single elements, or more dimensions than are usual, if the CPU takes them: it is asked where it checks its arguments, and
-    no operand says where to read."""
-    specs, unasked = case.operands(), row.refuses.unchecked
-    able = any(len(s.shape) > 3 or s.shape == (1,) * max(2, len(s.shape)) for s in specs)
-    safe = len({FACTS[s.dtype].kind for s in specs}) == 1 and not (row.judged.law or row.judged.relation)
-    return case if able and (unasked or (safe and is_taken(row, case))) else None
+    """The case, if the CPU takes it, or checks nothing."""
+    return case if row.refuses.unchecked or is_taken(row, case) else None
 
 
-def _long(which: int) -> tuple[How, Aim]:
+def _of_rank(n: int) -> Form:
+    return Form(lambda pick: {"rank": n, "beyond": True}, _is_many, _many)
+
+
+def _long(which: int) -> Form:
     """One dimension has any size up to `LONGEST`, by its logarithm; now and then a power of two."""
 
     def how(pick: Pick) -> dict[str, Any]:
@@ -331,7 +328,18 @@ def _long(which: int) -> tuple[How, Aim]:
         n = 1 << n.bit_length() - 1 if (turn + which) % 4 == 0 else n
         return {"borders": {which + 3 * (turn // 2 % 2): n}, "rank": 3, "tight": n > MOST}
 
-    return how, _where(lambda specs: any(n >= SHORTEST // 2 for s in specs for n in s.shape))
+    return Form(how, lambda row, specs: any(n >= SHORTEST // 2 for s in specs for n in s.shape), _at_ends)
+
+
+def _at_ends(row: Row, case: Case, pick: Pick) -> Case | None:
+    """The case with its special values in the last elements instead of the first ones: rows beyond what a kernel counts with
+    are reached there."""
+    return case.with_operands([_counted_back(s) if s.values.specials and s.numel else s for s in case.operands()])
+
+
+def _counted_back(s: TensorSpec) -> TensorSpec:
+    placed = tuple([(s.numel - 1 - where % s.numel, word) for where, word in s.values.specials])
+    return replace(s, values=replace(s.values, specials=placed))
 
 
 def _with_one(shape: Shape, where: int, one: int = 1) -> Shape:
@@ -339,20 +347,27 @@ def _with_one(shape: Shape, where: int, one: int = 1) -> Shape:
     return (*shape[:where], one, *shape[where + 1 :])
 
 
-TWINS = lambda pick: {"tight": True, "least": 2 + pick(4), "rank": 1 + pick(3)}, _shared  # they often have one shape then
-IMAGE = lambda pick: {"rank": 4 + pick(2), "least": 2, "beyond": BY_ELEMENT}, _image
-EMPTY = lambda pick: {"borders": {pick(3): 0}, "rank": 1 + pick(3)}, _where(lambda x: not all(s.numel for s in x))
-SIX, FIVE = ((lambda pick, n=n: {"rank": n, "beyond": True}, _many) for n in (6, 5))
-ONES = lambda pick: {"rank": (2, 4)[pick(2)], "tight": True, "beyond": True}, _many
-NONFINITE, EXTREME, OUTER = (None, _cotangent("nonfinite")), (None, _cotangent("huge", "tiny")), (None, _outer)
-HUGE, TINY = (None, _cotangent("huge")), (None, _cotangent("tiny"))
-AIMS: tuple[tuple[How | None, Aim], ...] = (
-    *(NONFINITE, OUTER, (None, _shared), EXTREME, OUTER),
-    *(_long(0), SIX, TWINS, EMPTY, _long(2), ONES, IMAGE, FIVE, _long(1)),
-    *(NONFINITE, (None, _special), HUGE, (None, _region), TINY),
-    *((None, _alone), (None, _number), OUTER, (None, _again), (None, _shared)),
+TWINS = Form(  # operands often have one shape then
+    lambda pick: {"tight": True, "least": 2 + pick(4), "rank": 1 + pick(3)},
+    lambda row, specs: _may_share(row, len(specs)),
+    _shared,
 )
-GROUPS = 0, 5, 14, 19, 24  # borders of them: in the first cases of an item; of forms, of values, and of calls in later ones
+IMAGE = Form(
+    lambda pick: {"rank": 4 + pick(2), "least": 2, "beyond": BY_ELEMENT}, lambda row, specs: bool(_images(row, specs)), _image
+)
+EMPTY = Form(lambda pick: {"borders": {pick(3): 0}, "rank": 1 + pick(3)}, lambda row, specs: not all(s.numel for s in specs))
+SIX, FIVE = _of_rank(6), _of_rank(5)
+ONES = Form(lambda pick: {"rank": (2, 4)[pick(2)], "tight": True, "beyond": True}, _is_many, _many)
+FORMS, SHAPES = (_long(0), TWINS, _long(2), EMPTY, _long(1)), (SIX, ONES, IMAGE, FIVE)
+LENGTHS = 0, 4, 2  # which of the forms is that of the first dimension, of the second, and of the third
+NONFINITE, HUGE, TINY = _cotangent("nonfinite"), _cotangent("huge"), _cotangent("tiny")
+AIMS: tuple[Aim, ...] = (
+    *(NONFINITE, _outer, _shared, _cotangent("huge", "tiny"), _outer),
+    *(form.feature for form in FORMS),
+    *(NONFINITE, _special, HUGE, _region, TINY),
+    *(_alone, _number, _outer, _again, _shared),
+)
+GROUPS = 0, 5, 10, 15, 20  # borders of them: in the first cases of an item; of forms, of values, and of calls in later ones
 # One in so many of an item's first cases, and of those after all that quick has, is aimed at a feature; how many those are.
 AIMED, ORDINARY, PLANNED = 3, 8, 32
 # Late cases of a row in the dtypes before, in quick.
@@ -365,7 +380,8 @@ def planned(row: Row, dtype: str, seed: str, ordinal: int, alike: int) -> tuple[
     """Which of `AIMS` a case is aimed at, from 1 on, 0 for none; and its turn. Of the first cases of an item, and of those that
     share shapes, every third one meets the next of the first group. Later random cases would mostly repeat what the row has
     shown: by turns one meets the next of the forms, one of the values, and one of the calls; the dtypes of a row go on with
-    all. Integers, of few cases, begin at once."""
+    all. Integers, of few cases, begin at once. The one form of complex numbers is a long dimension, with consecutive seeds
+    another."""
     late = ordinal - ORDINARY if FACTS[dtype].is_inexact else ordinal
     if late <= 0 or alike > 1:
         turn = zlib.crc32(f"{seed}:{row.name}:{dtype}".encode()) + ordinal // AIMED
@@ -376,5 +392,8 @@ def planned(row: Row, dtype: str, seed: str, ordinal: int, alike: int) -> tuple[
         way = {0: turn % 2, AIMED: 2}.get(rest, 3)
     turn += zlib.crc32(f"{seed}:{row.name}".encode())
     start, stop = GROUPS[3 - way :][:2]
+    if way == 2 and FACTS[dtype].kind == "complex" and ordinal <= PLANNED:
+        turn = zlib.crc32(row.name.encode()) + int(seed) if seed.isdecimal() else turn
+        return 1 + start + LENGTHS[turn % 3], (turn % 3 % 2 + 4 * (turn // 3)) % SEEDS
     around, k = divmod(turn, stop - start)
     return (1 + start + k, around % SEEDS) if start else (0, 0)

@@ -15,15 +15,15 @@ import struct
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from parity.catalog.draw import Arguments, Draw, Pick, Sizes, Sweep
+from parity.catalog.draw import Arguments, Draw, Pick, Sizes
 from parity.catalog.row import Quirk, Row
-from parity.core.case import Arg, Case, Cotangent, Layout, TensorSpec, Values, map_operands_in, operands_in
+from parity.core.case import Arg, Case, Cotangent, Layout, TensorSpec, Values, map_operands_in
 from parity.core.dtypes import FACTS
-from parity.core.errors import UsageError
 from parity.core.layout import WORDS, base_shape, overlaps
 from parity.execution import values
 from parity.generation import mixing
-from parity.generation.aiming import aimed, history, planned
+from parity.generation.aiming import featured, formed, forms_of, is_form, picked, planned
+from parity.generation.calls import draw_call, history
 from parity.generation.error_inputs import error_case
 from parity.generation.mixed_dtypes import with_mixed_dtypes
 from parity.generation.planting import contents
@@ -100,14 +100,38 @@ _WORDS = struct.Struct("<16I").unpack
 def decode(
     row: Row, dtype: str, pick: Pick, sizes: Sizes, draw: Draw | None = None, mixes: bool = True, aim: Pick | None = None
 ) -> Case:
-    """One case of a row in a dtype. Structure is picked first, features after it, seeds last, so that shrinking leads to a
-    small, contiguous, plain case. draw: draws the structure, if that has sizes or a source of its own. mixes: whether all
-    operands may get one layout, one argument another dtype, and the case a feature it is aimed at, which are picked last of
-    all. aim: picks that feature, if a plan does. Raises CaseError where the row's samples cannot be made (OpInfo rows)."""
-    draw = draw or Draw(pick, dtype, sizes)
-    call, specs = _draw_call(row, draw)
-    if sum([s.numel for s in specs]) > max(sizes.limit, ROOM) or not fits(row, dtype, call, sizes.limit):
-        call, specs = _draw_call(row, Draw(draw.pick, dtype, Sizes(border=sizes.plain, limit=0)))
+    """One case of a row in a dtype. What it is aimed at is picked first, then structure, features after it, seeds last, so that
+    shrinking leads to a small, contiguous, plain case. draw: draws the structure, if that has sizes or a source of its own.
+    mixes: whether all operands may get one layout, one argument another dtype, and the case a feature it is aimed at. aim:
+    picks that feature, if a plan does. Raises CaseError where the row's samples cannot be made (OpInfo rows)."""
+    number, turn = picked(aim or pick) if mixes and not row.is_sampled else (0, 0)
+    odds = ERROR_ODDS if len(row.dtypes) > 1 else ERROR_ODDS_ONE_DTYPE
+    misfit, case = None, None
+    if forms := forms_of(number, turn):
+        misfit = pick(odds) == odds - 1
+        case = None if misfit else formed(row, dtype, forms, turn, pick, functools.partial(_completed, row, dtype, pick))
+    if case is None:
+        case = _completed(row, dtype, pick, *_ordinary(row, draw or Draw(pick, dtype, sizes)))
+        if pick(odds) == odds - 1 if misfit is None else misfit:
+            return error_case(row, Case(row.name, dtype, case.args, case.kwargs, under=case.under), pick)
+    elif is_form(number):
+        return case
+    if not mixes:
+        return case
+    return featured(row, with_mixed_dtypes(row, _in_one_layout(row, case, pick), pick), number, turn, pick)
+
+
+def _ordinary(row: Row, draw: Draw) -> tuple[Arguments, list[TensorSpec]]:
+    """A call of ordinary sizes, and its operands."""
+    call, specs = draw_call(row, draw)
+    if sum([s.numel for s in specs]) > max(draw.sizes.limit, ROOM) or not fits(row, draw.dtype, call, draw.sizes.limit):
+        return draw_call(row, Draw(draw.pick, draw.dtype, Sizes(border=draw.sizes.plain, limit=0)))
+    return call, specs
+
+
+def _completed(row: Row, dtype: str, pick: Pick, call: Arguments, specs: list[TensorSpec]) -> Case:
+    """The case of a call: dtypes, layouts, contents and gradients of its operands, its destination, modes, and what runs
+    before."""
     if row.forms.promotes:
         kept = int(Quirk.MASK in row.quirks)
         specs = [*specs[:kept], *(_typed(s, len(specs), row, pick) for s in specs[kept:])]
@@ -135,14 +159,7 @@ def decode(
     seeds = [pick(SEEDS) if is_seeded(s.values) else s.values.seed for s in specs]
     specs = [_with_seed(*whole) for whole in zip(specs, grads, seeds)]
     args, kwargs = _with_operands(call, specs)
-    odds = ERROR_ODDS if len(row.dtypes) > 1 else ERROR_ODDS_ONE_DTYPE
-    if pick(odds) == odds - 1 and not isinstance(draw, Sweep):  # a misfit that torch takes could be huge
-        return error_case(row, Case(row.name, dtype, args, kwargs, under=under), pick)
-    case = Case(row.name, dtype, args, kwargs, cotangent if under == "grad" else Cotangent(), into, under, after)
-    if not mixes:
-        return case
-    mixed = with_mixed_dtypes(row, _in_one_layout(row, case, pick), pick)
-    return aimed(row, mixed, aim or pick, pick, lambda draw: decode(row, dtype, pick, sizes, draw, mixes=False))
+    return Case(row.name, dtype, args, kwargs, cotangent if under == "grad" else Cotangent(), into, under, after)
 
 
 def fits(row: Row, dtype: str, call: Arguments, limit: int, most: int = MOST) -> bool:
@@ -150,15 +167,6 @@ def fits(row: Row, dtype: str, call: Arguments, limit: int, most: int = MOST) ->
     if not may_be_large(call.args, call.kwargs):
         return True
     return made(row, Case(row.name, dtype, call.args, call.kwargs)).elements <= max(most, MADE_PER_OPERAND * limit)
-
-
-def _draw_call(row: Row, draw: Draw) -> tuple[Arguments, list[TensorSpec]]:
-    """The arguments that the row's signature draws, and the operands in them, in order."""
-    call: object = row.signature(draw)
-    if not isinstance(call, Arguments):
-        what = f"the signature of the row '{row.name}' returns {type(call).__name__}"
-        raise UsageError(f"{what}; it has to return Arguments((draw.tensor(draw.shape()),)) or the like")
-    return call, operands_in((call.args, call.kwargs))
 
 
 def _with_operands(call: Arguments, specs: Iterable[TensorSpec]) -> tuple[tuple[Arg, ...], tuple[tuple[str, Arg], ...]]:
@@ -381,5 +389,5 @@ def nth(row: Row, dtype: str, sizes: Sizes, seed: str, ordinal: int, alike: int 
         return picks[-1]
 
     case = decode(row, dtype, pick, sizes, Draw(one, dtype, sizes), mixes, aim)
-    # The shrinker decodes with mixing, so its picks need three more: nothing is mixed, and no feature is met.
-    return Drawn(case, (*picks, *(() if mixes else (0, 0, 0))))
+    # The shrinker decodes with mixing, so its picks need three more: no feature is met, and nothing is mixed.
+    return Drawn(case, tuple(picks) if mixes else (0, *picks, 0, 0))

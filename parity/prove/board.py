@@ -123,18 +123,24 @@ def _triggers(subjects: Sequence[FaultSubject]) -> Groups:
 
 
 def _table(board: Board, title: str, groups: Groups) -> list[str]:
-    """Found of total for each group and generator; the last group with its interval."""
-    rows = [[title, *(TITLES[g] for g in board.generators)]]
+    """Found of the finished ones for each group and generator, the last group with its interval; and the number of the others
+    where there are any."""
+    late = {g for g in board.generators if any(s.late for s in board.of(g))}
+    rows = [[title, *(word for g in board.generators for word in (TITLES[g], *(["not finished"] if g in late else [])))]]
     for name, subjects in groups:
-        rows.append([name, *(_found(board.of(g, subjects), name.startswith("all")) for g in board.generators)])
+        cells = [name]
+        for g in board.generators:
+            scores = board.of(g, subjects)
+            cells += [_found(scores, name.startswith("all")), *([str(sum(s.late for s in scores))] if g in late else [])]
+        rows.append(cells)
     widths = [max(len(r[k]) for r in rows) for k in range(len(rows[0]))]
     return ["  ".join(c.ljust(w) for c, w in zip(r, widths)).rstrip() for r in rows]
 
 
 def _found(scores: Sequence[Score], with_interval: bool) -> str:
-    count = sum(s.found for s in scores)
-    text = f"{count:3} of {len(scores):3}  {100 * count / max(1, len(scores)):3.0f} %"
-    low, high = wilson(count, len(scores))
+    count, of = sum(s.found for s in scores), sum(not s.late for s in scores)
+    text = f"{count:3} of {of:3}  {100 * count / max(1, of):3.0f} %"
+    low, high = wilson(count, of)
     return text + (f"  (95 %: {100 * low:.1f} to {100 * high:.1f} %)" if with_interval else "")
 
 
@@ -245,8 +251,9 @@ def tree(board: Board) -> dict[str, Any]:
 
 
 def _recall(scores: Sequence[Score]) -> dict[str, Any]:
-    count = sum(s.found for s in scores)
-    return {"found": count, "of": len(scores), "interval": [round(x, 4) for x in wilson(count, len(scores))]}
+    count, late = sum(s.found for s in scores), sum(s.late for s in scores)
+    of = len(scores) - late
+    return {"found": count, "of": of, "not finished": late, "interval": [round(x, 4) for x in wilson(count, of)]}
 
 
 def _fault(board: Board, s: FaultSubject) -> dict[str, Any]:

@@ -104,7 +104,7 @@ def _resumed(t: FaultTrial, death: WorkerDeath) -> Score:
         if death.case:
             return _found_by_death(t, death)
         why = "was stopped by its time limit" if death.how == HANG else f"ended outside a case ({death.signal})"
-        return replace(t.score, miss=f"the process of this fault {why}")
+        return replace(t.score, miss=f"the process of this fault {why}", late=death.how == HANG)
     fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in death.facts["score"].items()}
     score = Score(**fields)
     if death.phase == "shrink":

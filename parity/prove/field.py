@@ -23,7 +23,7 @@ from parity.core.results import Raised, Status
 from parity.devices import Device
 from parity.devices.refusals import listening
 from parity.execution.execute import attempt, said
-from parity.prove.score import PATIENCE, FaultTrial, Score, counted
+from parity.prove.score import PATIENCE, STOPPED, FaultTrial, Score, counted
 
 UNCOMPARED = ("random", "uninitialised")
 
@@ -63,14 +63,14 @@ def search(t: FaultTrial) -> Score:
         for sample in _samples(entries):
             if (sample.text, sample.ordinal) in t.dead:
                 continue
-            if stopped := time.monotonic() > t.until:
+            if stopped := time.process_time() > t.until:
                 break
             t.journals.about(examples=t.score.examples + 1, fired=t.score.fired, through=False)
             if (hit := _tried(t, sample)) is not None:
                 break
     score = replace(t.score, seconds=time.monotonic() - started)
     if hit is None:
-        return replace(score, miss=_miss(score, entries, stopped))
+        return replace(score, miss=_miss(score, entries, stopped), late=stopped)
     sizes = sum(x.numel() for x in opinfo.tensors_of((sample.args, sample.kwargs)))
     score = replace(score, found=True, op=f"opinfo:{sample.entry}", dtype=sample.dtype, elements=sizes)
     score = replace(score, case=sample.text, shrunk=sample.text)
@@ -193,6 +193,6 @@ def _apart(there: Any, here: Any, aspect: str) -> Difference | None:
 def _miss(score: Score, entries: tuple[str, ...], stopped: bool) -> str:
     if not entries:
         return "no OpInfo entry of its ops is compared"
-    late = "stopped by its time limit; " if stopped else ""
+    late = STOPPED if stopped else ""
     how = f"fired unseen in {score.fired}" if score.fired else "never fired in any"
     return f"{late}{how} of {score.examples} samples"

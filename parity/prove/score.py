@@ -35,6 +35,7 @@ from parity.zoo.subjects import FaultSubject
 
 SUITE, OPINFO = "suite", "opinfo"
 FOUND = frozenset(s for s in Status if s.is_finding or s.is_absence)
+STOPPED = "stopped at its limit of CPU time; "  # how the reason of a search that was not finished begins
 MARGINAL = "marginal"  # how the reason of a miss begins that is a finding without that status
 CASES_OF_OTHERS = 6  # cases of each composite and bystander row
 MOST_KEPT = 3  # texts that a score keeps of each kind
@@ -51,7 +52,8 @@ class Score:
     of them the fault was at work. seconds: until the finding. case, shrunk: the case as drawn, and the least case; elements: of
     all operands of the least case. through: whether the op only uses the faulty one. miss: why the fault was not found. unseen:
     cases in which the fault was at work but nothing was reported. alarms: findings that the fault did not cause, mostly of
-    bystanders. composites: other ops that show the fault, too. notes: other remarks for the reader.
+    bystanders. composites: other ops that show the fault, too. late: whether the search was stopped before its end, without a
+    finding. notes: other remarks for the reader.
     """
 
     fault: str
@@ -72,6 +74,7 @@ class Score:
     elements: int | None = None
     through: bool = False
     miss: str = ""
+    late: bool = False
     unseen: tuple[str, ...] = ()
     alarms: tuple[str, ...] = ()
     composites: tuple[str, ...] = ()
@@ -99,8 +102,8 @@ def elements(case: Case) -> int:
 
 @dataclass(slots=True)
 class FaultTrial:
-    """One fault under test. dead: cases that ended a process before and are left out; until: monotonic time at which the search
-    ends; near: op -> cases in which it is near its budget, so that a run may call it marginal."""
+    """One fault under test. dead: cases that ended a process before and are left out; until: CPU time of this process at which
+    the search ends; near: op -> cases in which it is near its budget, so that a run may call it marginal."""
 
     subject: FaultSubject
     route: Route
@@ -118,11 +121,12 @@ class FaultTrial:
 def trial(
     subject: FaultSubject, route: Route, plan: RunPlan, journals: FaultJournals, seconds: float, generator: str = SUITE
 ) -> FaultTrial:
-    """A FaultTrial with a new device that has this one fault. plan.device is the healthy device of the same kind."""
+    """A FaultTrial with a new device that has this one fault. plan.device is the healthy device of the same kind; seconds: CPU
+    time of the search."""
     tap = Tap(subject.fault, journals.fired)
     faulty = replace(plan, device=resolve("sim", (tap.fault,)))
     start = Score(subject.id, generator, plan.options.seed)
-    return FaultTrial(subject, route, faulty, plan.device, tap, journals, time.monotonic() + seconds, score=start)
+    return FaultTrial(subject, route, faulty, plan.device, tap, journals, time.process_time() + seconds, score=start)
 
 
 def search(t: FaultTrial) -> tuple[Score, tuple[Item, Drawn, Result] | None]:
@@ -135,7 +139,7 @@ def search(t: FaultTrial) -> tuple[Score, tuple[Item, Drawn, Result] | None]:
             for item, ordinal, pinned, one in rounds(_items(names), t.plan):
                 if (item.id, ordinal) in t.dead:
                     continue
-                if stopped := time.monotonic() > t.until:
+                if stopped := time.process_time() > t.until:
                     break
                 t.journals.about(examples=t.score.examples + 1, fired=t.score.fired, through=through)
                 result = _tried(t, item, ordinal, pinned, one)
@@ -146,7 +150,7 @@ def search(t: FaultTrial) -> tuple[Score, tuple[Item, Drawn, Result] | None]:
                 break
     t.score = replace(t.score, seconds=time.monotonic() - started)
     if hit is None:
-        return replace(t.score, miss=_miss(t, stopped)), None
+        return replace(t.score, miss=_miss(t, stopped), late=stopped), None
     item, one, result = hit
     return replace(t.score, found=True, through=through, **_verdict_fields(item, result), **_cased(one.case)), hit
 
@@ -358,7 +362,7 @@ def _miss(t: FaultTrial, stopped: bool) -> str:
     s = t.score
     if not s.examples:
         return f"no case of {_listed(names)} could be drawn"
-    late = "stopped by its time limit; " if stopped else ""
+    late = STOPPED if stopped else ""
     if t.near:
         return f"{late}{MARGINAL} in {_listed([*t.near])}, and no more of it in {s.examples} cases"
     if not s.fired:

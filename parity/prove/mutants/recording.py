@@ -26,7 +26,7 @@ from parity.generation import generate
 from parity.prove import mutants as folder
 from parity.prove.mutants.mutant import CLASSES, Facts, Kernel, Mutant, leaves
 
-CASES = {"float32": 7, "float16": 1, "bfloat16": 1, "complex64": 2, "int64": 3, "int32": 1, "uint8": 1, "bool": 1}
+CASES = {"float32": 7, "float16": 1, "bfloat16": 1, "complex64": 2, "int64": 3, "int32": 1, "int8": 1, "uint8": 1, "bool": 1}
 MOST_VALUES = 6  # of an argument
 SECONDS = 20.0  # of recording a row
 # Kernels that move or make memory; they are a row's own only where it calls no other.
@@ -141,7 +141,7 @@ def frequencies(recorded: Mapping[str, Facts]) -> Counter[str]:
 def mutants_of(name: str, facts: Facts, often: Mapping[str, int], seed: str) -> Iterator[Mutant]:
     """All mutants of a row, of the kernels that it mainly dispatches and of its public function."""
     tensors = max([k["tensors"] for key, k in facts["kernels"].items() if key.endswith("|forward")] or [1])
-    public = main_function(facts)
+    public = main_function(name, facts)
     targets = [*main_kernels(name, facts, often), *([(public, "any", {"tensors": tensors, "lists": 0})] if public else [])]
     for op, direction, k in targets:
         for kind, c in classes().items():
@@ -168,13 +168,15 @@ def main_kernels(name: str, facts: Facts, often: Mapping[str, int]) -> Iterator[
             yield b, direction, by_name[b]
 
 
-def main_function(facts: Facts) -> str:
-    """The public function of a row as a fault names it, or ""."""
+def main_function(name: str, facts: Facts) -> str:
+    """The public function of a row as a fault names it, or "". That of an operator of Python, or of an attribute, has another
+    name than what the row calls."""
     functions, call = facts["functions"], facts["call"]
+    last = call.rpartition(".")[2]
     if call in functions:
         return str(call)
     public = [f for f in functions if not f.startswith("aten.")]
-    same = [f for f in public if f.rpartition(".")[2] == call.rpartition(".")[2]]
+    same = [f for f in public if f.rpartition(".")[2] in (last, f"__{last}__", name)]
     free = [
         f for f in public if not f.startswith("torch.Tensor.") and f.rpartition(".")[2] not in PREPARING and not f.endswith("_")
     ]

@@ -73,7 +73,8 @@ def _done(job: str, things: list[Any], key: str, more: dict[str, Any], environme
             events += [e for e in process if BEGIN not in e]
             end = process.ending()
         if len(events) < len(things):  # of a mutant, what was known before
-            known = process.at if isinstance(process.at, dict) else {"name": process.at}
+            at = things[len(events)]
+            known = process.at if isinstance(process.at, dict) else {"name": at} if isinstance(at, str) else {"id": at[1]}
             events.append(known | ({"witness": ""} if "cases" in known else {"broken": f"its process ended ({end.died})"}))
             events[-1]["died"] = end.died
     return events

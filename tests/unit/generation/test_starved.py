@@ -19,7 +19,7 @@ from parity.devices import Call, Fault, resolve
 from parity.engine import suite
 from parity.execution.inputs import build
 from parity.generation import forbidden
-from parity.generation.aiming import AFTER, FRACTIONS, history
+from parity.generation.calls import AFTER, FRACTIONS, history
 from parity.generation.generate import search
 
 CPU, TABLES, SIZES = resolve("cpu"), tolerance.load("sim"), Sizes()

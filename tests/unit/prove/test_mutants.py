@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 import torch
 
 from parity.devices import resolve
-from parity.prove.mutants import board
+from parity.engine.child import End
+from parity.prove.mutants import board, running
 from parity.prove.mutants.mutant import Mutant, Witnessed, fault
 from parity.prove.mutants.recording import classes, frequencies, mutants_of, record, sample
 from parity.prove.mutants.running import Scores
@@ -28,6 +31,30 @@ def test_a_sample_is_the_same_again_and_another_with_another_seed(recorded: dict
     assert one == again != other
     assert len(set(one)) == 40
     assert {m.kind for m in sample(recorded, ["mm", "relu"], 0, "1")} <= set(classes())
+
+
+@pytest.mark.parametrize(
+    ("name", "target"), [("getitem", "torch.Tensor.__getitem__"), ("mH", "torch.Tensor.mH"), ("int_mm", "_int_mm")]
+)
+def test_operators_attributes_and_rows_of_one_narrow_dtype_have_mutants(name: str, target: str) -> None:
+    facts = record(name, _plan("quick"))
+    assert {m.op for m in mutants_of(name, facts, frequencies({name: facts}), "7")} == {target}
+
+
+def test_a_row_whose_process_dies_before_it_says_anything_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Process(list[dict[str, object]]):
+        at = None
+
+        def ending(self) -> End:
+            return End("SIGKILL", False, -9)
+
+    def begun(job: str, given: dict[str, list[str]], *_: object, **__: object) -> contextlib.nullcontext[Process]:
+        return contextlib.nullcontext(Process({"name": n, "facts": {}} for n in given["names"] if given["names"][0] != "mm"))
+
+    monkeypatch.setattr(running, "Child", begun)
+    events = running._done("recording", ["mm", "relu"], "names", {}, {})
+    assert [e["name"] for e in events] == ["mm", "relu"]
+    assert "facts" not in events[0]
 
 
 @pytest.mark.parametrize(

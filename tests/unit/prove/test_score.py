@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -283,8 +285,39 @@ def test_a_fault_without_rows_says_so(plan: RunPlan, tmp_path: Path) -> None:
 def test_the_search_stops_at_its_limit(plan: RunPlan, tmp_path: Path) -> None:
     """Before the next case, and says so."""
     t = score.trial(subjects.subject(few.NEVER), Route(("sin",)), plan, FaultJournals(tmp_path), -1.0)
-    assert score.search(t)[0].miss == "no case of sin could be drawn"
-    assert "stopped" not in searched(subjects.subject(few.NEVER), Route(("sin",)), plan, tmp_path)[0].miss
+    stopped, _ = score.search(t)
+    assert (stopped.miss, stopped.late) == ("no case of sin could be drawn", True)
+
+
+def test_a_limit_is_one_of_work_and_a_busy_machine_changes_nothing(
+    plan: RunPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hours = itertools.count(0.0, 3600.0)
+    monkeypatch.setattr(time, "monotonic", lambda: next(hours))
+    few_cases = replace(plan, options=replace(plan.options, examples=2))
+    s, _ = searched(subjects.subject(few.NEVER), Route(("sin",)), few_cases, tmp_path)
+    assert s.examples > 4
+    assert "never fired" in s.miss
+    assert not s.late
+
+
+def test_what_is_not_finished_is_no_miss_in_any_percentage() -> None:
+    """It has a column, where there is one."""
+    subject = subjects.subject(few.NEVER)
+    seeds = tuple("123")
+    scores = tuple(Score("never", score.SUITE, seed, found=seed == "1", late=seed == "3", miss="no") for seed in seeds)
+    board = Board("quick", (score.SUITE,), seeds, "", 1, 0.0, (subject,), {"never": Route(("sin",))}, scores)
+    whole = next(line for line in report.render(board).splitlines() if line.startswith("all "))
+    assert whole.split()[1:6] == ["1", "of", "2", "50", "%"]
+    assert whole.split()[-1] == "1"
+    assert "not finished" in report.render(board)
+    assert report.tree(board)["recall"][score.SUITE] | {"interval": 0} == {
+        "found": 1,
+        "of": 2,
+        "not finished": 1,
+        "interval": 0,
+    }
+    assert "not finished" not in report.render(replace(board, scores=scores[:2]))
 
 
 @pytest.mark.parametrize("results", [1, 9])
@@ -345,7 +378,8 @@ def test_deaths_that_are_not_the_faults_are_alarms_and_too_many_end_it(unseen: s
     ("how", "miss"), [("hang", "was stopped by its time limit"), ("crash", "ended outside a case (SIGSEGV)")]
 )
 def test_a_death_outside_of_every_case_is_a_miss(unseen: score.FaultTrial, how: str, miss: str) -> None:
-    assert scored(unseen, [died(how, phase="search")]).miss == f"the process of this fault {miss}"
+    s = scored(unseen, [died(how, phase="search")])
+    assert (s.miss, s.late) == (f"the process of this fault {miss}", how == "hang")
 
 
 def test_a_hang_that_does_not_come_again_is_no_finding(unseen: score.FaultTrial) -> None:

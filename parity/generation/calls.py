@@ -1,0 +1,77 @@
+"""The call of a case: drawn by its row, its numbers, and what runs before it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from parity.catalog.draw import Arguments, Draw, Pick
+from parity.catalog.row import RAW, Quirk, Row
+from parity.core.case import HISTORIES, Arg, TensorSpec, Word, operands_in
+from parity.core.dtypes import FACTS
+from parity.core.errors import UsageError
+
+# 42 entries, the first seven histories last: a longer table would change every case drawn from the same picks.
+AFTER = (*("",) * (42 - len(HISTORIES)), *HISTORIES[7:], *HISTORIES[:7])
+FRACTIONS = 3  # of the empty entries, from the second on: another scalar, for a call that has a fraction (caches print them)
+
+
+def draw_call(row: Row, draw: Draw) -> tuple[Arguments, list[TensorSpec]]:
+    """The arguments that the row's signature draws, and the operands in them, in order."""
+    call: object = row.signature(draw)
+    if not isinstance(call, Arguments):
+        what = f"the signature of the row '{row.name}' returns {type(call).__name__}"
+        raise UsageError(f"{what}; it has to return Arguments((draw.tensor(draw.shape()),)) or the like")
+    return call, operands_in((call.args, call.kwargs))
+
+
+def history(row: Row, call: Arguments, specs: list[TensorSpec], pick: Pick) -> str:
+    """What runs before the call, or "". A history that would change nothing gives way to the next one that does."""
+    drawn = pick(len(AFTER))
+    if not specs or not AFTER[drawn]:
+        fractional = 0 < drawn <= FRACTIONS and specs and not row.refuses.unchecked and not row.is_sampled
+        return "other_scalar" if fractional and _has_fraction(call) else ""
+    following = (AFTER[drawn], *AFTER[drawn + 1 :], *HISTORIES)
+    return next(word for word in following if changes(word, row, call, specs))
+
+
+def changes(word: str, row: Row, call: Arguments, specs: list[TensorSpec]) -> bool:
+    """Whether the row and the call have what the history changes; `garbage` and `other_values` always do."""
+    if word == "other_scalar":
+        return not row.refuses.unchecked and any(True for _ in scalars(call))
+    if word == "other_layout":
+        return Quirk.MEMORY not in row.quirks
+    if word == "other_dtype":
+        alike = {d for d in row.dtypes for s in specs[:1] if FACTS[d].kind == FACTS[s.dtype].kind}
+        return not row.refuses.unchecked and Quirk.MEMORY not in row.quirks and len(alike) > 1
+    if word == "other_presence":
+        return not (row.refuses.unchecked or row.is_sampled or row.family in RAW) and len(specs) > 1
+    if word == "destination":
+        return not (row.refuses.unchecked or row.forms.mutates) and bool(row.forms.inplace or row.forms.out)
+    if word == "sibling":
+        return not (row.refuses.unchecked or row.is_sampled)
+    return True
+
+
+def _has_fraction(call: Arguments) -> bool:
+    return any(isinstance(a, float) for a in scalars(call))
+
+
+def scalars(call: Arguments) -> Iterator[Arg]:
+    """The numbers, flags and words of a call."""
+    yield from _leaves((call.args, tuple(v for _, v in call.kwargs)))
+
+
+def _leaves(tree: Arg) -> Iterator[Arg]:
+    if isinstance(tree, tuple):
+        for a in tree:
+            yield from _leaves(a)
+    elif isinstance(tree, bool | int | float | complex | str) and not isinstance(tree, Word):
+        yield tree
+
+
+def replaced(tree: Any, x: float, y: float) -> Any:
+    """The arguments with y for each x."""
+    if isinstance(tree, tuple):
+        return tuple([replaced(a, x, y) for a in tree])
+    return y if type(tree) is type(x) and tree == x else tree
