@@ -30,7 +30,7 @@ from parity.oracle.oracle import SAMPLES
 from parity.oracle.protocol import Oracle
 from parity.oracle.rounding import Rounding, whole_numbers
 from parity.oracle.roundoffs import extremes, perturbed_in_place, unit_roundoff
-from parity.oracle.sensitivity import PERTURBATIONS, Changes, Movements, kept_of, least_of
+from parity.oracle.sensitivity import PERTURBATIONS, Changes, Movements, among_neighbours, kept_of, least_of
 from parity.oracle.step_dtypes import Recorded, Steps, finfo_recorded, finfo_replayed, in_double, with_autocast
 from parity.oracle.yardstick import BETWEEN_KERNELS, COARSE, STANDARD, STEP
 
@@ -38,8 +38,6 @@ ALL = SAMPLES[-1]
 ATEN_UPDATED = ("var_mean", "std_mean")  # operators that update a mean by one number after the other
 WAYS = 20  # in which inputs are moved before a function counts as one that takes no others than it was given
 FEW_KERNELS, FEW_ELEMENTS = 64, 1 << 18  # of a function, all of whose samples are taken for any result that is outside
-NORMAL_MEDIAN = 0.6745  # of the magnitudes of normal numbers, in standard deviations
-NEIGHBOURS = 16  # elements whose movements in one sample stand for those of one element in all
 
 
 class FunctionTruth(Oracle):
@@ -154,13 +152,14 @@ class FunctionTruth(Oracle):
         return self._truths.get(name)
 
     def row(self, name: str) -> Row | None:
-        """The row of the operator that gave this result of what the function was given; None without a truth in float64."""
-        return None if self.refused else self._own.rows.get(name)
+        """The row of the operator that gave this result of what the function was given; None without a truth in float64, and
+        where equal runs differ, which a row knows nothing of."""
+        return None if self.refused or name in self._s.spread else self._own.rows.get(name)
 
     def magnitudes(self, name: str) -> tuple[Tensor, Tensor] | None:
         """(S, n) of a result that is one sum of products of what the function was given."""
         s, n = (results.get(name) for results in self._sums)
-        return None if s is None or n is None else (s.abs(), n.abs())
+        return None if s is None or n is None or name in self._s.spread else (s.abs(), n.abs())
 
     @functools.cached_property
     def _sums(self) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
@@ -194,7 +193,7 @@ class FunctionTruth(Oracle):
         count as 0, so that a budget by fewer lies inside the whole one, whatever result asked for them."""
         assert self._truths is not None
         if self.proven and (one := self._by().moved.get(name)) is not None:
-            moved = torch.maximum(one, _among_neighbours(one)).mul_(STANDARD)
+            moved = torch.maximum(one, among_neighbours(one)).mul_(STANDARD)
         else:
             squares = self._by().squares.get(name, torch.zeros(self._truths[name].shape, dtype=torch.float64))
             moved = squares.div(self._usable(name)).sqrt_().mul_(STANDARD)
@@ -384,14 +383,6 @@ class _Samples(Movements):
             return
         torch.maximum(self.moved[name], change, out=self.moved[name])
         self.squares[name].add_(change.square_())
-
-
-def _among_neighbours(movement: Tensor) -> Tensor:
-    """The usual movement of each element's neighbours, which are those of its row, of several rows if they are short: their
-    standard deviation by their median, so that large ones do not stand for small ones."""
-    last = [math.prod(movement.shape[k:]) for k in range(movement.dim(), -1, -1)]
-    rows = movement.reshape(-1, next((n for n in last if n >= NEIGHBOURS), last[-1]))
-    return rows.median(-1, keepdim=True).values.div(NORMAL_MEDIAN).expand_as(rows).reshape(movement.shape)
 
 
 def _fresh_wide(t: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -20,6 +21,8 @@ from parity.oracle.roundoffs import DOUBLE, perturbed, rounded_at_least, shifted
 from parity.oracle.yardstick import LEAST_HALF, LEAST_SINGLE
 
 PERTURBATIONS = 4  # samples of a sensitivity
+NORMAL_MEDIAN = 0.6745  # of the magnitudes of normal numbers, in standard deviations
+NEIGHBOURS = 16  # elements whose movements in one sample stand for those of one element in all
 KEPT = 1 << 15  # elements of a result whose changes are kept sample by sample
 # torch.nn.functional checks some operands by assertions; its decompositions divide by the number of elements.
 REFUSALS = (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError, AssertionError, ZeroDivisionError)
@@ -259,3 +262,11 @@ def replaced(
             moved.append(change(view, i))
             views.append(moved[-1])
     return Placed(tuple(moved), tuple(views))
+
+
+def among_neighbours(movement: Tensor) -> Tensor:
+    """The usual movement of each element's neighbours, which are those of its row, of several rows if they are short: their
+    standard deviation by their median, so that large ones do not stand for small ones."""
+    last = [math.prod(movement.shape[k:]) for k in range(movement.dim(), -1, -1)]
+    rows = movement.reshape(-1, next((n for n in last if n >= NEIGHBOURS), last[-1]))
+    return rows.median(-1, keepdim=True).values.div(NORMAL_MEDIAN).expand_as(rows).reshape(movement.shape)

@@ -699,8 +699,10 @@ def test_destinations_of_several_dtypes_do_not_hide_the_layout() -> None:
                 out.fill_(7)
         return result
 
-    fault = Fault("pool", ("max_pool2d_with_indices",), dense, lambda c: any(not o.is_contiguous() for o in c.outs))
-    made = causes(fault, ops=("max_pool2d_with_indices",), examples=30)
+    def when(c: Call) -> bool:  # of an operand in channels_last the results are so, too
+        return c.operands[0].is_contiguous() and any(not o.is_contiguous() for o in c.outs)
+
+    made = causes(Fault("pool", ("max_pool2d_with_indices",), dense, when), ops=("max_pool2d_with_indices",), examples=30)
     assert {(c.cause.symptom, c.cause.properties) for c in made} == {("memory", ("strided destination",))}
 
 

@@ -129,8 +129,8 @@ PLANTED = {
         lambda up: into(lambda y: y.copy_(torch.neg(up(MATRIX), out=y.contiguous())), up(torch.zeros(3, 2)).T),
     ),
     "offset": Planted(
-        "mul", fault("mul", one_more, lambda c: c.operands[0].storage_offset() > 0), "copy",
-        lambda up: up(MATRIX)[1] * 2, lambda up: dense(up(MATRIX)[1]) * 2, examples=16,
+        "exp", fault("exp", one_more, lambda c: c.operands[0].storage_offset() > 0), "copy",
+        lambda up: up(MATRIX)[1].exp(), lambda up: dense(up(MATRIX)[1]).exp(), examples=16,
     ),
     "expanded gradient": Planted(
         "sigmoid", fault("sigmoid_backward", when=lambda c: c.operands[0].numel() > 1 and strided(c)), "contiguous gradient",
