@@ -102,6 +102,7 @@ class Direct:
     def __init__(self) -> None:
         # By storage, which the tensor keeps from being another's: what it is, and in which dtype it was rounded.
         self._known: dict[int, tuple[Tensor, str, torch.dtype]] = {}
+        self._decided: dict[int, Tensor] = {}  # by storage, the places and truth values that rounding may have decided
         self.picks = False  # whether an operator sums at places that another one picked
 
     def given(self, t: Tensor) -> Tensor:
@@ -122,6 +123,10 @@ class Direct:
         into = [args[k] for k in places if k < len(args)] + [kwargs[n] for n in names if n in kwargs]
         for t in filter(_has_numbers, tree_leaves(into) if into and kernel.name not in TURNS else ()):
             self._known.pop(_storage(t), None)
+        of = [x for x in tree_leaves((args, kwargs)) if _has_numbers(x) and not any(x is t for t in into)]
+        decides = into or not kernel.aliases  # the indices of a sparse tensor are a view
+        if decides and any(self._is_decided(x) or not (_is_whole(x) or self._of(x) == GIVEN) for x in of):
+            self._decided.update((_storage(t), t) for t in tree_leaves((result, into)) if _is_whole(t) and _has_numbers(t))
         plain = {name: x for name, x in kwargs.items() if name not in names}
         if (not kernel.aliases or len(plain) < len(kwargs)) and (isinstance(result, Tensor) or kernel.name in ATEN_SUMMED):
             for t in (result,) if isinstance(result, Tensor) else result:
@@ -149,6 +154,8 @@ class Direct:
         """The operator behind a result, `GIVEN` for none; None if it is neither."""
         if name in ATEN_CONSTANTS:
             return GIVEN
+        if (name in ATEN_PICKED and self._of(args[1]) != GIVEN) or any(map(self._is_decided, tree_leaves((args, kwargs)))):
+            return None
         of = args[:1] if name in ATEN_PICKED or name == "sparse_mask" else (args, kwargs)
         known = [self._of(x, dtype) for x in tree_leaves(of) if isinstance(x, Tensor) and x.is_floating_point()]
         before = max((x for x in known if x is not None), key=_steps, default=None)
@@ -170,7 +177,7 @@ class Direct:
             exact = factor in (1, -1, 2, -2) and all(self._holds(dtype, x, rounded) for x in rest)
             return name if exact and row_of(name) is not None else None
         single = word(dtype) not in HALF
-        if not sums or _steps(before) >= (STEPS if single else 2):
+        if not sums or _steps(before) >= (STEPS if single else 2) or any(map(self._underflows, tree_leaves((args, kwargs)))):
             return None
         if (number or whole) and (row_of(before.removesuffix(SCALED)) is SUM or (single and _is_chained(before))):
             return f"{before}{SCALED}"
@@ -187,6 +194,16 @@ class Direct:
             return False
         near = float(torch.tensor(x, dtype=torch.float64).to(dtype))
         return near == x or abs(near - x) <= rounded * abs(x)
+
+    def _is_decided(self, x: Any) -> bool:
+        return _is_whole(x) and _has_numbers(x) and _storage(x) in self._decided
+
+    def _underflows(self, t: Any) -> bool:
+        """Whether an operand that was rounded holds numbers below the normal ones, whose errors are not relative."""
+        if self._of(t) in (None, GIVEN):
+            return False
+        size = _values(t).detach().abs()
+        return bool(((size > 0) & (size < torch.finfo(t.dtype).tiny)).any())
 
     def _entry(self, t: Any) -> tuple[Tensor, str, torch.dtype] | None:
         return self._known.get(_storage(t)) if _has_numbers(t) else None
@@ -223,9 +240,12 @@ def _has_numbers(t: Any) -> bool:
     return isinstance(t, Tensor) and (t.layout in SPARSE or is_dense(t))
 
 
+def _values(t: Tensor) -> Tensor:
+    return t if t.layout is torch.strided else t._values() if t.layout is torch.sparse_coo else t.values()
+
+
 def _storage(t: Tensor) -> int:
-    values = t if t.layout is torch.strided else t._values() if t.layout is torch.sparse_coo else t.values()
-    return int(values.untyped_storage()._cdata)
+    return int(_values(t).untyped_storage()._cdata)
 
 
 def _steps(operator: str) -> int:

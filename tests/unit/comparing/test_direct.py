@@ -117,6 +117,31 @@ def test_a_pool_of_magnitudes_takes_the_same_places() -> None:
     assert (above((x - 100.0).requires_grad_()) == above((x + 1.0).requires_grad_())).all()
 
 
+# Numbers of one digit, of which many sums are equal but for their roundings.
+EQUAL: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "pool": lambda x, w: torch.nn.functional.max_pool2d((x @ w)[None], 3, 1),
+    "running maximum": lambda x, w: (x @ w).cummax(-1).values,
+}
+
+
+@pytest.mark.parametrize("name", EQUAL)
+def test_the_gradient_of_a_choice_that_rounding_decides_is_a_composition(name: str) -> None:
+    """A healthy device may pick another of two nearly equal elements; a sum at the CPU's places would not explain it."""
+    for seed in range(100, 104):
+        generator = torch.Generator().manual_seed(seed)
+        x, _, w = ((2.0 * torch.randn(s, generator=generator)).round() / 10.0 for s in ((8, 12), (8, 12), (12, 12)))
+        found = assert_parity(EQUAL[name], x.requires_grad_(), w.requires_grad_(), device=resolve("sim", tuple(honest.FAULTS)))
+        assert found.agrees
+
+
+@pytest.mark.parametrize("size", [2.0**-66, 2.0**-73])
+def test_products_below_the_normal_numbers_are_no_terms_of_a_sum(size: float) -> None:
+    """Each is rounded to a multiple of the smallest number, however small it is itself."""
+    for seed in range(100, 104):
+        x, y = torch.randn(2, 8, 12, generator=torch.Generator().manual_seed(seed)) * size
+        assert assert_parity(lambda x, y: (x * y).cumsum(-1), x, y, device=resolve("sim", tuple(honest.FAULTS))).agrees
+
+
 def test_what_is_computed_in_float64_is_held_to_its_roundoff() -> None:
     """Inputs of float32 are exact, so that float32's roundoff explains no error of steps that all run in float64."""
     x = torch.rand(8, 8, generator=torch.Generator().manual_seed(0)).add(0.5)
