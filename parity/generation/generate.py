@@ -27,7 +27,7 @@ from parity.generation.calls import draw_call, history
 from parity.generation.error_inputs import error_case
 from parity.generation.mixed_dtypes import with_mixed_dtypes
 from parity.generation.planting import contents
-from parity.generation.room import MOST, made, may_be_large
+from parity.generation.room import MOST, made
 
 # Each table starts with the simplest alternative; repeated entries are drawn more often.
 COTANGENTS = ("ones", "normal", "normal", "normal", "zero")
@@ -164,8 +164,6 @@ def _completed(row: Row, dtype: str, pick: Pick, call: Arguments, specs: list[Te
 
 def fits(row: Row, dtype: str, call: Arguments, limit: int, most: int = MOST) -> bool:
     """Whether what a call makes is not much more than operands of so many elements allow. most: elements that it may make."""
-    if not may_be_large(call.args, call.kwargs):
-        return True
     return made(row, Case(row.name, dtype, call.args, call.kwargs)).elements <= max(most, MADE_PER_OPERAND * limit)
 
 

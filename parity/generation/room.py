@@ -46,7 +46,15 @@ class Made(NamedTuple):
 
 def made(row: Row, case: Case) -> Made:
     """What a call makes, as far as its shapes show; nothing where it makes little."""
-    return _counted(row, case) if may_be_large(case.args, case.kwargs) and not case.is_sample else Made()
+    if case.is_sample or not (may_be_large(case.args, case.kwargs) or _is_outer(row, case)):
+        return Made()
+    return _counted(row, case)
+
+
+def _is_outer(row: Row, case: Case) -> bool:
+    """Whether a convolution could make many elements of few: each number of an image meets each of the kernel."""
+    first = case.operands()[:2] if row.family == "convolutions" else []
+    return math.prod([x.numel for x in first]) >= LARGE
 
 
 def elements(row: Row, case: Case) -> int:

@@ -25,7 +25,7 @@ LARGE = 128, 256, 129, 257, 200, 127, 255  # orders with their own kernels, of o
 LARGEST = 1025  # past the threads of a group, where vendors' kernels end
 ROOMY = 1 << 16  # elements that a profile allows where such orders are drawn
 HEAVY = 129  # the largest order for slow ops: singular values and eigenvalues
-ONE_BY_ONE = 1025  # most matrices where GPUs take one after the other: an H100 needs over 20 s for 8,192, which reads as a hang
+ONE_BY_ONE = 257  # most matrices where GPUs take one after the other: an H100 needs over 20 s for 8,192, which reads as a hang
 
 
 def _sides(draw: Draw, count: int, most: int = 257) -> tuple[Shape, tuple[int, ...]]:

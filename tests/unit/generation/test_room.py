@@ -28,6 +28,7 @@ def made(text: str) -> room.Made:
         ("interpolate_nearest(float32[1, 1, 1024, 1024], scale_factor=3.0, mode='nearest')", 9 << 20),
         ("outer(float32[4096], float32[4097])", 4096 * 4097),
         ("repeat(float32[1024], (1024, 4))", 4 << 20),
+        ("conv_transpose2d(float32[3, 1, 3, 5], float32[1, 70000, 1, 1], stride=(2, 3))", 3 * 70000 * 5 * 13),
     ],
 )
 def test_results_count_and_not_operands_alone(text: str, elements: int) -> None:
