@@ -22,7 +22,6 @@ that it did not write.
 from __future__ import annotations
 
 import itertools
-import math
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -36,7 +35,7 @@ from parity import catalog
 from parity.catalog import entries
 from parity.catalog.draw import Arguments, Draw, Sizes
 from parity.catalog.row import RAW, Quirk, Row
-from parity.checks.trial import Trial
+from parity.checks.trial import Trial, is_giant
 from parity.core.case import Case, Layout, TensorSpec
 from parity.core.dtypes import FACTS
 from parity.core.errors import CaseError
@@ -49,7 +48,6 @@ from parity.execution.inputs import Inputs, Operand, apply, build, lay, torch_wo
 NUMBERS = 4  # at most so many scalars of a call are changed, one after the other
 HIDDEN = 2.0**-22  # not visible in six decimals: a cache that prints its numbers gets the same key
 LARGEST = 1 << 16  # elements of an operand of a larger call
-MADE = 1 << 22  # elements of the results of a call that comes before
 # If a dilated window steps over its whole input, the CPU's kernels read outside of it (torch 2.13); these rows are not resized.
 WINDOWS = ("pooling",)
 SIBLINGS = 3  # other ops of the family that are called
@@ -94,21 +92,7 @@ def _run(step: Step, device: Device, grad: bool) -> None:
 
 def _taken(t: Trial, step: Step, grad: bool) -> bool:
     """Whether the CPU accepts the call, and makes no giant of it."""
-    return not (_is_giant(step) or isinstance(ex.precisely(partial(_run, step, t.cpu, grad), "run"), Raised))
-
-
-def _is_giant(step: Step) -> bool:
-    """Whether the results would fill the memory, as of a long transform along another dimension."""
-    p, case, inputs = step
-    numbers = [x for x in tree_leaves((inputs.args, inputs.kwargs)) if type(x) is int]
-    if case.is_sample or math.prod(sorted((*numbers, *(n for o in inputs.operands for n in o.view.shape)))[-2:]) <= MADE:
-        return False
-    try:
-        args, kwargs = ex.arguments(case, inputs, [o.view.to("meta") for o in inputs.operands], torch_word, "meta")
-        results = tree_leaves(p.function(*args, **kwargs))
-    except Exception:  # the CPU says then what it takes
-        return False
-    return sum(x.numel() for x in results if isinstance(x, torch.Tensor)) > MADE
+    return not (is_giant(*step) or isinstance(ex.precisely(partial(_run, step, t.cpu, grad), "run"), Raised))
 
 
 def _litter(t: Trial, reference: Outcome) -> None:
