@@ -35,7 +35,7 @@ from parity import catalog
 from parity.catalog import entries
 from parity.catalog.draw import Arguments, Draw, Sizes
 from parity.catalog.row import RAW, Quirk, Row
-from parity.checks.trial import Trial
+from parity.checks.trial import Trial, is_giant
 from parity.core.case import Case, Layout, TensorSpec
 from parity.core.dtypes import FACTS
 from parity.core.errors import CaseError
@@ -91,8 +91,8 @@ def _run(step: Step, device: Device, grad: bool) -> None:
 
 
 def _taken(t: Trial, step: Step, grad: bool) -> bool:
-    """Whether the CPU accepts the call."""
-    return not isinstance(ex.precisely(partial(_run, step, t.cpu, grad), "run"), Raised)
+    """Whether the CPU accepts the call, and makes no giant of it."""
+    return not (is_giant(*step) or isinstance(ex.precisely(partial(_run, step, t.cpu, grad), "run"), Raised))
 
 
 def _litter(t: Trial, reference: Outcome) -> None:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from parity.checks import power
 from parity.checks.power import ProbeResults
@@ -32,7 +33,7 @@ from parity.devices.base import Device
 from parity.devices.refusals import is_about_dtypes
 from parity.execution import execute as ex
 from parity.execution.execute import Destination, Live, Named, Placed, Program, There
-from parity.execution.inputs import Inputs
+from parity.execution.inputs import Inputs, torch_word
 from parity.execution.values import begin, pool, window
 from parity.judging.bench import Bench
 from parity.judging.destination import Part
@@ -48,6 +49,7 @@ NAN, LARGE = 0xFF, 0x7B
 HELD = 1  # case whose results are held across later calls
 RERUNS = 2  # uninitialised memory often holds the same bytes twice, so it is overwritten before each rerun
 INDICES = ("index", "unique")  # families of values
+MADE = 1 << 22  # elements of the results of a call that comes before a case
 RAISED = {"refused": Status.UNSUPPORTED, "oom": Status.OOM, "error": Status.ERROR}
 
 
@@ -336,3 +338,16 @@ def raised(aspect: Aspect, reference: Outcome, outcome: Raised) -> Result:
     if isinstance(reference, Raised):
         return Result(aspect, Verdict(Status.VOID, f"{BOTH_REFUSE}: {outcome.message}"))
     return Result(aspect, Verdict(RAISED[outcome.kind], f"{outcome.type} in {outcome.stage}: {outcome.message}"))
+
+
+def is_giant(p: Program, case: Case, inputs: Inputs) -> bool:
+    """Whether the results of a call would fill the memory, as of a long transform along another dimension."""
+    numbers = [x for x in tree_leaves((inputs.args, inputs.kwargs)) if type(x) is int]
+    if case.is_sample or math.prod(sorted((*numbers, *(n for o in inputs.operands for n in o.view.shape)))[-2:]) <= MADE:
+        return False
+    try:
+        args, kwargs = ex.arguments(case, inputs, [o.view.to("meta") for o in inputs.operands], torch_word, "meta")
+        results = tree_leaves(p.function(*args, **kwargs))
+    except Exception:  # the CPU says then what it takes
+        return False
+    return sum(x.numel() for x in results if isinstance(x, Tensor)) > MADE

@@ -76,7 +76,7 @@ def _examined(spec: str, device: str, faults: str | None, setup: str | None) -> 
         channel = gateway.remote_exec(EXAMINE)
         channel.send((device, faults, setup))
         code, answer = channel.receive(PROBE_SECONDS + 10)
-    except (execnet.HostNotFound, execnet.RemoteError, execnet.TimeoutError, EOFError, OSError) as e:
+    except (execnet.HostNotFound, execnet.RemoteError, execnet.TimeoutError, EOFError, OSError, AssertionError) as e:
         why = str(e).strip().splitlines()[-1] if str(e).strip() else type(e).__name__
         raise DeviceError(f"machine {spec} cannot be reached: {why}; try its host and Python by hand") from None
     finally:

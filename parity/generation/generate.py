@@ -387,5 +387,5 @@ def nth(row: Row, dtype: str, sizes: Sizes, seed: str, ordinal: int, alike: int 
         return picks[-1]
 
     case = decode(row, dtype, pick, sizes, Draw(one, dtype, sizes), mixes, aim)
-    # The shrinker decodes with mixing, so its picks need three more: no feature is met, and nothing is mixed.
-    return Drawn(case, tuple(picks) if mixes else (0, *picks, 0, 0))
+    # The shrinker decodes with mixing, so its picks need three more: no feature is met (samples know none), nothing is mixed.
+    return Drawn(case, tuple(picks) if mixes else (*(0,) * (not row.is_sampled), *picks, 0, 0))

@@ -129,7 +129,7 @@ def _printed(t: CaseScript, aspect: Aspect, place: str, about: str) -> list[str]
     large = about not in ABOUT and sum(x.numel() for x in made) > SHOWN
     if large and aspect in (Aspect.FORWARD, Aspect.BACKWARD, Aspect.DOUBLE):
         wide = "to(torch.complex128)" if any(x.is_complex() for x in made) else "double()"
-        each = "r if t is not None" if len(made) > 1 or aspect != Aspect.FORWARD else "[r]"
+        each = "torch.utils._pytree.tree_leaves(r) if t is not None"  # a step of an optimizer gives lists
         return PRINT_WORST.format(place=place, each=each, wide=wide).splitlines()
     again = ", run(device)" if aspect == Aspect.REPEAT else ""
     return [*digits, loop, f"    print(device, run(device){again})"]
@@ -391,7 +391,7 @@ def _like(x: Tensor) -> str:
             return f"(torch.randperm({some.numel()}) + {low}).to({dtype}).reshape({shape})"
         return f"torch.randint({int(low)}, {int(high) + 1}, {shape}, dtype={dtype})"
     size = x.abs().double()
-    if float(size.max()) > SPREAD * float(size.median()):
+    if float(size.max()) > SPREAD * float(size.median()) or high - low > torch.finfo(x.dtype).max:  # uniform_ takes no more
         raise Unwritable("numbers of very unlike sizes")
     low, high = math.floor(low * 8) / 8, math.ceil(high * 8) / 8
     kind = "" if x.dtype is torch.float32 else f", dtype={dtype}"

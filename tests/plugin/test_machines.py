@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import sysconfig
+import threading
 import venv
 from pathlib import Path
 
 import pytest
 
-from parity.core.errors import UsageError
+from parity.core.errors import DeviceError, UsageError
 from parity.engine import machines
 from parity.store import run_file
 from parity.store.rows import OUTSIDE
@@ -173,3 +175,12 @@ def test_a_gateway_has_a_number_of_workers() -> None:
 def test_what_names_no_machine_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="-n"):
         machines.read_specs([text])
+
+
+def test_a_port_of_another_server_is_no_machine() -> None:
+    """execnet asserts what a server of its own says first."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        spec = f"socket=127.0.0.1:{server.getsockname()[1]}"
+        threading.Thread(target=lambda: server.accept()[0].sendall(b"SSH-2.0")).start()
+        with pytest.raises(DeviceError, match=f"machine {spec} cannot be reached"):
+            machines.examine({spec: 1}, "sim", None, None)

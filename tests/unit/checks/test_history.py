@@ -192,6 +192,13 @@ def test_one_number_after_the_other_is_changed_as_far_as_the_cpu_takes_it() -> N
     assert before[:3] == [(2, 1, False), (3, 1, True), (3, 1, False)]
 
 
+def test_a_long_transform_is_not_made_along_each_of_many_rows_before() -> None:
+    """Of 65,536 elements that would take 34 GB."""
+    before = [s for _, s in steps('fft.fft(complex64[4096, 1], n=4096, dim=0).after("other_scalar")')]
+    assert len(before) > 1
+    assert all(0 in s and not {1, -1} & {*s} for s in before)
+
+
 def test_a_number_that_is_printed_alike_comes_before() -> None:
     """A cache whose key holds six decimals of a number, or its float16, mistakes the one for the other."""
     before = [s[0] for _, s in steps('clamp(float32[3], min=0.25).after("other_scalar")')]

@@ -12,6 +12,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 
 from parity import catalog
+from parity.catalog import entries
 from parity.catalog.draw import Sizes
 from parity.core.case import Case, Layout, TensorSpec, Word
 from parity.core.layout import base_shape
@@ -73,6 +74,15 @@ def test_the_picks_give_the_case_back() -> None:
     row = catalog.row("conv2d")
     for drawn in generate.search(row, "float16", SIZES, "3", 20):
         assert generate.decode(row, "float16", replayed(drawn.picks), SIZES) == drawn.case
+
+
+@pytest.mark.parametrize("name", ["conv2d", "opinfo:addmm"])
+def test_the_picks_of_a_pinned_case_give_it_back(name: str) -> None:
+    """Though it is not mixed; samples of torch's are aimed at nothing."""
+    row = entries.row(name)
+    for k in range(1, 6):
+        drawn = generate.nth(row, "float32", SIZES, "pinned", k, mixes=False)
+        assert generate.decode(row, "float32", replayed(drawn.picks), SIZES) == drawn.case
 
 
 def test_the_same_seed_gives_the_same_cases_in_another_process_and_any_order() -> None:

@@ -99,6 +99,8 @@ KINDS = [
      "(float32[2, 2].inside(-1, 1), float32[2, 2].inside(-1, 1), float32[2, 2].inside(-1, 1)), float32[2, 2].inside(-1, 1), 1)",
      "double backward", "mm", larger),
     ("optim.Adagrad((float32[2].frozen(),), ((float32[2].inside(0.125, 2).frozen(),),))", "forward", "addcdiv", larger),
+    ("fused_sgd((float32[70].frozen(),), (float32[70].frozen(),), (float32[70].frozen(),), None, None, momentum=0.5)",
+     "forward", "_fused_sgd_", shifted),
 ]  # fmt: skip
 
 
@@ -182,6 +184,8 @@ def test_a_death_has_few_lines_though_its_numbers_are_many_and_its_results_rando
     said = "\n".join(issue._of_death(Death("dropout", "float32", case, signal="SIGSEGV"), there))
     assert "uniform_(" in said
     assert "its numbers are drawn anew" in said
+    wide = 'exp(float16[20].step(-1, 3, 0).at(6, "min"))'
+    assert "uniform_(-65504.0" not in str(minimal(notation.parse(wide), "forward", "cuda", tried=True))
     many = 'dropout(float32[300].at(3, "nan"), 0.5, True)'
     said = "\n".join(issue._of_death(Death("dropout", "float32", many, signal="SIGSEGV"), there))
     assert "no few lines of torch" in said
