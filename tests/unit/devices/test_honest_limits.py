@@ -93,7 +93,7 @@ def test_the_norm_of_one_element_is_its_absolute_value(device: Device, p: float)
         )
 
 
-def test_a_sum_past_the_range_beside_an_infinity_is_that_of_the_cpu(device: Device) -> None:
+def test_a_sum_past_the_range_plus_an_infinity_is_that_of_the_cpu(device: Device) -> None:
     """Another order of huge negative numbers reaches -Inf alone, and NaN with Inf."""
     big = torch.finfo(torch.float32).max
     for seed in range(12):
