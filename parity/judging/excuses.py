@@ -246,7 +246,7 @@ def _unsettled(builder: _ExcuseBuilder, bench: Bench, truth: Tensor, name: str, 
     roundoff = rule_of_pass(bench.row, pass_).roundoff(bench.row, f, pass_)
     doubtful = bench.oracle.unsettled(name, *roundoff)
     if doubtful is not None:
-        builder.excuse(builder.ignore, _where(doubtful, truth), "rounding on the way decides whether it is NaN", True)
+        builder.excuse(builder.ignore, _where(doubtful, truth), "rounding on the way decides whether it is NaN or Inf", True)
     turned = bench.oracle.turned(name, *roundoff)
     if turned is not None:  # Inf times a number that may be of either sign, or 0
         builder.excuse(

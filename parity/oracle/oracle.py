@@ -289,7 +289,7 @@ class CaseOracle(Oracle):
         return views[: len(views) - fed] if index >= len(views) - fed else (views[index],)
 
     def unsettled(self, name: str, u: float, between: float) -> Tensor | None:
-        """Where rounding on the way decides whether a result is NaN; None if nowhere."""
+        """Where rounding on the way decides whether a result is NaN or Inf; None if nowhere."""
         doubtful = self._effect(u, between).unsettled.get(name)
         return None if doubtful is None or not bool(doubtful.any()) else doubtful
 

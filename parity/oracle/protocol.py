@@ -117,7 +117,7 @@ class Oracle(ABC):
         return torch.zeros(truth.shape, dtype=torch.bool)
 
     def unsettled(self, name: str, u: float, between: float) -> Tensor | None:
-        """Where rounding on the way decides whether a result is NaN; None if nowhere."""
+        """Where rounding on the way decides whether a result is NaN or Inf; None if nowhere."""
         return None
 
     def turned(self, name: str, u: float, between: float) -> Tensor | None:

@@ -45,8 +45,9 @@ class RoundingEffect:
     """What rounding does to the results, by name.
 
     moved: the largest change of each element, 0 where it is not finite. unsettled: where rounding on the way decides whether
-    the result is NaN (0 / 0 of a variance that is 0 only without rounding). turned: where it decides the sign of an Inf (Inf
-    times a difference). changes: how each result moved, sample by sample. largest: the largest intermediate magnitude.
+    the result is NaN (0 / 0 of a variance that is 0 only without rounding), or whether a kink passes an infinite cotangent.
+    turned: where it decides the sign of an Inf (Inf times a difference). changes: how each result moved, sample by sample.
+    largest: the largest intermediate magnitude.
     """
 
     moved: dict[str, Tensor]
@@ -138,6 +139,7 @@ class Sensitivity:
     _least: float = field(init=False)
     _own_least: float = field(init=False)
     _fed: float = field(init=False)
+    _infinite: bool = field(init=False)
     _taken: _Moves = field(init=False)
 
     def __post_init__(self) -> None:
@@ -148,6 +150,7 @@ class Sensitivity:
         # Into a coarser operand, cotangents are rounded to its dtype before they are added, or their sum is.
         mixed = len({o.spec.dtype for o in self._inputs.operands if FACTS[o.spec.dtype].is_inexact}) > 1
         self._fed = self._between if mixed else self._u
+        self._infinite = any(bool(torch.isinf(c.abs()).any()) for c in self._cotangents or ())
         self._taken = _Moves({n: torch.zeros(t.shape, dtype=torch.float64) for n, t in self._center.tensors.items()})
 
     def first(self, samples: int) -> RoundingEffect:
@@ -214,8 +217,12 @@ class Sensitivity:
                 m.add(n, mode.unrounded(t) - at)
                 if not at.is_complex() and bool((other := torch.isinf(at) & (t == -at)).any()):
                     m.turned[n] = m.turned[n] | other if n in m.turned else other
+                if self._infinite and n.startswith("grad["):
+                    passed = (torch.isinf(t.abs()) ^ torch.isinf(at.abs())) & ~torch.isnan((t - at).abs())
+                    m.unsettled[n] = m.unsettled[n] | passed if n in m.unsettled else passed
                 if still:
-                    m.unsettled[n] = torch.isnan(t.abs()) != torch.isnan(at.abs())
+                    lost = torch.isnan(t.abs()) != torch.isnan(at.abs())
+                    m.unsettled[n] = m.unsettled[n] | lost if n in m.unsettled else lost
 
     def _by_saving(self) -> dict[str, Tensor]:
         """How far gradients move if the tensors that the forward saves for the backward pass are rounded.

@@ -83,6 +83,25 @@ def test_infinity_norms_pick_a_modulus_of_the_operand(device: Device) -> None:
     assert torch.allclose(there(device, gradient, z), gradient(z), rtol=1e-5)
 
 
+@pytest.mark.parametrize("p", (2.0, 3.0))
+def test_the_norm_of_one_element_is_its_absolute_value(device: Device, p: float) -> None:
+    """However small it is: no power of it vanishes."""
+    for shape in ((), (1,), (3, 1)):
+        x = torch.full(shape, -1e-26)
+        assert torch.equal(
+            there(device, lambda t: torch.linalg.vector_norm(t, p, dim=-1 if t.dim() else None), x), x.abs().sum(-1)
+        )
+
+
+def test_a_sum_past_the_range_plus_an_infinity_is_that_of_the_cpu(device: Device) -> None:
+    """Another order of huge negative numbers reaches -Inf alone, and NaN with Inf."""
+    big = torch.finfo(torch.float32).max
+    for seed in range(12):
+        x = -big * values(4, seed=seed).sign()
+        x[seed % 4] = math.inf
+        torch.testing.assert_close(there(device, torch.sum, x), x.sum(), equal_nan=True)
+
+
 def test_gradients_may_count_on_the_first_of_tied_places(device: Device) -> None:
     """torch documents it for max, and the gradient of cumprod at a zero needs it."""
 

@@ -58,6 +58,20 @@ def test_a_result_that_is_nan_only_without_rounding_is_nobodys_promise() -> None
     assert "rounding" in found.why
 
 
+HINGE = (
+    "margin_ranking_loss(float32[2].of(1.5, 3), float32[2].of(1, 1), float32[2].of(1, 1).frozen(), margin=0.5, reduction='sum')"
+)
+
+
+@pytest.mark.parametrize(("cotangent", "doubtful"), [(math.inf, [True, False]), (1.0, None)])
+def test_rounding_decides_whether_a_hinge_passes_an_infinite_cotangent(cotangent: float, doubtful: list[bool] | None) -> None:
+    """The first element is at its hinge. The second one is not, so that an Inf there is found."""
+    made = oracle_for(HINGE, cotangents=[torch.tensor(cotangent)])
+    assert made.truth("grad[0]") is not None
+    found = made.unsettled("grad[0]", U, U)
+    assert (None if found is None else found.tolist()) == doubtful
+
+
 @pytest.mark.parametrize(
     "text", ["asin(float32[1].of(1.0))", "log(float32[1].of(0.0))", "div(float32[1].of(0.0), float32[1].of(0.0))"]
 )

@@ -140,7 +140,9 @@ def _norm(call: Call, plain: Tensor, x: Tensor, way: int) -> Any:
     if p in (math.inf, -math.inf, 0.0) or not x.numel():
         return once(call, plain)
     flat = _front(x, _dims(x, dim)).abs()
-    if p == 2.0:
+    if flat.shape[0] == 1:
+        y = flat[0]  # torch gives the absolute value of one element, on CUDA as well: its square may underflow
+    elif p == 2.0:
         y = total(flat * flat, way).sqrt()
     else:
         y = total(flat if p == 1.0 else flat**p, way)
