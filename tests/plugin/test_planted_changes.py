@@ -101,9 +101,10 @@ def test_equal_runs_tell_nothing(healthy: Run) -> None:
 
 
 def test_one_bit_lost_in_a_gradient_is_drift_of_that_cell() -> None:
-    lossy = Fault("bit", ("native_layer_norm_backward",), floats(without_the_last_bit, torch.float16))
+    # In many elements, and with other seeds, the bit alone is more than rounding in some case, which is a finding of its own.
+    lost = floats(without_the_last_bit, torch.float16)
+    lossy = Fault("bit", ("native_layer_norm_backward",), lost, when=lambda call: call.args[1].numel() <= 128)
     ops, dtypes = ("layer_norm",), ("float16",)
-    # With a seed that draws no case in which the bit alone is more than rounding, which is a finding of its own.
     before, after = (ran(*faults, ops=ops, dtypes=dtypes, examples=90, seed="6") for faults in ((), (lossy,)))
     (told,) = only(compare(before, after), Group.WORSE)
     assert told.cells == (("layer_norm", "float16", "backward"),)
