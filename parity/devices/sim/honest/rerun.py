@@ -206,8 +206,8 @@ def _placed(other: Any, plain: Any) -> Any:
 
 def in_range(other: Any, plain: Any, tiny: bool = True) -> Any:
     """The CPU's result where only one of the two overflowed on the way (tiny: or underflowed), because that depends on the
-    formula's range and not on rounding: only one is infinite, or this one alone is NaN, as a sum past the range plus an
-    infinity of the other sign is. Exception: sums in float32 do not overflow where the CPU sums in a half type."""
+    formula's range and not on rounding: only one is infinite, or only one is NaN, as a sum past the range plus an infinity
+    of the other sign is. Exception: sums in float32 do not overflow where the CPU sums in a half type."""
     if not isinstance(other, Tensor) or not isinstance(plain, Tensor) or other.dtype not in ROUNDED:
         return other
     if other.shape != plain.shape:
@@ -215,9 +215,11 @@ def in_range(other: Any, plain: Any, tiny: bool = True) -> Any:
     a, b = _in_numpy(other), _in_numpy(plain)
     finite = np.isfinite(a)
     differs = finite != np.isfinite(b)
+    alone = np.isnan(a) != np.isnan(b)
     if other.dtype in HALVES:
         differs &= ~(finite & np.isinf(b))
-    differs |= np.isnan(a) & ~np.isnan(b)
+        alone &= np.isnan(a)
+    differs |= alone
     if tiny and (vanishes := (a == 0) != (b == 0)).any():
         with np.errstate(all="ignore"):
             differs |= vanishes & (np.maximum(np.abs(a), np.abs(b)) < NEAR_TINY)
