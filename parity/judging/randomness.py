@@ -169,9 +169,9 @@ def _undisturbed() -> Iterator[None]:
 def _judged(law: Law, drawn: RandomCase, draws: list[Results]) -> Problems:
     """Problems of the distribution, over all draws together."""
     observed = [law.observe(drawn.bound, d) for d in _together(law, draws)]
-    name, shown = first(draws[0])
+    name = first(draws[0])[0]
     for samples in zip(*observed):
-        if text := judged(list(samples), shown.numel()):
+        if text := judged(list(samples), len(draws)):
             return [(name, text)]
     return []
 

@@ -20,8 +20,9 @@ GRID = 1024  # points at which the distribution function is tested
 PAIRS, FEWEST = 1 << 14, 16  # at most about, and at least so many pairs of elements a distance apart are compared
 
 
-def judged(samples: list[Observations], period: int = 0) -> str:
-    """The first significant problem of one kind of observation over several calls, or "". period: elements of one call."""
+def judged(samples: list[Observations], calls: int = 0) -> str:
+    """The first significant problem of one kind of observation over several calls, or "". calls: how many; each shows as many
+    elements, which are fewer than it has where some show nothing, such as zeros that may have been dropped or not."""
     s = _pooled(samples)
     if (text := _tallied(s)) or (text := _fixed(s, len(samples))):
         return text
@@ -43,7 +44,7 @@ def judged(samples: list[Observations], period: int = 0) -> str:
         )
         if text:
             return text + what
-    return _repeats(s) or _lags(s, centre, period)
+    return _repeats(s) or _lags(s, centre, n // calls if calls else 0)
 
 
 def _pooled(samples: list[Observations]) -> Observations:

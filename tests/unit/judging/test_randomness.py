@@ -251,6 +251,22 @@ def unscaled(x: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
     return x * (torch.rand(x.shape) >= p)
 
 
+def half_behind(x: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
+    """Threads of eight numbers begin with the last four that they took in the call before, as an H100's in half types."""
+    before, numbers = STREAMS.get(state()), torch.rand(x.numel() // 8, 8)
+    if before is not None:
+        numbers[:, :4] = before[:, 4:]
+    STREAMS[state()] = numbers
+    return x / (1 - p) * (numbers.reshape(x.shape) >= p)
+
+
+def state() -> bytes:
+    return torch.get_rng_state().numpy().tobytes()
+
+
+STREAMS: dict[bytes, Tensor] = {}
+
+
 def half_mask(x: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
     mask = torch.rand(x.numel() // 2) >= p
     return x * torch.cat([mask, mask]).view(x.shape) / (1 - p)
@@ -416,6 +432,7 @@ PLANTED: dict[str, tuple[str, Function, str]] = {
     "dropout at 1 - p": ("dropout(float32[64], p=0.25)", swapped_rate, "outcome"),
     "dropout unscaled": ("dropout(float32[64], p=0.25)", unscaled, "neither dropped nor scaled"),
     "dropout, half the mask repeated": ("dropout(float32[256])", half_mask, "equal the one 128 places on"),
+    "dropout, half of the last call's numbers": ('dropout(float32[1024].at(7, "0"))', half_behind, "places on"),
     "dropout, every row alike": ("dropout(float32[64, 32])", same_rows, "outcome|places on"),
     "dropout, gradient of another mask": (
         "dropout(float32[64])", lambda x, p=0.5, training=True: other_mask(x, p), "flow through what forward dropped"),

@@ -107,7 +107,7 @@ def coin_tosses(calls: int, n: int, ahead: int) -> torch.Tensor:
 def test_a_call_that_begins_where_the_last_one_still_was_is_found(n: int) -> None:
     for ahead, found in ((4, True), (8, False)):
         tosses = coin_tosses(max(2, 1024 // n), n, ahead)
-        assert bool(judged([coins(t, 0.5, 2.0**-24) for t in tosses], n)) is found, ahead
+        assert bool(judged([coins(t, 0.5, 2.0**-24) for t in tosses], len(tosses))) is found, ahead
 
 
 def test_a_count_at_its_bound_is_no_alarm(monkeypatch: pytest.MonkeyPatch) -> None:
