@@ -141,7 +141,7 @@ from parity.devices import Fault
 
 def later(call):
     out = call.run()
-    threading.Thread(target=lambda: (time.sleep(0.05), os._exit(7)), daemon=True).start()
+    threading.Thread(target=lambda: (time.sleep(0.02), os._exit(7)), daemon=True).start()
     return out
 
 def hangs(call):
