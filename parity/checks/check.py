@@ -51,6 +51,7 @@ from parity.devices.base import Device
 from parity.execution import execute as ex
 from parity.execution.execute import Live, Named, Placed
 from parity.execution.inputs import build, realise, torch_word
+from parity.execution.modes import MODES, Unwatched, Withheld
 from parity.judging import randomness
 from parity.judging.bench import Bench
 from parity.judging.destination import EXACT, Part
@@ -96,7 +97,7 @@ def check(
     overwritten = [r for earlier in case.history for r in _overwritten_by(earlier, device, cpu, tables, mark)]
     if case.history:
         notes.clear()
-    with ex.Unwatched():
+    with Unwatched():
         inputs = build(case)
     program = ex.program(row) if settings.there is None else replace(ex.program(row), there=settings.there)
     trial = Trial(program, case, inputs, device, tables, settings, cpu, mark, notes)
@@ -105,8 +106,8 @@ def check(
     asked, forked = refusal.check if case.refused else _aspects, processes.forks()
     ex.left_by_the_device()  # by calls outside of any case
     closely = settings.operands or settings.always_use_oracle  # it takes longer than all the rest
-    with state.Kept(closely) as kept, ex.MODES["grad"](), watching(case, device, trial.results):
-        with ex.Withheld():
+    with state.Kept(closely) as kept, MODES["grad"](), watching(case, device, trial.results):
+        with Withheld():
             _asked(asked, trial)
         unmet = _unmet(trial)
     if left := dict.fromkeys((*ex.left_by_the_device(), *kept.left)):
@@ -117,7 +118,7 @@ def check(
     trial.results += [*unmet, *overwritten]
     if probes is not None:
         probes += trial.power
-    with ex.Unwatched():
+    with Unwatched():
         digest = inputs.digest()
     return tuple(trial.results), digest
 

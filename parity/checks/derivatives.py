@@ -25,6 +25,7 @@ from parity.devices.base import Device
 from parity.execution import execute as ex
 from parity.execution.execute import Destination, Named
 from parity.execution.inputs import Inputs, Operand, cut
+from parity.execution.modes import Unwatched
 from parity.judging.rules import rule_of
 from parity.oracle.oracle import CaseOracle
 
@@ -314,7 +315,7 @@ def _tangents(t: Trial, s: Sides) -> None:
         t.results.append(_renamed(agreed, "out", "tangent"))
         return
     oracle, other = CaseOracle(slow, t.case, inputs, None), CaseOracle(program, t.case, inputs, None)
-    with ex.Unwatched():
+    with Unwatched():
         known = all(_same(oracle.truth(n), other.truth(n)) for n, _ in got)
     if not known:
         t.due -= {Aspect.TANGENT}

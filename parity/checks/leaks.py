@@ -15,6 +15,7 @@ from parity.devices.base import Device
 from parity.execution import execute as ex
 from parity.execution.execute import Program
 from parity.execution.inputs import apply, build
+from parity.execution.modes import MODES
 
 SCREENED = 2  # calls after one that fills caches: where the memory in use is no more than before, none of them leaks
 # Calls that must all leave memory behind to count as a leak. The C library keeps seven freed pieces of each size for each
@@ -64,7 +65,7 @@ def leak_of(program: Program, case: Case, device: Device, differentiated: bool) 
         return 0
 
     def call() -> None:
-        with ex.MODES["grad"]():
+        with MODES["grad"]():
             live = ex.forward(program, case, inputs, placed, differentiated)
             if differentiated and live.leaves and ex.differentiable(live):
                 fed = [ex.cotangent(case.cotangent, x, i, values) for i, (_, x) in enumerate(ex.differentiable(live))]

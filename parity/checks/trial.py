@@ -34,6 +34,7 @@ from parity.devices.refusals import is_about_dtypes
 from parity.execution import execute as ex
 from parity.execution.execute import Destination, Live, Named, Placed, Program, There
 from parity.execution.inputs import Inputs, torch_word
+from parity.execution.modes import Unwatched
 from parity.execution.values import begin, pool, window
 from parity.judging.bench import Bench
 from parity.judging.destination import Part
@@ -245,7 +246,7 @@ def agrees(t: Trial, aspect: Aspect, expected: Named, outcome: Outcome) -> Resul
         return None
     if len(outcome.tensors) != len(expected):
         return None
-    with ex.Unwatched():
+    with Unwatched():
         pairs = [(n, x, r) for (n, x), (name, r) in zip(outcome.tensors, expected) if n == name and _same_form(x, r)]
         if len(pairs) != len(expected) or not all(bit_equal(x, r) for _, x, r in pairs):
             return None
@@ -276,7 +277,7 @@ def compare(
     if parts:
         theirs = {n: x for n, x in theirs.items() if n in parts}
         ours = None if ours is None else {n: x for n, x in ours.items() if n in parts}
-    with ex.Unwatched():
+    with Unwatched():
         verdict, measures = judge(bench, theirs, ours, pass_, parts)
     if verdict.status.is_finding and ours is not None and _unsteady(t, bench, ours, pass_, again, parts):
         text = f"the reference is unstable: two equal runs of it differ ({verdict.reason})"
@@ -285,7 +286,7 @@ def compare(
         text = f"the CPU is {ratio:.3g} budgets off itself, and this device computes with its kernels ({verdict.reason})"
         verdict = Verdict(Status.VOID, text, verdict.measure)
     if t.settings.power and verdict.status is Status.AGREE and aspect is not Aspect.REPEAT:
-        with ex.Unwatched():
+        with Unwatched():
             probes = power.probe(bench, theirs, ours, pass_, parts, aspect, repr(t.case))
         t.power += [probes] if probes is not None else []
     if outcome.notes:
@@ -319,7 +320,7 @@ def _unsteady(t: Trial, bench: Bench, ours: dict[str, Tensor], pass_: str, again
         second = {n: x.detach() for n, x in raw if n in ours}
         if set(second) == set(ours) and all(same_bits(second[n], x) for n, x in ours.items()):
             continue
-        with ex.Unwatched():
+        with Unwatched():
             verdict, _ = judge(bench, second, ours, pass_, parts)
         if verdict.status.is_finding:
             return True

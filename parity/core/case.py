@@ -169,7 +169,7 @@ class Case:
     """One call of one op, described completely: enough to rebuild it on any machine.
 
     into: the destination of the out= aspect: a layout name (`parity.core.layout.WORDS`), "empty", or a dtype to cast to.
-    under: the mode of torch in which every call runs: a key of `parity.execution.execute.MODES`.
+    under: the mode of torch in which every call runs: a key of `parity.execution.modes.MODES`.
     after: what the device runs right before the call (one of `HISTORIES`), or "".
     history: cases that the process checks before, in all their aspects, and that are not judged.
     sharing: "memory" if operands that are described alike are one tensor, else "".

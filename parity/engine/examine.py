@@ -27,7 +27,7 @@ from parity.engine.planning import BASE_SECONDS, RunPlan
 from parity.engine.rounds import PINNED, Part
 from parity.engine.suite import Item
 from parity.engine.tally import Held, ItemTally
-from parity.execution.execute import Unwatched
+from parity.execution.modes import Unwatched
 from parity.generation.generate import Drawn
 from parity.store.figures import Figures
 from parity.store.rows import ItemRow, Power, Sighting

@@ -10,7 +10,7 @@ import functools
 import importlib
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -23,7 +23,6 @@ from parity.catalog.row import Row
 from parity.core import layout as layouts
 from parity.core import state
 from parity.core.case import Case, Cotangent, Layout
-from parity.core.compiler import set_deterministic
 from parity.core.dtypes import FACTS
 from parity.core.errors import CaseError
 from parity.core.processes import asked_to_stop
@@ -31,90 +30,11 @@ from parity.core.results import MISSING, Computed, Outcome, Raised
 from parity.devices.base import Device
 from parity.devices.refusals import classify, words
 from parity.execution.inputs import Inputs, apply, cut, fill_like, realise, torch_word
+from parity.execution.modes import MODES, in_force, withheld
 
 Named = tuple[tuple[str, Tensor], ...]
 
 
-@contextmanager
-def deterministic() -> Iterator[None]:
-    """Records gradients, and makes torch use deterministic algorithms only."""
-    before, warns = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    set_deterministic(True)
-    try:
-        with torch.enable_grad():
-            yield
-    finally:
-        set_deterministic(before, warns)
-
-
-class _Recording:
-    """Like `torch.enable_grad` and `torch.no_grad`, whose construction costs as much as a small op."""
-
-    def __init__(self, recorded: bool) -> None:
-        self._recorded = recorded
-
-    def __enter__(self) -> None:
-        self._before = torch.is_grad_enabled()
-        torch._C._set_grad_enabled(self._recorded)
-
-    def __exit__(self, *_: object) -> None:
-        torch._C._set_grad_enabled(self._before)
-
-
-class Unwatched:
-    """No mode of torch that was entered before is in force inside: neither those that a device's calls pass through nor one
-    that records operators. What computes on the CPU alone pays for them otherwise, call by call."""
-
-    def __enter__(self) -> None:
-        self._functions = [torch._C._pop_torch_function_stack() for _ in range(torch._C._len_torch_function_stack())]
-        self._operators = [torch._C._pop_torch_dispatch_stack(None) for _ in range(torch._C._len_torch_dispatch_stack())]
-
-    def __exit__(self, *_: object) -> None:
-        for mode in reversed(self._operators):
-            torch._C._push_on_torch_dispatch_stack(mode)
-        for mode in reversed(self._functions):
-            torch._C._push_on_torch_function_stack(mode)
-
-
-_withheld: list[Any] = []  # modes of functions, the outermost first
-
-
-class Withheld:
-    """The modes of public functions that were entered before are in force inside where `attempt` calls a device, and nowhere
-    else: half of the functions that a case calls are those of the reference and of comparisons."""
-
-    def __enter__(self) -> None:
-        self._outer = [*_withheld]
-        _withheld[:] = [torch._C._pop_torch_function_stack() for _ in range(torch._C._len_torch_function_stack())][::-1]
-
-    def __exit__(self, *_: object) -> None:
-        for mode in _withheld:
-            torch._C._push_on_torch_function_stack(mode)
-        _withheld[:] = self._outer
-
-
-@contextmanager
-def _in_force() -> Iterator[None]:
-    """What is withheld is in force inside."""
-    modes = [*_withheld]
-    _withheld.clear()  # a call inside of another has them once
-    for mode in modes:
-        torch._C._push_on_torch_function_stack(mode)
-    try:
-        yield
-    finally:
-        for _ in modes:
-            torch._C._pop_torch_function_stack()
-        _withheld[:] = modes
-
-
-# The modes of a case. torch runs other kernels without gradients, and others again for inference tensors.
-MODES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
-    "grad": functools.partial(_Recording, True),
-    "no_grad": functools.partial(_Recording, False),
-    "inference": torch.inference_mode,
-    "deterministic": deterministic,
-}
 _AS_IT_IS = nullcontext()
 
 
@@ -423,8 +343,8 @@ left: dict[bool, list[str]] = {True: [], False: []}  # what calls of a device, a
 def attempt(run: Callable[[], Any], stage: str, classified: bool = True) -> Any | Raised:
     """The value of `run`, or a Raised if it raised. classified: whether to determine the kind of error, which has a cost; not
     for the reference. torch's modes are put back, and noted in `left`."""
-    if classified and _withheld:
-        with _in_force():
+    if classified and withheld:
+        with in_force():
             return attempt(run, stage)
     modes, warned = state.modes(), state.warned[0]
     try:

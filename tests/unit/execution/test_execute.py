@@ -9,8 +9,6 @@ import pytest
 import torch
 from spoiled import Spoiled
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from parity import catalog
 from parity.core.case import Case, Cotangent
@@ -185,58 +183,3 @@ def test_every_fallback_of_a_process_is_heard() -> None:
         heard.append(notes)
     assert [n[:1] for n in heard] == [["aten::linalg_svd"], ["aten::linalg_svd"]]
     assert not torch.is_warn_always_enabled()
-
-
-class _Functions(TorchFunctionMode):
-    """Counts the functions of torch that it sees."""
-
-    seen = 0
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.seen += 1
-        return func(*args, **kwargs or {})
-
-
-class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own __init_subclass__
-    """Counts the operators that it sees."""
-
-    seen = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.seen += 1
-        return func(*args, **kwargs or {})
-
-
-def test_modes_of_functions_that_are_withheld_see_what_a_device_is_called_for_once() -> None:
-    """And not the reference, nor anything else; they are back after errors, too."""
-
-    def call() -> torch.Tensor:
-        return torch.ones(2).exp()
-
-    with _Functions() as functions, _Functions() as inner:
-        with execute.Withheld():
-            call()
-            execute.precisely(call, "run")
-            assert functions.seen == 0
-            execute.attempt(lambda: execute.attempt(call, "run"), "run")
-            assert functions.seen == inner.seen == 2
-            assert isinstance(execute.attempt(lambda: 1 // 0, "run"), Raised)
-            call()
-            assert functions.seen == inner.seen == 2
-        with pytest.raises(ZeroDivisionError), execute.Withheld():
-            torch.ones(2 // 0)
-        call()
-        assert functions.seen == inner.seen == 4
-
-
-def test_no_mode_sees_what_is_unwatched_and_all_are_back_after_it() -> None:
-    """After an error, too."""
-    with _Functions() as functions, _Operators() as operators:  # type: ignore[no-untyped-call]  # torch's own
-        with execute.Unwatched():
-            torch.ones(2).exp()
-        with pytest.raises(ZeroDivisionError), execute.Unwatched():
-            torch.ones(2 // 0)
-        assert (functions.seen, operators.seen) == (0, 0)
-        torch.ones(2).exp()
-    assert functions.seen >= 2
-    assert operators.seen >= 2

@@ -606,7 +606,7 @@ BUGS = (
         lambda call: call.args[2].numel() == 1 and any(t is not None and t.dtype == torch.bool for t in call.args[1]),
         trigger=lambda d: _hidden(d, -1e9),
         neighbour=lambda d: _hidden(d, ramp(d, 2, 3)[ramp(d, 2, 3) < 0]),
-        rows="setitem index_put",
+        rows="setitem_advanced index_put",
     ),
     reported(
         "issues/91198 silent_wrong_forward args",
