@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -238,15 +239,15 @@ class Sensitivity:
         return self._saved
 
     def unsettled_by_saving(self) -> dict[str, Tensor]:
-        """Where an infinite cotangent gives NaN, or does not, if what the forward saves is one of the next numbers of the dtype:
-        Inf times 1 - y^2 is NaN where tanh was rounded to 1."""
+        """Where an infinite cotangent gives NaN, or does not, if what the forward saves is one of the dtype's numbers next to
+        it: Inf times 1 - y^2 is NaN where tanh was rounded to 1."""
         dtype = getattr(torch, self._case.dtype)
         if not self._infinite or dtype not in (torch.float32, torch.float16, torch.bfloat16):
             return {}
         found: dict[str, Tensor] = {}
         for way in (-1.0, 0.0, 1.0):
             by = 1.0 + way * FACTS[self._case.dtype].unit_roundoff
-            for n, t in self._resaved(lambda t, by=by: (t * by).to(dtype).to(t.dtype)).items():
+            for n, t in self._resaved(functools.partial(_next_number, by=by, dtype=dtype)).items():
                 lost = torch.isnan(t.abs()) != torch.isnan(self._center.tensors[n].abs())
                 found[n] = found[n] | lost if n in found else lost
         return found
@@ -262,6 +263,10 @@ class Sensitivity:
         with contextlib.suppress(*REFUSALS), torch.autograd.graph.saved_tensors_hooks(save, lambda t: t):
             results = run(self._p, self._case, self._inputs, self._placed, self._cotangents)
         return {n: t for n, t in results if n.startswith("grad[") and center[n].shape == t.shape}
+
+
+def _next_number(t: Tensor, by: float, dtype: torch.dtype) -> Tensor:
+    return (t * by).to(dtype).to(t.dtype)
 
 
 def replaced(
