@@ -178,8 +178,10 @@ _WHOLE = {d: torch.iinfo(d) for d in (torch.uint8, torch.int8, torch.int16, torc
 
 
 def _past(plan: Plan, host: list[Any], i: int, dtype: torch.dtype | None) -> Tensor:
-    """A number past the range of the integers beside it: it becomes one of the result's dtype, and wraps around only if that is
-    theirs (copysign of bytes by -1 computes in float32)."""
+    """A number past the range of the other integers, in the dtype of the result (copysign of bytes by -1 gives float32).
+
+    Where the result is an integer, it wraps around.
+    """
     given = [torch.empty_like(a, device="meta") if isinstance(a, Tensor) else a for a in host]
     given[i] = torch.empty((), dtype=dtype, device="meta")
     result = getattr(torch.ops.aten, plan.base)(*given)
