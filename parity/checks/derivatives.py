@@ -252,8 +252,9 @@ def _pushed(function: Callable[..., Any], moving: Sequence[bool]) -> Callable[..
 
         with forward_ad.dual_level():
             dual_args, dual_kwargs = _over((args, kwargs), dual)
-            tangents_out = [unpack_dual(x).tangent for _, x in ex.outputs(function(*dual_args, **dual_kwargs))]
-        return [x for x in tangents_out if x is not None]
+            duals = [(x.dtype, unpack_dual(x).tangent) for _, x in ex.outputs(function(*dual_args, **dual_kwargs))]
+        # torch's formulas give mixed dtypes the wider one, unless the layout makes torch copy the tangent into the result's.
+        return [x.to(dtype) for dtype, x in duals if x is not None]
 
     return call
 

@@ -177,6 +177,7 @@ def _range(builder: _ExcuseBuilder, bench: Bench, b: Budget, truth: Tensor, name
     below = [bench.oracle.limited(name, inside.below, between.below) if leaves else None]
     flushed = not (inside.grid or between.grid)
     if below[0] is not None:  # else no number is so small, and none is rounded up either
+        below += [bench.oracle.limited(name, Range(), between.below)]  # kernels that are wider inside
         below += [] if flushed else [bench.oracle.limited(name, inside.upward, between.upward)]
         below += [bench.oracle.limited(name, inside.some(n), between.some(n)) for n in range(1, DRAWS + 1)]
     if over is not None and over.shape == truth.shape:
@@ -213,7 +214,7 @@ def _moved(truth: Tensor, limited: Tensor, f: DtypeFacts) -> Array:
     with np.errstate(invalid="ignore"):
         moved = np.abs(after - before)
     alike = (before == after) | (np.isnan(before) & np.isnan(after))
-    distance: Array = np.where(alike, 0.0, np.nan_to_num(moved, nan=np.inf))
+    distance: Array = np.where(alike, 0.0, np.nan_to_num(moved, nan=np.inf, posinf=np.inf))
     return distance
 
 

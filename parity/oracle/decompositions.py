@@ -22,6 +22,7 @@ LINEAR = """upsample_linear1d upsample_bilinear2d upsample_bicubic2d upsample_tr
     _upsample_bilinear2d_aa _upsample_bicubic2d_aa"""
 # Resampling at given places: (gradient, operand, places, more, which gradients) returns both gradients.
 AT_PLACES = "grid_sampler_2d grid_sampler_3d"
+MASKED = 1e150  # larger numbers are those that torch masks others with: logcumsumexp's gradient, with the lowest of the dtype
 
 Formula = Callable[..., Any]
 # Formulas mark intermediate results that half-type kernels store in the dtype with this operator, which changes no number.
@@ -160,10 +161,10 @@ def _scanned(scan: Formula) -> Formula:
             result: Tensor = scan(x, dim)
             return result
         to, before = scan(x, dim), scan(x, dim)
-        finite = to.isfinite() & before.isfinite()
+        finite = (to.abs() < MASKED) & (before.abs() < MASKED)
         last = torch.where(finite, before, 0.0).narrow(dim, 0, x.shape[dim] - 1)
         steps = torch.where(finite, to, 0.0) - torch.cat((torch.zeros_like(to.narrow(dim, 0, 1)), last), dim)
-        # Infinite results have no steps; they are returned as the scan gives them.
+        # Infinite results have no steps; they are returned as the scan gives them. So are those of numbers that mask others.
         return torch.where(finite, steps.cumsum(dim), to)
 
     return formula

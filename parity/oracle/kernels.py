@@ -37,7 +37,7 @@ FUSED = """gelu gelu_backward native_layer_norm native_layer_norm_backward nativ
     logit_backward huber_loss_backward smooth_l1_loss_backward binary_cross_entropy binary_cross_entropy_backward
     binary_cross_entropy_with_logits upsample_linear1d upsample_bilinear2d upsample_bicubic2d upsample_trilinear3d
     grid_sampler_2d _fused_rms_norm _fused_rms_norm_backward logaddexp logaddexp2 _euclidean_dist xlogy
-    special_entr special_log_ndtr special_xlog1py sinc lerp addcmul addcdiv addr cumprod logsumexp"""
+    soft_margin_loss special_entr special_log_ndtr special_xlog1py sinc lerp addcmul addcdiv addr cumprod logsumexp"""
 # Norms; exact if their order only picks an element or counts.
 NORMS = ("linalg_vector_norm", "norm")
 ARITHMETIC = ("add", "sub", "rsub", "mul")

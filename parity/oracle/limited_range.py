@@ -9,6 +9,7 @@ that does not change depends on nothing that left the range, and is judged like 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +33,7 @@ PLAIN = frozenset((
     "fmod", "isnan", "eq", "ne", "lt", "le", "gt", "ge",
 ))  # fmt: skip
 MULTIPLIES = frozenset(("prod", "cumprod"))
+PAST = 1e300  # past the range of every dtype that a device keeps numbers in
 # The decompositions of these kernels are not their formulas: they draw, or depend on the device.
 CLOSED = ("bernoulli", "dropout", "normal", "rand", "rrelu", "uniform", "exponential", "geometric", "cauchy", "log_normal")
 
@@ -152,13 +154,14 @@ def _own_formulas() -> Mapping[str, Formula]:
 
 
 def _batch_norm(x: Tensor, weight: Any, bias: Any, *more: Any) -> Any:
-    """As kernels of scale and shift have it, too: x (weight / std) + (bias - mean (weight / std)). more: the running mean and
-    variance, whether it trains, momentum and eps."""
+    """As kernels of scale and shift have it, too: x (weight / std) + (bias - mean (weight / std)), where an infinite weight
+    takes Inf from Inf as one past the range does. more: the running mean and variance, whether it trains, momentum and eps."""
     result, middle, inverse = _table()[torch.ops.aten.native_batch_norm.default](x, weight, bias, *more)
     if weight is None or x.dim() < 2:
         return result, middle, inverse
     mean, var, training, _, eps = more
     centre, factor = (middle, inverse) if training else (mean, torch.rsqrt(var + eps))
+    weight = weight.nan_to_num(math.nan, PAST, -PAST)
     scale = factor * weight
     lost = _lost(scale, weight) + _lost(centre * scale, centre)
     return result + lost.view(-1, *(1 for _ in x.shape[2:])), middle, inverse

@@ -291,6 +291,8 @@ class CaseOracle(Oracle):
     def unsettled(self, name: str, u: float, between: float) -> Tensor | None:
         """Where rounding on the way decides whether a result is NaN or Inf; None if nowhere."""
         doubtful = self._effect(u, between).unsettled.get(name)
+        saved = self._sensitivity[u, between].unsettled_by_saving().get(name)
+        doubtful = saved if doubtful is None else doubtful if saved is None else doubtful | saved
         return None if doubtful is None or not bool(doubtful.any()) else doubtful
 
     def turned(self, name: str, u: float, between: float) -> Tensor | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -232,20 +233,40 @@ class Sensitivity:
         wrong: amax, for example, compares the saved result with its operands to find the largest element.
         """
         if self._saved is None:
-            self._saved = {}
             between, least, center = self._between, self._least, self._center.tensors
-            given = {v.untyped_storage().data_ptr() for v in self._placed.views}
-
-            def save(t: Tensor) -> Tensor:
-                kept = t.dtype not in DOUBLE or t.untyped_storage().data_ptr() in given
-                return t if kept else rounded_at_least(t, between, 0, least)
-
-            with contextlib.suppress(*REFUSALS), torch.autograd.graph.saved_tensors_hooks(save, lambda t: t):
-                for n, t in run(self._p, self._case, self._inputs, self._placed, self._cotangents):
-                    if n.startswith("grad[") and center[n].shape == t.shape:
-                        change = (t - center[n]).abs().to(torch.float64)
-                        self._saved[n] = torch.nan_to_num(change, 0.0, 0.0, 0.0)
+            change = {n: t - center[n] for n, t in self._resaved(lambda t: rounded_at_least(t, between, 0, least)).items()}
+            self._saved = {n: torch.nan_to_num(c.abs().to(torch.float64), 0.0, 0.0, 0.0) for n, c in change.items()}
         return self._saved
+
+    def unsettled_by_saving(self) -> dict[str, Tensor]:
+        """Where an infinite cotangent gives NaN, or does not, if what the forward saves is one of the dtype's numbers next to
+        it: Inf times 1 - y^2 is NaN where tanh was rounded to 1."""
+        dtype = getattr(torch, self._case.dtype)
+        if not self._infinite or dtype not in (torch.float32, torch.float16, torch.bfloat16):
+            return {}
+        found: dict[str, Tensor] = {}
+        for way in (-1.0, 0.0, 1.0):
+            by = 1.0 + way * FACTS[self._case.dtype].unit_roundoff
+            for n, t in self._resaved(functools.partial(_next_number, by=by, dtype=dtype)).items():
+                lost = torch.isnan(t.abs()) != torch.isnan(self._center.tensors[n].abs())
+                found[n] = found[n] | lost if n in found else lost
+        return found
+
+    def _resaved(self, change: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
+        """The gradients, if the forward's own results are changed as it saves them for the backward pass."""
+        given, center = {v.untyped_storage().data_ptr() for v in self._placed.views}, self._center.tensors
+
+        def save(t: Tensor) -> Tensor:
+            return t if t.dtype not in DOUBLE or t.untyped_storage().data_ptr() in given else change(t)
+
+        results: Named = ()
+        with contextlib.suppress(*REFUSALS), torch.autograd.graph.saved_tensors_hooks(save, lambda t: t):
+            results = run(self._p, self._case, self._inputs, self._placed, self._cotangents)
+        return {n: t for n, t in results if n.startswith("grad[") and center[n].shape == t.shape}
+
+
+def _next_number(t: Tensor, by: float, dtype: torch.dtype) -> Tensor:
+    return (t * by).to(dtype).to(t.dtype)
 
 
 def replaced(

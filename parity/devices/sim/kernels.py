@@ -170,7 +170,23 @@ def _wrap_numbers(plan: Plan, host: list[Any], numbers: list[int]) -> None:
         for t in tensors:
             wanted = torch.result_type(t, host[i])
             dtype = wanted if dtype is None else torch.promote_types(dtype, wanted)
-        host[i] = torch.tensor(host[i], dtype=dtype)
+        past = type(host[i]) is int and dtype in _WHOLE and not _WHOLE[dtype].min <= host[i] <= _WHOLE[dtype].max
+        host[i] = _past(plan, host, i, dtype) if past else torch.tensor(host[i], dtype=dtype)
+
+
+_WHOLE = {d: torch.iinfo(d) for d in (torch.uint8, torch.int8, torch.int16, torch.int32)}
+
+
+def _past(plan: Plan, host: list[Any], i: int, dtype: torch.dtype | None) -> Tensor:
+    """A number past the range of the other integers, in the dtype of the result (copysign of bytes by -1 gives float32).
+
+    Where the result is an integer, it wraps around.
+    """
+    given = [torch.empty_like(a, device="meta") if isinstance(a, Tensor) else a for a in host]
+    given[i] = torch.empty((), dtype=dtype, device="meta")
+    result = getattr(torch.ops.aten, plan.base)(*given)
+    inexact = isinstance(result, Tensor) and (result.is_floating_point() or result.is_complex())
+    return torch.tensor(host[i]).to(result.dtype if inexact else dtype)
 
 
 def _host_list(values: Any, index: int) -> tuple[int, list[Any]]:

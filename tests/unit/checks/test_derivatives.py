@@ -159,3 +159,15 @@ def test_a_cotangent_that_is_not_finite_has_as_many_such_numbers_as_its_seed_say
 def test_a_cotangent_of_a_dtype_that_is_not_judged_holds_rounded_numbers() -> None:
     narrow, wide = (values("normal", dtype, 5, 3, 0) for dtype in (torch.complex32, torch.complex64))
     assert torch.equal(narrow.to(wide.dtype), wide.to(narrow.dtype).to(wide.dtype))
+
+
+def test_a_tangent_of_mixed_dtypes_has_the_dtype_of_the_result() -> None:
+    """torch's formula gives float32 on one side and, where a layout makes it copy the tangent, float16 on the other."""
+    statistics = "float32[1].flat(1, 0).uniform(seed=589).frozen(), float32[1].inside(0.5, 4, seed=435).frozen()"
+    affine = "weight=float32[1].uniform(seed=399).frozen(), bias=float32[1].uniform(seed=993).frozen()"
+    text = f'instance_norm_running(float16[2, 1, 1, 6].normal(seed=6), {statistics}, {affine}).as_dtype("float32")'
+    results = checked(resolve("sim"), text, MORE)
+    assert "forward-mode" in results
+    assert not failing(list(results.values()))
+    wrong = Fault("tangent", ("mul", "add"), larger)
+    assert "forward-mode" in faulty_aspects(resolve("sim", (wrong,)), text, MORE)

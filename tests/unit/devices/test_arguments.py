@@ -194,3 +194,13 @@ def test_what_a_fault_says_of_its_end() -> None:
         Fault("f", ("exp",), abort, level=("function", "kernels"))
     with pytest.raises(FaultError, match=r"torch has no .*'expp'"):
         Fault("f", ("expp",), abort, level=("function", "kernel"))
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8])
+@pytest.mark.parametrize("f", [torch.copysign, torch.xlogy, torch.bitwise_and])
+def test_a_number_past_the_range_of_integers_takes_the_results_dtype(dtype: torch.dtype, f: Callable[..., Any]) -> None:
+    """torch computes copysign of bytes by -1 in float32, and wraps a number around only where the result does."""
+    for number in (-1, 128, 300):
+        with (device := resolve("sim")).active():
+            there = f(torch.tensor([7], dtype=dtype, device=device.torch_device), number).cpu()
+        torch.testing.assert_close(there, f(torch.tensor([7], dtype=dtype), number), equal_nan=True)

@@ -192,3 +192,8 @@ def test_complex_sums_keep_a_part_beside_an_infinite_one(device: Device) -> None
         assert bool(torch.isfinite(y.imag).all()), y
         assert torch.allclose(y.imag, x.imag.sum(0), rtol=1e-5, atol=1e-5)
     assert tally.CHANGED["order-reduction"] > 6
+
+
+def test_a_product_of_one_number_has_memory_of_its_own(device: Device) -> None:
+    x = torch.full((), complex(math.nan, 1.0), dtype=torch.complex64).to(device.torch_device)
+    assert torch.prod(x).data_ptr() != x.data_ptr()

@@ -46,6 +46,16 @@ def test_noise_keeps_what_is_exact_special_or_limited() -> None:
     assert float(noisy(near_one, torch.float32, 5.0, RANGES["tanh"]).max()) <= 1.0
 
 
+@pytest.mark.parametrize(("dtype", "truth"), [(torch.float16, 1.2e-12), (torch.float32, 1.0e-47)])
+def test_no_noise_lifts_what_rounds_to_zero(dtype: torch.dtype, truth: float) -> None:
+    """Below the normal numbers a function's error stays relative: exp(-27) is 0 in float16."""
+    many = truth * (1.0 + torch.arange(64, dtype=torch.float64) / 64)
+    assert not bool(noisy(many, dtype, 5.0).any())
+    small = 300.5 * torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps * (1.0 + torch.arange(64) / 64.0).double()
+    off = (noisy(small, dtype, 5.0).double() - small).abs() / (torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps)
+    assert 0.0 < float(off.max()) < 1.5 if dtype is torch.float32 else float(off.max()) < 4.0
+
+
 def test_cutting_gives_one_of_the_two_neighbours() -> None:
     """Rounded to nearest or toward zero, never away."""
     truth = values(4096, dtype=torch.float64) / 3

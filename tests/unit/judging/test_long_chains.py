@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from cases import bench_for, oracle_for, prepared
+from cases import bench_for, oracle_for, prepared, verdict_on
 from torch import Tensor
 
 from parity.core.notation import parse
@@ -143,3 +143,20 @@ def test_batches_may_be_added_up_one_after_the_other() -> None:
     off = total.clone()
     off[3, 4] += 40.0 * torch.finfo(torch.bfloat16).eps * total.abs().max()
     assert verdict(BATCHES, off).status.is_finding
+
+
+def test_numbers_that_mask_others_are_no_steps_of_a_scan() -> None:
+    """The gradient of logcumsumexp masks cotangents of one sign by the lowest number of the dtype."""
+    oracle = oracle_for(
+        "logcumsumexp(float32[40].between(-20, 20), 0)", cotangents=[torch.where(torch.arange(40) % 3 == 0, -1.0, 1.0)]
+    )
+    assert oracle.truth("grad[0]") is not None
+    assert 0.0 < float(oracle.sensitivity("grad[0]", 2.0**-24, 2.0**-24).max()) < 1e-3
+
+
+MARGIN = "soft_margin_loss(float32[14767].constant(), float32[()].inside(1, 1))"
+
+
+def test_the_mean_inside_a_loss_may_lose_what_a_mean_does() -> None:
+    assert verdict_on(MARGIN, lambda t: t * (1.0 - 3.1e-6)).status is Status.AGREE
+    assert verdict_on(MARGIN, lambda t: t * (1.0 - 1e-3)).status.is_finding

@@ -181,4 +181,46 @@ def test_a_limited_run_that_ends_at_the_largest_number_did_not_move_an_infinity(
     f = FACTS["float32"]
     truth, limited = (torch.tensor([x, 1.0], dtype=torch.float64) for x in (float("inf"), range_of(f, False).most))
     assert _moved(truth, limited, f).tolist() == [0.0, 0.0]
-    assert _moved(truth, limited / 2, f).tolist() == [torch.finfo(torch.float64).max, 0.5]
+    assert _moved(truth, limited / 2, f).tolist() == [math.inf, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("row", "text"),
+    [
+        ("tanh", "tanh(bfloat16[3].of(3.8, 0.5, -1))"),  # 0.999: one bfloat16 below is 0.996, one above is 1
+        ("sigmoid", "sigmoid(bfloat16[3].of(6, 0.5, -1))"),
+    ],
+)
+def test_inf_times_a_derivative_that_rounding_makes_0_is_nan_or_inf(row: str, text: str) -> None:
+    """Only where the saved result may have been rounded to the number at which the derivative is 0."""
+    cotangents = [torch.full((3,), math.inf)]
+    bench = bench_for(row, oracle_for(text, torch.bfloat16, cotangents))
+    inf = torch.full((3,), math.inf, dtype=torch.bfloat16)
+
+    def verdict(*lost: int) -> Status:
+        given = inf.clone()
+        given[list(lost)] = math.nan
+        return judge(bench, {"grad[0]": given}, {"grad[0]": inf}, "backward")[0].status
+
+    assert verdict(0) is Status.AGREE
+    assert verdict(1) is Status.WRONG
+    assert verdict(0, 2) is Status.WRONG
+
+
+def test_batch_norm_with_an_infinite_weight_may_take_inf_from_inf_in_that_channel_alone() -> None:
+    """x (weight / std) + (bias - mean (weight / std)) is NaN where (x - mean) (weight / std) + bias is Inf."""
+    text = (
+        "batch_norm(float32[1, 2, 2].normal(seed=3), float32[2].of(0.5, 0.5), float32[2].of(1, 1), "
+        "weight=float32[2].of(inf, 2), bias=float32[2].expand(0))"
+    )
+
+    def spoiled(column: int, x: float) -> Status:
+        def change(t: Tensor) -> Tensor:
+            t[:, column] = x
+            return t
+
+        return verdict_on(text, change).status
+
+    assert spoiled(0, math.nan) is Status.AGREE
+    assert spoiled(0, 1.0) is Status.WRONG
+    assert spoiled(1, math.nan) is Status.WRONG

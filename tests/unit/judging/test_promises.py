@@ -372,3 +372,15 @@ def test_of_a_result_that_is_0_everywhere_any_other_number_is_reported() -> None
         return detectable_error(Limits(np.zeros(2), np.full(2, above), none, none, none, 1.0))
 
     assert [words(0.0), words(np.inf)] == ["any number but 0 would have been reported", "nothing was judged"]
+
+
+@pytest.mark.parametrize(("size", "status"), [("1e-30", Status.VOID), ("1e-6", Status.WRONG)])
+def test_a_norm_may_be_wider_inside_than_what_its_gradient_divides_by(size: str, status: Status) -> None:
+    """A norm of 1e-30 may be 0 in float32 or not; the gradient divides by its square, which is 0, and may be NaN."""
+    text = f"normalize(float32[1, 2].of({size}, {size}), p=3.0)"
+    made = oracle_for(text, cotangents=[torch.tensor([[1.0, 2.0]])])
+    truth = made.truth("grad[0]")
+    assert truth is not None
+    right = truth.to(torch.float32)
+    found = judge(bench_for("normalize", made), {"grad[0]": right * math.nan}, {"grad[0]": right}, "backward")[0]
+    assert found.status is status

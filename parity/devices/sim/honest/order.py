@@ -116,7 +116,7 @@ def _reduction(call: Call, plain: Any, way: int) -> Any:
         while flat.shape[0] > 1:
             half = (flat.shape[0] + 1) // 2
             flat = torch.cat((flat[: flat.shape[0] - half] * flat[half:], flat[flat.shape[0] - half : half]))
-        return flat[0].reshape(first.shape).to(first.dtype) if flat.shape[0] else None
+        return flat[0].reshape(first.shape).to(first.dtype, copy=True) if flat.shape[0] else None
     if base in ("norm", "linalg_vector_norm"):
         p = _argument(call, 1, "ord", _argument(call, 1, "p", 2))
         if p is not None and float(p) in (math.inf, -math.inf):

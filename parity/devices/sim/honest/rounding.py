@@ -32,8 +32,8 @@ def noisy(truth: Tensor, dtype: torch.dtype, bound: float, limits: tuple[float, 
     """Real float64 results in a narrower dtype, each off by at most `bound` ULP of the truth.
 
     The error before rounding is uniform in [-bound, bound] and derived from a hash of the truth, so that equal truths give
-    equal results. A truth that the dtype can represent is kept, including NaN and infinities; no result leaves the limits or
-    changes its sign.
+    equal results; below the normal numbers it is relative to the truth, as no function's own error grows there. A truth that
+    the dtype can represent is kept, including NaN and infinities; no result leaves the limits or changes its sign.
     """
     nearest = truth.to(torch.float32).to(dtype)
     if not bound:
@@ -42,7 +42,7 @@ def noisy(truth: Tensor, dtype: torch.dtype, bound: float, limits: tuple[float, 
     numbers = _numbers(truth)
     with np.errstate(all="ignore"):
         ulp = _ulp(numbers, f)
-        moved = numbers + bound * _uniform(numbers) * ulp
+        moved = numbers + bound * _uniform(numbers) * np.minimum(ulp, 2.0 * f.unit_roundoff * np.abs(numbers))
         moved = np.where((moved < 0) == (numbers < 0), moved, 0.0).clip(*limits)
         y = torch.from_numpy(moved).to(torch.float32).to(dtype)
         wide = _numbers(y.to(torch.float64))
