@@ -263,7 +263,7 @@ class Rounding(Operators):
 
     def _counts(self, result: Any, args: Any) -> bool:
         """Whether a sum is one of integers that every dtype adds exactly: formulas use such sums as counts, and test for 1."""
-        numbers = [t for t in (result, *args) if isinstance(t, Tensor) and t.dtype is torch.float64]
+        numbers = [torch.view_as_real(t.resolve_conj()) if t.is_complex() else t for t in (result, *args) if _wide(t)]
         return all(is_whole(t, 1.0 / self._inside) for t in numbers)
 
     def _rounded(self, x: Any) -> Any:

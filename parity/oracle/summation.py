@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from parity.oracle.roundoffs import DOUBLE
+
 LONG = 16  # sums of at least so many terms lose more than one rounding
 CHAIN = 4096  # no device adds more terms in one chain
 FLOAT32_ROUNDOFF = 2.0**-24  # float32's roundoff
@@ -19,7 +21,8 @@ SUMS = ("sum", "mean", "nansum", "cumsum")
 SIZES = ("linalg_vector_norm", "_cdist_forward", "_pdist_forward", "prod")  # sums of terms that cannot cancel, and products
 CHAINS = ("cumsum", "embedding_dense_backward")  # one term after the other on every device, however many
 OF_ONE = (*SUMS, "prod", "linalg_vector_norm")  # round nothing if they have one term
-SCATTERED = ("scatter_reduce", "index_reduce")  # repeated places are combined one by one
+# Repeated places are combined one by one.
+SCATTERED = ("scatter_reduce", "index_reduce", "scatter_add", "index_add", "put", "index_put")
 
 
 def chain_loss(x: Tensor, dims: Sequence[int]) -> Tensor:
@@ -53,15 +56,19 @@ def float32_chain_loss(func: Any, result: Tensor, args: Any) -> Tensor:
     return (added.to(torch.float64) - result).abs().nan_to_num(0.0, 0.0, 0.0)
 
 
-def repeats(result: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str) -> float:
+def repeats(name: str, args: Any) -> float:
     """The largest number of elements that are combined at one place, including the one already there."""
-    if reduce not in ("sum", "mean", "prod") or not index.numel():
+    if name in ("put", "index_put"):
+        combines = len(args) > 3 and args[3]
+    else:
+        combines = name.endswith("_add") or args[4] in ("sum", "mean", "prod")
+    if not combines or not args[0].numel():
         return 0.0
-    if index.dim() != source.dim():  # index_reduce: slices along dim
-        return 1.0 + float(index.bincount().max())
-    if not result.dim():
-        return 1.0 + index.numel()
-    return 1.0 + float(torch.zeros(result.shape).scatter_add_(dim, index.to(torch.int64), torch.ones(index.shape)).max())
+    if name == "index_reduce":
+        return 1.0 + (float(args[2].bincount().max()) if args[2].numel() else 0.0)
+    ones = [torch.ones(a.shape) if isinstance(a, Tensor) and a.dtype in DOUBLE else a for a in args[1:4]]
+    add = torch.ops.aten.scatter_add if name == "scatter_reduce" else getattr(torch.ops.aten, name)
+    return 1.0 + float(add(torch.zeros(args[0].shape), *ones).max())
 
 
 def terms(name: str, result: Tensor, args: Any) -> float:
@@ -76,7 +83,7 @@ def terms(name: str, result: Tensor, args: Any) -> float:
         weight, transposed, groups = args[1], args[6], args[8]
         return float(weight[:, 0].numel() / groups if transposed else weight[0].numel()) if weight.numel() else 0.0
     if name in SCATTERED:
-        return repeats(result, *args[1:5])
+        return repeats(name, args)
     if name == "cumsum":
         return float(args[0].shape[args[1]]) if args[0].dim() else 1.0
     if name == "embedding_dense_backward":

@@ -119,6 +119,32 @@ def test_counts_are_exact() -> None:
     assert float(moved[1]) != 1.0
 
 
+def test_a_complex_sum_is_no_count() -> None:
+    x = torch.full((4096,), 1 / 3, dtype=torch.complex128)
+    twos = torch.full_like(x, 2.0)
+    with Rounding(U, 0):
+        moved, whole = x.sum(), twos.sum()
+    assert complex(moved) != complex(x.sum())
+    assert complex(whole) == 8192
+
+
+@pytest.mark.parametrize(
+    "add",
+    [
+        lambda x, i, s: x.put(i, s, accumulate=True),
+        lambda x, i, s: x.index_put((i,), s, accumulate=True),
+        lambda x, i, s: x.index_add(0, i, s),
+        lambda x, i, s: x.scatter_add(0, i, s),
+    ],
+)
+def test_numbers_added_at_one_place_lose_what_a_sum_of_them_loses(add: Callable[..., Tensor]) -> None:
+    """Not only one rounding of the result, which may be small."""
+    source = torch.tensor([1 / 3, -1 / 3] * 2048, dtype=torch.float64)
+    with Rounding(U, 0):
+        moved = add(torch.zeros(1, dtype=torch.float64), torch.zeros(4096, dtype=torch.int64), source)
+    assert float(moved.abs()) > U
+
+
 @pytest.mark.parametrize("shape", [(6,), (300, 200)])
 @pytest.mark.parametrize("turned", [False, True])
 def test_what_a_formula_adds_as_whole_numbers_stays_exact(shape: tuple[int, ...], turned: bool) -> None:
