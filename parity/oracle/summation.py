@@ -99,7 +99,7 @@ def terms_lost(name: str, result: Tensor, call: tuple[Any, Any, Any], count: flo
         return walk.mul(SUM_LOSS * inside)
     wide = (a.abs() if isinstance(a, Tensor) and a.dtype in DOUBLE and not (a.is_meta or a.is_nested) else a for a in args)
     size = result if name in SIZES else func(*wide, **kwargs)
-    lost = SUM_LOSS * inside * count**0.5 * size.abs()
+    lost: Tensor = SUM_LOSS * inside * count**0.5 * size.abs()
     single = inside == FLOAT32_ROUNDOFF and result.dtype is torch.float64
     if name in CHAINS and single:
         lost = torch.maximum(lost, SUM_LOSS * float32_chain_loss(func, result, args))
