@@ -116,10 +116,10 @@ def terms_lost(name: str, result: Tensor, call: tuple[Any, Any, Any], count: flo
 
 
 def order_of(name: str, args: Any) -> int:
-    """A number for the operands of a sum, another one for the same in another order, by the first, the middle and the last of
-    each; 0 for a kernel that is no sum. Keys that it is added to stay even or odd, and are those of no other sample."""
+    """A number for the operand of a sum, another one for the same in another order, by its first, middle and last elements;
+    0 for a kernel that is no sum. Keys that it is added to stay even or odd, and are those of no other sample."""
     ends = list[bytes]()
-    for t in args if name in SUMS or name in PRODUCTS else ():
+    for t in args[:1] if name in SUMS else ():
         known = isinstance(t, Tensor) and t.dtype in DOUBLE and t.layout is torch.strided and not t.is_nested
         if known and t.numel() and not (t.is_meta or t._is_zerotensor()):
             numbers = t.detach().resolve_conj().resolve_neg().numpy()
