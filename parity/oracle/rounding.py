@@ -28,7 +28,7 @@ from parity.oracle.roundoffs import (
     rounded_at_least,
     seems_whole,
 )
-from parity.oracle.summation import CHAIN, CHAINS, FLOAT32_ROUNDOFF, LONG, OF_ONE, SIZES, chain_loss, float32_chain_loss, terms
+from parity.oracle.summation import FLOAT32_ROUNDOFF, LONG, OF_ONE, SUMS, order_of, terms, terms_lost
 from parity.oracle.yardstick import FAST_CONVOLUTION, SUM_LOSS
 
 JUMPS = ("eq", "ne", "lt", "le", "gt", "ge", "floor", "ceil", "trunc", "_to_copy")  # with whole numbers, at which labels lie
@@ -152,7 +152,14 @@ class Rounding(Operators):
         return math.inf if "empty" in kernel.name or bool((real.to(torch.bfloat16) == real).all()) else 0.0
 
     def _with_roundings(self, kernel: Kernel, func: Any, args: Any, kwargs: Any) -> Any:
-        """Call a kernel, and move its results."""
+        """Call a kernel, and move its results: those of a sum in another order otherwise, even where they are equal."""
+        before, self._key = self._key, self._key + order_of(kernel.name, args)
+        try:
+            return self._called(kernel, func, args, kwargs)
+        finally:
+            self._key = before
+
+    def _called(self, kernel: Kernel, func: Any, args: Any, kwargs: Any) -> Any:
         nested = any(isinstance(x, Tensor) and x.is_nested for x in args)  # formulas take dense tensors
         formula = None if func in self.open or nested else kernel.formula
         if formula is not None:
@@ -178,31 +185,14 @@ class Rounding(Operators):
             count = terms(name, result, args)
             if count == 1 and name in OF_ONE:
                 return result
-            if count >= LONG:
-                size = result if name in SIZES else func(*(a.abs() if _wide(a) else a for a in args), **kwargs)
-                lost = SUM_LOSS * self._inside * count**0.5 * size.abs()
-                if name in CHAINS and self._inside == FLOAT32_ROUNDOFF and result.dtype is torch.float64:
-                    lost = torch.maximum(lost, SUM_LOSS * float32_chain_loss(func, result, args))
-                if (
-                    name in ("sum", "mean")
-                    and count <= CHAIN
-                    and result.dtype is torch.float64
-                    and self._inside == FLOAT32_ROUNDOFF
-                ):
-                    dims = args[1] if len(args) > 1 and args[1] else range(args[0].dim())
-                    biased = chain_loss(args[0], dims).view(result.shape) / (count if name == "mean" else 1.0)
-                    lost = torch.maximum(lost, SUM_LOSS * biased)
-                if name == "convolution" and self._u > self._inside and fast.is_fast(args[1], args[3], args[5]):
-                    tiles = fast.of_result(args[0], args[1], args[6], args[8])
-                    lost = torch.maximum(lost, FAST_CONVOLUTION * self._u * tiles)
-                if name not in ("sum", "mean"):  # kernels that update a mean give NaN for Inf, too
-                    lost = torch.where(result.isinf(), 0.0, lost)  # an Inf less an Inf is NaN, behind which nothing moves
+            if count >= LONG or name in SUMS:
+                lost = terms_lost(name, result, (func, args, kwargs), count, self._u, self._inside)
                 result = off_by(result, lost, self._key)
         if name == "convolution_backward" and not self.open:
             result = self._tiles_lost(result, args)
         if name in PRODUCTS and _wide(result) and result.is_complex():
             moved = self._rounded(result)
-            return moved if moved is result else by_modulus(result, moved)
+            return moved if moved is result else by_modulus(result, moved, args)
         change = self._rounded_but_whole if self.open and name in ARITHMETIC else self._rounded
         return change(result) if isinstance(result, Tensor) else tree_map(change, result)
 

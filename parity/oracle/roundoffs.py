@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -189,10 +190,16 @@ def _times(t: Tensor, numbers: Factors, u: float, key: int) -> Tensor:
     return torch.from_numpy((numbers * _hashed(numbers.view(np.uint64), u, key)).reshape(t.shape))
 
 
-def by_modulus(x: Tensor, moved: Tensor) -> Tensor:
-    """`rounded` complex numbers with each part moved in units of the modulus instead of its own; zero parts stay zero."""
+def by_modulus(x: Tensor, moved: Tensor, factors: Sequence[object]) -> Tensor:
+    """`rounded` complex numbers with each part moved in units of the modulus instead of its own. Zero parts stay zero, except
+    the differences of two products of `factors`: a device may round one of these alone."""
     before, after = (torch.view_as_real(t.detach().resolve_conj()) for t in (x, moved))
     off = (after - before) / before.abs() * x.abs().unsqueeze(-1)
+    given = [t.detach() for t in factors if isinstance(t, Tensor) and t.is_complex()]
+    if len(given) == 2:
+        a, b = given
+        crossed = torch.stack((a.real * b.real, a.real * b.imag), -1) != 0.0
+        off = torch.where((before == 0.0) & crossed, off.flip(-1), off)
     after.copy_(torch.where(off.isfinite(), before + off, after))
     return moved
 

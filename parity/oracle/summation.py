@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from parity.oracle import fast_convolution as fast
 from parity.oracle.roundoffs import DOUBLE
+from parity.oracle.yardstick import FAST_CONVOLUTION, SUM_LOSS
 
 LONG = 16  # sums of at least so many terms lose more than one rounding
 CHAIN = 4096  # no device adds more terms in one chain
@@ -89,3 +92,41 @@ def terms(name: str, result: Tensor, args: Any) -> float:
     if name == "embedding_dense_backward":
         return float(args[1].reshape(-1).bincount().max()) if args[1].numel() else 0.0
     return args[0].numel() / result.numel() if name in SUMS or name in SIZES else 0.0
+
+
+def terms_lost(name: str, result: Tensor, call: tuple[Any, Any, Any], count: float, u: float, inside: float) -> Tensor:
+    """What a sum of so many terms loses in its partial sums, which may be larger than it. call: (function, its arguments);
+    inside: the roundoff in which it adds; u: that of its result."""
+    func, args, kwargs = call
+    if count < LONG:  # in any order they are about as large as a random walk
+        squares = func(args[0].detach().abs().square(), *args[1:], **kwargs)
+        walk: Tensor = squares.div(count if name == "mean" else 1.0).sqrt().nan_to_num(0.0, 0.0, 0.0)
+        return walk.mul(SUM_LOSS * inside)
+    wide = (a.abs() if isinstance(a, Tensor) and a.dtype in DOUBLE and not (a.is_meta or a.is_nested) else a for a in args)
+    size = result if name in SIZES else func(*wide, **kwargs)
+    lost: Tensor = SUM_LOSS * inside * count**0.5 * size.abs()
+    single = inside == FLOAT32_ROUNDOFF and result.dtype is torch.float64
+    if name in CHAINS and single:
+        lost = torch.maximum(lost, SUM_LOSS * float32_chain_loss(func, result, args))
+    if name in ("sum", "mean") and count <= CHAIN and single:
+        dims = args[1] if len(args) > 1 and args[1] else range(args[0].dim())
+        biased = chain_loss(args[0], dims).view(result.shape) / (count if name == "mean" else 1.0)
+        lost = torch.maximum(lost, SUM_LOSS * biased)
+    if name == "convolution" and u > inside and fast.is_fast(args[1], args[3], args[5]):
+        tiles = fast.of_result(args[0], args[1], args[6], args[8])
+        lost = torch.maximum(lost, FAST_CONVOLUTION * u * tiles)
+    if name not in ("sum", "mean"):  # kernels that update a mean give NaN for Inf, too
+        lost = torch.where(result.isinf(), 0.0, lost)  # an Inf less an Inf is NaN, behind which nothing moves
+    return lost
+
+
+def order_of(name: str, args: Any) -> int:
+    """A number for the operand of a sum, another one for the same in another order, by its first, middle and last elements;
+    0 for a kernel that is no sum. Keys that it is added to stay even or odd, and are those of no other sample."""
+    ends = list[bytes]()
+    for t in args[:1] if name in SUMS else ():
+        known = isinstance(t, Tensor) and t.dtype in DOUBLE and t.layout is torch.strided and not t.is_nested
+        if known and t.numel() and not (t.is_meta or t._is_zerotensor()):
+            numbers = t.detach().resolve_conj().resolve_neg().numpy()
+            ends += [numbers[tuple(n * k // 2 - (k == 2) for n in t.shape)].tobytes() for k in range(3)]
+    return 64 * (zlib.crc32(b"".join(ends)) % 1000)

@@ -206,6 +206,31 @@ def test_a_check_of_the_range_keeps_its_inputs_moved(seed: int) -> None:
         assert_parity(checked, x, device=resolve("sim", (Fault("off", ("sum",), lambda c: c.run() + 1e-4),)), backward=False)
 
 
+# Functions whose results cancel what moves alike on the way: an honest device was accused of its roundings.
+CANCELLING: dict[str, tuple[str, Function]] = {
+    "sums in two orders": ("sum", lambda x, y: x.sum(-1) - x.flip(-1).sum(-1)),
+    "running sums": ("cumsum", lambda x, y: x.cumsum(-1).diff(dim=-1)),
+    "a complex product": ("mul", lambda x, y: torch.view_as_real(torch.complex(x, y) * torch.complex(y, x))),
+}
+
+
+@pytest.mark.parametrize("name", CANCELLING)
+def test_what_cancels_is_off_by_the_roundings_of_what_was_larger(name: str) -> None:
+    operator, function = CANCELLING[name]
+
+    def off(call: Call) -> Tensor:
+        out: Tensor = call.run()
+        return out + 1e-4 * call.args[0][:, 0] if operator == "sum" else out * 1.001
+
+    faulty = resolve("sim", (Fault("off", (operator,), off, level="kernel"),))
+    for seed in (100, 101, 102):
+        g = torch.Generator().manual_seed(seed)
+        x, y = torch.randn(8, 12, generator=g), torch.randn(8, 12, generator=g)
+        assert assert_parity(function, x, y, device=resolve("sim", tuple(honest.FAULTS)), backward=False).agrees, seed
+        with pytest.raises(ParityFailure):
+            assert_parity(function, x, y, device=faulty, backward=False)
+
+
 def test_what_an_operator_writes_and_does_not_return_is_rounded_too() -> None:
     """As those on lists of tensors, and many of a person's own."""
 

@@ -154,6 +154,38 @@ def test_parts_of_complex_products_are_off_by_the_modulus(way: Callable[[torch.T
     assert not real.any()  # what is 0 on every device
 
 
+def test_a_part_of_a_complex_product_that_cancels_is_off_by_the_modulus() -> None:
+    """A device rounds one of its two products, and not the other."""
+    v = torch.tensor([0.9604 + 0.9508j, 1.0 + 0.5j], dtype=torch.complex128)
+    found = torch.zeros(2, dtype=torch.float64)
+    for key in range(6):
+        with rounding.Rounding(U, key) as mode:
+            found = torch.maximum(found, (v.conj() * v).imag.abs())
+    assert mode.largest > 1.0
+    assert bool((found > 0.1 * U).all())
+    assert bool((found < 4 * U).all())
+
+
+def test_equal_sums_move_otherwise_where_their_terms_come_in_another_order() -> None:
+    """Whole halves add up to the same number in any order in float64; in float32 they need not."""
+    x = (torch.arange(12, dtype=torch.float64).view(2, 6) * 7 % 5) / 2 + 0.5
+    apart = 0
+    for key in range(6):
+        with rounding.Rounding(U, key):
+            apart += int((x.sum(-1) != x.flip(-1).sum(-1)).sum())
+            assert torch.equal(x.sum(-1), x.clone().sum(-1))
+    assert apart >= 8
+
+
+@pytest.mark.parametrize("op", [lambda x: x.cumsum(0)[-1], lambda x: x.sum(0), lambda x: 3 * x.mean(0)])
+def test_a_small_sum_has_lost_what_its_partial_sums_lost(op: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """1000.3 - 1000 + 0.01 is off by a rounding of 1000."""
+    x = torch.tensor([1000.3, -1000.0, 0.01], dtype=torch.float64)
+    with rounding.Rounding(U, 0):
+        moved = op(x)
+    assert 300 * U < float((moved - op(x)).abs()) < 1300 * U
+
+
 def test_many_terms_of_one_size_are_rounded_to_one_side() -> None:
     """A chain of float32 additions of 0.1 is off by more than a random walk of roundings."""
     terms = torch.full((4096, 1), 0.1, dtype=torch.float32).double()
