@@ -2,8 +2,8 @@
 
 parity prove zoo --faults tests/zoo/seventh/d.py
 
-Before anything was mended for them, the quick profile found 32, 33 and 33 of the 40 with the seeds 1, 2 and 3. Of the misses all
-but one were never drawn: three need a million elements or more, `pinverse` has no row, the others are chances of dtypes and
+Before anything was mended for them, the quick profile found 32, 33 and 33 of the 40 with the seeds 1, 2 and 3. Of the misses
+all but one were never drawn: three need a million elements or more, `pinverse` has no row, the others are chances of dtypes and
 factors. The sums of long rows were drawn, and their error lies within what a sum may round.
 """
 
