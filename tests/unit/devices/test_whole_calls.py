@@ -118,7 +118,9 @@ def test_a_kernel_of_mps_is_one_call_and_equals_the_cpu(op: str, call: Any, x: T
 def test_attention_is_right_where_the_fused_kernel_of_the_cpu_is_not(dtype: torch.dtype, more: dict[str, Any]) -> None:
     """It multiplies -Inf of a causal mask by a scale of 0, and gives 0 for an Inf in a mask of half types."""
     x = torch.ones(1, 1, 32, 8, dtype=dtype)
-    named: dict[str, Any] = more or {"attn_mask": torch.zeros(1, 32, dtype=dtype).index_fill(-1, torch.tensor([3]), float("inf"))}
+    named: dict[str, Any] = more or {
+        "attn_mask": torch.zeros(1, 32, dtype=dtype).index_fill(-1, torch.tensor([3]), float("inf"))
+    }
     device = resolve("sim:mps")
     y = device.upload(x)
     there: dict[str, Any] = {n: device.upload(a) if isinstance(a, Tensor) else a for n, a in named.items()}
