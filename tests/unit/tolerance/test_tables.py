@@ -368,6 +368,8 @@ def test_special_values_are_promised_by_class_and_by_op() -> None:
     assert tables.special("softmax", OpClass.COMPOSITE, "signed_zero") == "any"
     assert tables.special("conv2d", OpClass.CONTRACTION, "nonfinite_spread") == "any"
     assert tables.special("mm", OpClass.CONTRACTION, "nonfinite_spread") == "kept"
+    assert tables.special("optim.ASGD", OpClass.COMPOSITE, "nonfinite_spread") == "any"
+    assert tables.special("optim.Adam", OpClass.COMPOSITE, "nonfinite_spread") == "kept"
     cuda = tolerance.load("cuda")
     assert cuda.flushes("float32", "index_add", OpClass.CONTRACTION)
     assert not cuda.flushes("float16", "index_add", OpClass.CONTRACTION)

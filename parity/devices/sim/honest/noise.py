@@ -67,10 +67,12 @@ def computing(call: Call, result: torch.dtype) -> torch.dtype:
 
 def promoted(call: Call, dtype: torch.dtype) -> Mapping[int, Any]:
     """The operands that torch rounds to the dtype of the result before the kernel sees them: integers and wrapped numbers. A
-    divisor or factor that is a single integer beyond a half type's range keeps its value, as in the CPU's kernels."""
+    divisor or factor that is a single integer beyond a half type's range keeps its value, as in the CPU's kernels: of two
+    single factors the second."""
     swap: dict[int, Any] = {}
     name = call.op.partition(".")[0].rstrip("_")
-    kept = call.operands if name == "mul" else call.args[1:2] if name in ("div", "true_divide") else ()
+    second = name in ("div", "true_divide") or isinstance(call.args[-1], Tensor) and call.args[-1].dim() == 0
+    kept = () if name not in ("mul", "div", "true_divide") else call.args[1:2] if second else call.operands
     for t in call.operands:
         if t.dtype not in ROUNDED:
             wide = torch.complex128 if dtype.is_complex else torch.float64
