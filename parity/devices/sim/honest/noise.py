@@ -71,7 +71,7 @@ def promoted(call: Call, dtype: torch.dtype) -> Mapping[int, Any]:
     single factors the second."""
     swap: dict[int, Any] = {}
     name = call.op.partition(".")[0].rstrip("_")
-    second = name in ("div", "true_divide") or isinstance(call.args[-1], Tensor) and call.args[-1].dim() == 0
+    second = name in ("div", "true_divide") or (isinstance(call.args[-1], Tensor) and call.args[-1].dim() == 0)
     kept = () if name not in ("mul", "div", "true_divide") else call.args[1:2] if second else call.operands
     for t in call.operands:
         if t.dtype not in ROUNDED:
