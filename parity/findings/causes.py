@@ -135,18 +135,20 @@ def _is_lazy(case: str) -> bool:
     return ".neg()" in case or ".conj()" in case
 
 
-def _needed(c: Cause, records: Iterable[Record]) -> Cause:
-    """The cause with what all of its least cases hold: shrinking has left an operand on the CPU, or NaN and Inf, where nothing
-    shows without them."""
-    word = CPU_OPERAND if c.symptom.startswith("raises: ") else NON_FINITE if c.symptom == "values" else ""
-    held = bool(word) and not c.properties and all(_holds(r, word) for r in records)
-    return replace(c, properties=(word,)) if held else c
+def _needed(c: Cause, records: Sequence[Record]) -> Cause:
+    """The cause with what all of its least cases hold: shrinking has left an operand on the CPU or without elements, or NaN and
+    Inf, where nothing shows without them."""
+    words = (CPU_OPERAND, EMPTY_OPERAND) if c.symptom.startswith("raises: ") else (NON_FINITE,) if c.symptom == "values" else ()
+    held = [w for w in words if not c.properties and all(_holds(r, w) for r in records)]
+    return replace(c, properties=(held[0],)) if held else c
 
 
 def _holds(r: Record, word: str) -> bool:
     with suppress(CaseError):  # of another version
         specs = notation.parse(r.shrunk).operands()
         rare = any(w.lstrip("-") in ("nan", "inf") for s in specs for _, w in s.values.specials)
+        if word == EMPTY_OPERAND:
+            return any(s.numel == 0 for s in specs)
         return any(s.on_cpu for s in specs) if word == CPU_OPERAND else rare and not r.by_chance
     return False
 

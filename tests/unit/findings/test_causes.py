@@ -446,7 +446,7 @@ def test_the_errors_of_one_kernel_are_one_cause() -> None:
 
 
 def test_what_a_least_case_holds_is_needed() -> None:
-    """NaN that shrinking left, and an operand on the CPU; not where another finding of the kernel has none."""
+    """NaN that shrinking left, and an operand on the CPU or without elements; not where another finding has none."""
 
     def one(op: str, case: str, symptom: str = "values") -> Record:
         return replace(found(op, Cause(f"aten::{op}", symptom)), shrunk=case.format(op))
@@ -459,6 +459,9 @@ def test_what_a_least_case_holds_is_needed() -> None:
         [*(one(op, near, words.format(op)) for op in ("lerp", "addcmul", "mul")), one("exp", plain, words.format("x"))]
     )
     assert {frozenset(c.ops) for c in made} == {frozenset(["lerp", "addcmul", "mul"]), frozenset(["exp"])}
+    invalid, nothing = "raises: AcceleratorError in run: CUDA error: invalid argument", "{}(float32[0, 1])"
+    made = gather([*(one(op, nothing, invalid) for op in ("roll", "flip", "sort")), one("exp", plain, invalid)])
+    assert {frozenset(c.ops) for c in made} == {frozenset(["roll", "flip", "sort"]), frozenset(["exp"])}
 
 
 def test_what_nobody_looked_into_is_no_cause() -> None:
