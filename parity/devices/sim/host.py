@@ -229,11 +229,11 @@ def attention(
 
     By its formula where the CPU's fused kernel is wrong (torch 2.13): it multiplies the -Inf of a causal mask by the scale, and
     gives 0 for an Inf in a mask of half types."""
+    result = torch.nn.functional.scaled_dot_product_attention(q, k, v, mask, p, causal, **named)  # refuses what it must
     scale = named.get("scale")
     if (causal and scale is not None and scale <= 0.0) or (mask is not None and bool((mask == math.inf).any())):
-        formula: tuple[Tensor, Tensor] = aten._scaled_dot_product_attention_math(q, k, v, mask, p, causal, **named)
-        return formula[0], torch.empty(0)
-    return torch.nn.functional.scaled_dot_product_attention(q, k, v, mask, p, causal, **named), torch.empty(0)
+        result = aten._scaled_dot_product_attention_math(q, k, v, mask, p, causal, **named)[0]
+    return result, torch.empty(0)
 
 
 def dropout(x: Tensor, p: float, train: bool) -> Tensor:

@@ -127,6 +127,8 @@ def test_attention_is_right_where_the_fused_kernel_of_the_cpu_is_not(dtype: torc
     with torch.no_grad():
         got = F.scaled_dot_product_attention(y, y, y, **there).cpu()
     assert bool(torch.isclose(got, torch.ones_like(got)).all() if more else got.isnan().all())
+    with pytest.raises(RuntimeError, match="same dtype"):
+        F.scaled_dot_product_attention(y, y.bfloat16(), y, **there)
 
 
 def _lstm(x: Tensor) -> Tensor:
