@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from parity.core.errors import FaultError
 from parity.devices.sim.call import Call
@@ -49,6 +50,10 @@ def _plain(k: Kernel) -> dict[str, list[Any]]:
         n: [v for v in vs if not isinstance(v, str) or v[:1] != "<"] for n, vs in k.facts["args"].items() if n not in SKIPPED
     }
     return {n: vs for n, vs in listed.items() if vs}
+
+
+def _holds_tensor(v: Any) -> bool:
+    return any(isinstance(x, Tensor) for x in tree_leaves(v))
 
 
 def _is_number(v: Any) -> bool:
@@ -194,7 +199,7 @@ def _stale_argument(name: str) -> Any:
         v = given(c, name)
         if isinstance(v, Tensor) or v is None:
             return None
-        others = tuple(str(w) for n in c.names if n != name and not isinstance(w := given(c, n), Tensor))
+        others = tuple(str(w) for n in c.names if n != name and not _holds_tensor(w := given(c, n)))
         first = c.state.setdefault((*_form(c), others), (v,))
         return first if first[0] != v and (first[0] == first[0] or v == v) else None
 

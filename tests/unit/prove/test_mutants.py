@@ -76,6 +76,19 @@ def test_a_mutant_is_wrong_where_its_condition_holds(recorded, word, shows, sile
         assert (seen.changed > 0) is wrong
 
 
+def test_a_stale_argument_does_not_look_into_lists_of_tensors() -> None:
+    """To print them in a kernel runs kernels, and a list of other values is no other form of the call."""
+    facts = {"cat": record("cat", _plan("quick"))}
+    stale = next(m for m in mutants_of("cat", facts["cat"], frequencies(facts), "7") if f"{m.kind}:{m.word}" == "cache:dim")
+    seen = Witnessed()
+    device = resolve("sim", (fault(stale, seen),))
+    with device.active():
+        x = device.upload(torch.arange(1.0, 5.0).view(2, 2))
+        torch.cat((x, x), 0)
+        torch.cat((x + 1.0, x), 1)
+    assert seen.fired == 1
+
+
 def test_the_board_says_why_survivors_survived() -> None:
     about = {
         "row": "mm",
