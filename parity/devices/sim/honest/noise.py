@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -71,8 +71,9 @@ def promoted(call: Call, dtype: torch.dtype) -> Mapping[int, Any]:
     single factors the second."""
     swap: dict[int, Any] = {}
     name = call.op.partition(".")[0].rstrip("_")
-    second = name in ("div", "true_divide") or (isinstance(call.args[-1], Tensor) and call.args[-1].dim() == 0)
-    kept = () if name not in ("mul", "div", "true_divide") else call.args[1:2] if second else call.operands
+    kept: Sequence[Any] = call.args[1:2] if name in ("mul", "div", "true_divide") else ()
+    if name == "mul" and not (isinstance(kept[0], Tensor) and kept[0].dim() == 0):
+        kept = call.operands
     for t in call.operands:
         if t.dtype not in ROUNDED:
             wide = torch.complex128 if dtype.is_complex else torch.float64
