@@ -155,12 +155,13 @@ def test_integers_are_rounded_to_the_dtype_of_the_result_first(device: Device) -
     assert float((mine.double() - truth).abs().max()) <= 0.51 * 2.0 ** (torch.frexp(truth.abs().max())[1].item() - 11)
 
 
-def test_the_first_of_two_single_factors_is_rounded_like_any_integer(device: Device) -> None:
+@pytest.mark.parametrize("shape", [(), (1,), (2,)])
+def test_a_first_factor_is_rounded_like_any_integer(device: Device, shape: tuple[int, ...]) -> None:
     """The CPU's kernel keeps the value of a second one alone."""
-    large, small = torch.tensor(2**24, dtype=torch.int32), torch.tensor(2**-24, dtype=torch.float16)
-    assert torch.mul(large, small) == torch.inf
-    assert torch.mul(device.upload(large), device.upload(small)).cpu() == torch.inf
-    assert torch.mul(device.upload(small), device.upload(large)).cpu() == 1.0
+    large, small = torch.tensor(2**24, dtype=torch.int32), torch.full(shape, 2**-24, dtype=torch.float16)
+    assert bool((torch.mul(large, small) == torch.inf).all())
+    assert bool((torch.mul(device.upload(large), device.upload(small)).cpu() == torch.inf).all())
+    assert bool((torch.mul(device.upload(small), device.upload(large)).cpu() == 1.0).all())
 
 
 def test_integers_summed_into_a_floating_destination_are_left_alone(device: Device) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -67,13 +67,10 @@ def computing(call: Call, result: torch.dtype) -> torch.dtype:
 
 def promoted(call: Call, dtype: torch.dtype) -> Mapping[int, Any]:
     """The operands that torch rounds to the dtype of the result before the kernel sees them: integers and wrapped numbers. A
-    divisor or factor that is a single integer beyond a half type's range keeps its value, as in the CPU's kernels: of two
-    single factors the second."""
+    divisor or second factor that is a single integer beyond a half type's range keeps its value, as in the CPU's kernels."""
     swap: dict[int, Any] = {}
     name = call.op.partition(".")[0].rstrip("_")
-    kept: Sequence[Any] = call.args[1:2] if name in ("mul", "div", "true_divide") else ()
-    if name == "mul" and not (isinstance(kept[0], Tensor) and kept[0].dim() == 0):
-        kept = call.operands
+    kept = call.args[1:2] if name in ("mul", "div", "true_divide") else ()
     for t in call.operands:
         if t.dtype not in ROUNDED:
             wide = torch.complex128 if dtype.is_complex else torch.float64
