@@ -1,13 +1,15 @@
 """How many small changes of parity's own code do its tests see? A sign, a limit, a lost branch, one at a time, each in a copy.
 
-    python tests/bench/mutated.py --list                          # the 60 changes that are drawn
-    python tests/bench/mutated.py -o seen.jsonl -j 64 --limit 550  # ask about all of them, on 64 cores
-    python tests/bench/mutated.py -o seen.jsonl --summary
+    python tests/bench/mutated.py --list                                   # the 60 changes that are drawn
+    python tests/bench/mutated.py -o own.jsonl -j 2                         # ask the tests of the changed modules
+    python tests/bench/mutated.py -o seen.jsonl --readme -j 15 --limit 550  # and the README's command, on 15 cores
+    python tests/bench/mutated.py -o seen.jsonl --readme --summary
 
-Each change is tried by the tests of its own module, then by those of its folder, then by the README's command, until one fails:
-it is seen where that test fails again by itself, and does not on unchanged code. What the README's command says of unchanged
-code is asked first, and what fails there is left out. What has an answer in the file is not asked again. What is stopped at the
-limit has none: it counts neither as seen nor as unseen, and is asked by the next call.
+Each change is made in a copy of the tree and tried by the tests of its own module; with --readme then by all others that the
+README's command runs, those that reach the module by the fewest imports first, until one fails. It is seen where that test
+fails again by itself, and does not on unchanged code. With --readme the unchanged code is asked first, and what fails there is
+left out. What has an answer in the file is not asked again. What is stopped at the limit, or after --each, has none: it counts
+neither as seen nor as unseen, and is asked by the next call.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
+import functools
 import importlib.metadata
 import json
 import os
@@ -27,6 +30,7 @@ import sys
 import tempfile
 import threading
 import time
+import tomllib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -37,8 +41,8 @@ from typing import Any
 REPO = Path(__file__).parents[2]
 FOLDERS = ("judging", "checks", "store", "engine")
 LEFT_OUT = (".git", ".venv", "__pycache__", ".*_cache", "parity-run-*")
-STAGES = {"mirrored": 1, "folder": 3, "all": 6}  # cores of each
-BASE = 12  # cores of the unchanged code
+STAGES = {"mirrored": 1, "others": 5}  # cores of each
+TESTPATHS = tomllib.loads((REPO / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]["testpaths"]
 ENTRY = "[pytest11]\nparity = parity.faces.plugin\n"
 SIGNS = {ast.Add: "-", ast.Sub: "+"}
 LIMITS = {ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">"}
@@ -67,11 +71,40 @@ class Change:
         return [str(p.relative_to(REPO)) for p in own] or [str(folder)]
 
     @property
+    def others(self) -> list[str]:
+        """All other files of tests that the README's command runs, those that reach the module by the fewest imports first."""
+        imports, away = imported(), {name_of(self.path): 0}
+        for steps in range(1, len(imports)):
+            away |= {
+                name: steps for name, of in imports.items() if name not in away and any(away.get(o) == steps - 1 for o in of)
+            }
+        found = [str(p.relative_to(REPO)) for folder in TESTPATHS for p in sorted((REPO / folder).rglob("test_*.py"))]
+        return sorted(
+            (t for t in found if not any(Path(t).is_relative_to(own) for own in self.mirrored)),
+            key=lambda t: away.get(name_of(t), len(imports)),
+        )
+
+    @property
     def tests(self) -> dict[str, list[str]]:
-        """Those of each stage; of a module without tests of its own the folder's come first."""
-        folder = [str(Path("tests/unit", Path(self.path).parts[1]))]
-        own = {} if self.mirrored == folder else {"mirrored": self.mirrored}
-        return {**own, "folder": folder, "all": []}
+        """Those of each stage."""
+        return {"mirrored": self.mirrored, "others": self.others}
+
+
+def name_of(path: str) -> str:
+    """A module's name in an import. What tests/shared and tests/meta hold is imported without their folders."""
+    return re.sub(r"^tests\.(shared|meta)\.|\.__init__$", "", path.removesuffix(".py").replace("/", "."))
+
+
+@functools.cache
+def imported() -> dict[str, set[str]]:
+    """What each module of parity and of its tests imports, anywhere in it."""
+    files = {name_of(str(p.relative_to(REPO))): p for top in ("parity", "tests") for p in (REPO / top).rglob("*.py")}
+    of: dict[str, set[str]] = {}
+    for name, file in files.items():
+        nodes = [n for n in ast.walk(ast.parse(file.read_bytes())) if isinstance(n, ast.Import | ast.ImportFrom)]
+        named = {f"{n.module}.{a.name}" if isinstance(n, ast.ImportFrom) else a.name for n in nodes for a in n.names}
+        of[name] = {m for m in named | {m.rpartition(".")[0] for m in named} if m in files}
+    return of
 
 
 def changes(path: str, source: bytes) -> Iterator[Change]:
@@ -144,7 +177,8 @@ def failures(tests: list[str], change: Change | None, workers: int, limit: float
     with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryDirectory() as outside:
         copy, entry = Path(scratch, "copy"), Path(scratch, "site")
         shutil.copytree(REPO, copy, ignore=shutil.ignore_patterns(*LEFT_OUT, *(name for name in inside if name != "tests")))
-        subprocess.run(["git", "init", "-q"], cwd=copy, check=True)
+        if shutil.which("git"):
+            subprocess.run(["git", "init", "-q"], cwd=copy, check=True)
         entry.mkdir()
         if not any(importlib.metadata.distributions(name="torch-parity")):  # the packages alone were installed
             (facts := entry / "torch_parity-0.dist-info").mkdir()
@@ -154,11 +188,19 @@ def failures(tests: list[str], change: Change | None, workers: int, limit: float
             file = copy / change.path
             file.write_bytes(change.made(file.read_bytes()))
         command = [sys.executable, "-m", "pytest", "-q", "-n", str(workers), *(["-x"] if change else []), *tests]
+        command += ["--dist", "load", "--maxschedchunk", "20"] if change and workers else []  # in the order of the files
         path = [str(p) for p in (copy, entry, *(p for p in places if p != REPO))]
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(path), "TMPDIR": outside}
+        where = "import importlib.util as u; print(u.find_spec('parity').origin)"
+        asked = subprocess.run(
+            [sys.executable, "-c", where], cwd=outside, env=env, check=True, capture_output=True, text=True
+        ).stdout
+        if not Path(asked.strip()).is_relative_to(copy):
+            raise SystemExit(f"the tests would import {asked.strip()}, and not the copy in {copy}")
         with subprocess.Popen(
             [*command, *(f"--deselect={test}" for test in left_out)],
             cwd=copy,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(path), "TMPDIR": outside},
+            env=env,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -179,12 +221,12 @@ def failures(tests: list[str], change: Change | None, workers: int, limit: float
     }  # fmt: skip
 
 
-def answer(change: Change, stage: str, cores: Cores, broken: Sequence[str]) -> dict[str, Any]:
+def answer(change: Change, stage: str, cores: Cores, broken: Sequence[str], each: float = 3600) -> dict[str, Any]:
     """What a stage says of a change. broken: tests that fail on unchanged code, which are not asked."""
     left_out, workers = [*broken], STAGES[stage]
     while True:
         with cores.taken(workers):
-            row = failures(change.tests[stage], change, workers if workers > 1 else 0, cores.left, left_out)
+            row = failures(change.tests[stage], change, workers if workers > 1 else 0, min(cores.left, each), left_out)
         if row["answer"] != "seen":
             return row
         tests = row["by"][:3]
@@ -197,13 +239,14 @@ def answer(change: Change, stage: str, cores: Cores, broken: Sequence[str]) -> d
         left_out += tests
 
 
-def summary(rows: Sequence[dict[str, Any]], number: int) -> str:
-    """The counts of a file: the last answer to each question holds."""
+def summary(rows: Sequence[dict[str, Any]], number: int, asked: str) -> str:
+    """The counts of a file, where `asked` is the last stage: the last answer to each question holds."""
     last = {(r["index"], r["stage"]): r["answer"] for r in rows if "index" in r}
     lines = [f"{stage}: {dict(Counter(a for (_, s), a in last.items() if s == stage))}" for stage in STAGES]
     seen = {i for (i, _), answer in last.items() if answer == "seen"}
-    unseen = sorted(i for (i, stage), answer in last.items() if stage == "all" and answer == "not seen" and i not in seen)
-    return "\n".join([*lines, f"seen {len(seen)} of {number}; not seen {unseen}; open {number - len(seen) - len(unseen)}"])
+    unseen = sorted(i for (i, stage), answer in last.items() if stage == asked and answer == "not seen" and i not in seen)
+    left = sorted({*range(number)} - seen - {*unseen})
+    return "\n".join([*lines, f"seen {len(seen)} of {number}; not seen {unseen}; not finished {left}"])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -213,8 +256,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--range", default=":", help="of the changes, as FROM:TO")
     parser.add_argument("--count", type=int, default=60)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("-j", type=int, default=os.cpu_count() or 1, help="processes of pytest at the same time")
+    parser.add_argument("-j", "--jobs", type=int, default=os.cpu_count() or 1, help="processes of pytest at the same time")
     parser.add_argument("--limit", type=float, default=7200, help="seconds after which nothing runs any more")
+    parser.add_argument("--each", type=float, default=3600, help="seconds after which a change is stopped")
+    parser.add_argument("--readme", action="store_true", help="ask all tests that the README's command runs")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--summary", action="store_true")
     o = parser.parse_args(arguments)
@@ -229,15 +274,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("\n".join(f"{i:3} {c.kind:6} {c.path}:{c.line}  {c.new}" for i, c in enumerate(all_of_them)))
         return 0
     done = {(r["index"], r["stage"]): r["answer"] for r in known if r["answer"] != "no answer"}
+    stages = [*STAGES][: 2 if o.readme else 1]
     first, _, end = o.range.partition(":")
     chosen = range(len(all_of_them))[int(first or 0) : int(end or len(all_of_them))]
-    asks = [i for i in chosen if "seen" not in [done.get((i, s)) for s in STAGES] and (i, "all") not in done]
+    asks = [i for i in chosen if "seen" not in [done.get((i, s)) for s in STAGES] and (i, stages[-1]) not in done]
     if o.summary or not asks:
-        print(summary(rows, len(all_of_them)))
+        print(summary(rows, len(all_of_them), stages[-1]))
         return 0
-    cores, turn = Cores(max(o.j, *STAGES.values()), o.limit), threading.Lock()
-    base: list[dict[str, Any]] = [r for r in rows if "unchanged" in r and r["answer"] != "no answer"][-1:]
-    with ThreadPoolExecutor(len(asks) + 1) as pool, o.output.open("a") as file:
+    cores, turn = Cores(max(o.jobs, *STAGES.values()) if o.readme else o.jobs, o.limit), threading.Lock()
+    base = [r for r in rows if r.get("unchanged") and r["answer"] != "no answer"][-1:]
+    with o.output.open("a") as file, ThreadPoolExecutor(len(asks)) as pool:
 
         def write(row: dict[str, Any], what: str) -> dict[str, Any]:
             with turn:
@@ -246,25 +292,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 print(what, row["answer"], *row["by"][:3], f"{row['seconds']} s", flush=True)
             return row
 
-        def unchanged() -> dict[str, Any]:
-            if base:
-                return base[0]
-            with cores.taken(workers := min(BASE, o.j)):
-                row = failures([], None, workers, cores.left, ())
-            return write({"unchanged": True, **row}, "unchanged:")
+        if o.readme and not base:
+            row = failures([], None, o.jobs, cores.left, ())
+            base = [write({"unchanged": True, **row}, "unchanged:")]
+            if row["answer"] == "no answer":
+                return 1
 
         def ask(i: int) -> None:
-            for stage in (s for s in all_of_them[i].tests if (i, s) not in done):
-                broken = whole.result()["by"] if stage == "all" else []
+            for stage in (s for s in stages if (i, s) not in done):
                 row = {"index": i, "stage": stage, "change": vars(all_of_them[i])}
-                row |= answer(all_of_them[i], stage, cores, broken)
+                row |= answer(all_of_them[i], stage, cores, base[0]["by"] if base else [], o.each)
                 if write(row, f"{i} {stage}:")["answer"] != "not seen":
                     break
 
-        whole = pool.submit(unchanged)
         for one in [pool.submit(ask, i) for i in asks]:
             one.result()
-    print(summary(rows, len(all_of_them)))
+    print(summary(rows, len(all_of_them), stages[-1]))
     return 0
 
 
