@@ -22,7 +22,8 @@ from parity.execution.execute import Placed
 from parity.execution.inputs import Inputs, apply, build
 from parity.judging.destination import EXACT
 from parity.judging.drawing import drawn_exact
-from parity.judging.measures import at, bit_equal, bits
+from parity.judging.measures import at
+from parity.judging.sameness import bit_equal, bits
 
 PROBLEM = "operand"
 Stage = Callable[[Inputs, Placed, Device], Iterable[Lent]]  # returns the tensors it read besides the operands

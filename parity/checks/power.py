@@ -22,8 +22,9 @@ from parity.judging.bench import Bench
 from parity.judging.destination import Part, inner
 from parity.judging.judge import judge
 from parity.judging.limits import Limits
-from parity.judging.measures import Mask, parts, same_bits
+from parity.judging.measures import Mask, parts
 from parity.judging.rules import rule_of
+from parity.judging.sameness import same_bits
 
 SMALL = 0.05  # relative error put into one element
 # Elements of the results into which errors are put: 14 larger ones of 10,000 cases took a sixth of a run's CPU time.

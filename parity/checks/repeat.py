@@ -26,7 +26,7 @@ from parity.core.results import Aspect, Computed, Measure, Outcome, Raised, Stat
 from parity.devices.base import Device
 from parity.execution import execute as ex
 from parity.judging.destination import EXACT, Part
-from parity.judging.measures import same_values
+from parity.judging.sameness import same_values
 
 OVERWRITTEN = "overwritten"
 LARGEST = 1 << 16  # most bytes of results that are held

@@ -17,7 +17,8 @@ from parity.execution import execute as ex
 from parity.execution.execute import Placed
 from parity.execution.inputs import Operand, apply
 from parity.judging.destination import EXACT
-from parity.judging.measures import exact_measure, same_values
+from parity.judging.measures import exact_measure
+from parity.judging.sameness import same_values
 
 OPERANDS = 2  # at most so many operands of a case are copied
 CAST_EVERY = 3  # one operand in so many, by its seed, changes its dtype in the copy

@@ -39,7 +39,7 @@ from parity.execution.values import begin, pool, window
 from parity.judging.bench import Bench
 from parity.judging.destination import Part
 from parity.judging.judge import agreed, judge
-from parity.judging.measures import bit_equal, same_bits
+from parity.judging.sameness import bit_equal, same_bits
 from parity.oracle.yardstick import WIDENING_LIMIT
 from parity.tolerance import Tables
 

@@ -69,7 +69,7 @@ from parity.execution import execute as ex
 from parity.judging.bench import Bench
 from parity.judging.destination import EXACT
 from parity.judging.limits import Limits
-from parity.judging.measures import bit_equal, same_bits
+from parity.judging.sameness import bit_equal, same_bits
 from parity.oracle.float64 import widen
 
 # What is known to come after the function's two forward passes on the CPU, in as many seconds as these took: its gradients, the

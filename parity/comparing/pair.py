@@ -29,7 +29,7 @@ from parity.execution import execute as ex
 from parity.judging.bench import Bench
 from parity.judging.judge import agreed, judge
 from parity.judging.limits import Limits
-from parity.judging.measures import same_bytes
+from parity.judging.sameness import same_bytes
 
 PLAIN = (FunctionType, BuiltinFunctionType)
 STRIDED = torch.strided

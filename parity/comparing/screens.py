@@ -24,6 +24,7 @@ from parity.comparing.subject import Subject, word
 from parity.core.dtypes import FACTS, HALF
 from parity.core.results import Raised
 from parity.execution import execute as ex
+from parity.oracle.sensitivity import NEIGHBOURS
 from parity.oracle.yardstick import LEAN, NEAR_MOVEMENT, ODD, OPERATOR_SUM, OWN_MOVEMENT, OWN_ULP, SUM_ULP
 
 FEW = 16  # elements from which on a common factor of all errors shows
@@ -33,7 +34,6 @@ LARGE = 1 << 18  # elements of a function's operands and results from which on m
 # The screen of what they explain, its row and its reason.
 BY = "movement", "own movement", "no farther from the CPU's result than roundings move it"
 CACHED = 1 << 16  # elements that are compared at a time
-NEIGHBOURS = 16  # elements that are neighbours at least, along the last dimensions
 NUMBERED = ("alpha", "beta")  # factors of the sum, which are not squared
 
 

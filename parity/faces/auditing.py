@@ -24,7 +24,7 @@ from parity.locating.auditing import audit
 from parity.locating.needs import Needs
 from parity.report import answers as answers_report
 from parity.report import needs as needs_report
-from parity.report.last_line import last_line
+from parity.report.output import last_line
 from parity.report.words import listed
 from parity.store import run_file
 from parity.store.rows import is_named

@@ -29,8 +29,7 @@ from parity.faces.survival import ALONE_AFTER
 from parity.findings.known import Entry
 from parity.findings.verdict import compared
 from parity.report import known
-from parity.report.finding import text
-from parity.report.outcome import statuses_text, write_script
+from parity.report.finding import statuses_text, text, write_script
 from parity.store.features import pack
 from parity.store.rows import CPU, GROWN, OUTSIDE, SEEN, Row
 from parity.store.run_file import encode

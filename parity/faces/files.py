@@ -30,7 +30,8 @@ OURS = re.compile(
             rb"<!doctype html>.*<title>parity",
             rb"(\*\*[^\n]*\*\*\n\n)?(changed|same fingerprint): [^\n]*\ncompared: ",  # diffs
             rb"\*\*parity on |### Describe the bug\n.*parity's notation",
-            rb".*^(PASS  no finding\n\Z|[ABCSR]: (ordinary|the same with|rare calls|settings|errors and) )",  # causes
+            rb".*^((PASS|FAIL|INCONCLUSIVE)  no finding[^\n]*\n\Z"  # causes, none of them or some
+            rb"|[ABCSR]: (ordinary|the same with|rare calls|settings|errors and) )",
             rb"[Ff]our letters[^\n]*: forward, backward|\d+ runs side by side\n",
             rb"::\w+ title=parity",
             rb'""".*\n(Ends with 1 where the device and the CPU differ|Written by: parity)',  # scripts of findings, tests

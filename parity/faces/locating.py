@@ -25,7 +25,7 @@ from parity.locating.capturing import capture
 from parity.locating.locate import locate
 from parity.locating.located import plural
 from parity.report.answers import Asked, Compared, Located, Recorded
-from parity.report.last_line import last_line
+from parity.report.output import last_line
 from parity.training.standard import standard
 from parity.training.train import compare_training
 

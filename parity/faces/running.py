@@ -293,7 +293,7 @@ def _shrink_deaths(o: RunOptions, workers: int, reporter: Any, until: float) -> 
     if not (deaths := reporter.run.to_shrink):
         return
     from parity.engine.shrinking import ALL, shrunk
-    from parity.report.outcome import write_script_of_death  # torch is loaded where there is something to shrink
+    from parity.report.finding import write_script_of_death  # torch is loaded where there is something to shrink
 
     began = time.monotonic()
     seconds = min(ALL, max(0.0, until - began) / 2)

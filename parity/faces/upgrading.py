@@ -33,7 +33,7 @@ from parity.history.change import Group
 from parity.history.environments import Environment
 from parity.report import diff as diff_report
 from parity.report.finding import said
-from parity.report.last_line import last_line
+from parity.report.output import last_line
 from parity.report.run_answers import Since, Upgraded
 from parity.report.words import clock
 from parity.store import run_file

@@ -62,6 +62,13 @@ def of_causes(run: Run, causes: Sequence[Gathered], known: Mapping[str, Mark]) -
     return Conclusion.of_run(len(accepted) < len(causes) or Shortfall.FAILED in short, not short)
 
 
+def exit_code(said: Conclusion, run: Run) -> int:
+    """With which a report of a run ends that says this of it."""
+    if said is Conclusion.INCONCLUSIVE and Shortfall.NOTHING in shortfalls(run):
+        return NothingCompared.exit_code
+    return 0 if said is Conclusion.PASS else FAILED
+
+
 def kinds(records: Sequence[Record]) -> list[Record]:
     """The findings: one record for each kind of difference of an op in a dtype, with its least case. The other records hold
     cases of the same kinds as they were drawn."""

@@ -11,7 +11,8 @@ from torch import Tensor
 from parity.core.case import Layout
 from parity.core.results import Measure, Status, Tolerance, Verdict
 from parity.execution.inputs import apply
-from parity.judging.measures import exact_measure, same_bytes
+from parity.judging.measures import exact_measure
+from parity.judging.sameness import same_bytes
 
 EXACT = Tolerance("exact", 0.0, 0.0, None, "exact results")
 

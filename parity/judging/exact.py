@@ -11,9 +11,10 @@ from parity.core.results import Measure, Status, Verdict
 from parity.judging.bench import Bench
 from parity.judging.destination import EXACT, equal
 from parity.judging.limits import exact_limits
-from parity.judging.measures import bit_equal, exact_measure, same_values
+from parity.judging.measures import exact_measure
 from parity.judging.promises import odd_zero
 from parity.judging.rules import rule_of
+from parity.judging.sameness import bit_equal, same_values
 
 UNFAMILIAR_ULP = 4.0
 

@@ -16,10 +16,11 @@ from parity.execution.inputs import apply
 from parity.judging.bench import Bench
 from parity.judging.destination import EXACT, Part, equal, form, inner, stray, written, written_outside
 from parity.judging.exact import exactly, unfamiliar, where_the_reference_errs
-from parity.judging.measures import bit_equal, facts_of, same_bits, same_bytes, same_values
+from parity.judging.measures import facts_of
 from parity.judging.numeric import by_oracle
 from parity.judging.relations import RELATIONS, Bound, Problem, Relation, Unjudged
 from parity.judging.rules import rule_of, rule_of_pass
+from parity.judging.sameness import bit_equal, same_bits, same_bytes, same_values
 from parity.oracle.yardstick import DESTINATION
 
 FORM = "only the form is promised"

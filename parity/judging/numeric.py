@@ -22,11 +22,12 @@ from parity.judging.by_reference import judged_by_reference
 from parity.judging.exact import exactly, of_zeros
 from parity.judging.excuses import Excuses, excuses
 from parity.judging.limits import Limits
-from parity.judging.measures import allowed_ratio, facts_of, measure, parts, same_bits, same_values
+from parity.judging.measures import allowed_ratio, facts_of, measure, parts
 from parity.judging.promises import as_promised, one_kernel, paired, residue
 from parity.judging.rounded_result import SPARED, RoundedResult, agreed, beyond_numbers, is_outside, shared_error_of
 from parity.judging.rule import DRIFT_LIMIT
 from parity.judging.rules import rule_of
+from parity.judging.sameness import same_bits, same_values
 from parity.judging.screens import screened
 from parity.judging.shared_error import SharedError
 from parity.oracle import yardstick

@@ -25,7 +25,7 @@ from parity.execution.values import unit
 from parity.judging import laws
 from parity.judging.concentration_bounds import ALPHA, weight
 from parity.judging.laws.law import Law, Problems, Results, first
-from parity.judging.measures import same_values
+from parity.judging.sameness import same_values
 from parity.judging.uniformity import judged
 
 LAW = Tolerance("random", 0.0, 0.0, None, f"the op's law, at most {ALPHA:g} false alarms a test")

@@ -10,9 +10,10 @@ from dataclasses import replace
 from parity.core.results import Measure, Status, Verdict
 from parity.judging.bias import has_enough_steps
 from parity.judging.budget import Budget
-from parity.judging.measures import is_truth, measure, same_values
+from parity.judging.measures import measure
 from parity.judging.plain import Plain, plain
 from parity.judging.rounded_result import RoundedResult, is_outside, shared_error_of
+from parity.judging.sameness import is_truth, same_values
 
 FIRST = (1, 2)  # so many samples are tried, before the one in which operands do not move
 # Of the limit of shared errors by one sample: that by three, of which it is one, is at least a third as large.

@@ -23,7 +23,7 @@ from parity.oracle.yardstick import LEAST_HALF, LEAST_SINGLE
 
 PERTURBATIONS = 4  # samples of a sensitivity
 NORMAL_MEDIAN = 0.6745  # of the magnitudes of normal numbers, in standard deviations
-NEIGHBOURS = 16  # elements whose movements in one sample stand for those of one element in all
+NEIGHBOURS = 16  # elements whose movements in one sample stand for those of one element in all, and whose sizes for its size
 KEPT = 1 << 15  # elements of a result whose changes are kept sample by sample
 # torch.nn.functional checks some operands by assertions; its decompositions divide by the number of elements.
 REFUSALS = (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError, AssertionError, ZeroDivisionError)

@@ -11,8 +11,7 @@ from parity.core.status import Conclusion
 from parity.findings.causes import OPERATORS, RESULTS, Gathered
 from parity.findings.standing import Mark
 from parity.findings.weights import WEIGHTS
-from parity.report.last_line import last_line
-from parity.report.output import fitted
+from parity.report.output import fitted, last_line
 from parity.report.run_answers import CauseRow, Causes, Died, Finding, RunInfo
 from parity.report.words import called_in, listed, plural, reproduced, script_line
 from parity.store.rows import Header

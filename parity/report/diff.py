@@ -24,8 +24,7 @@ from parity.history.drift import ALARM, Cell, Shift
 from parity.history.pace import FACTOR, GENERAL, Pace
 from parity.report import answers, run_answers
 from parity.report.causes import COMMENT, code, inert, sentence
-from parity.report.last_line import last_line
-from parity.report.output import columns, fitted
+from parity.report.output import columns, fitted, last_line
 from parity.report.words import called_in, listed, plural
 from parity.store.rows import Header, is_own
 

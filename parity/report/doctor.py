@@ -9,7 +9,7 @@ from parity.core.health import HEALTHY, conclusion
 from parity.devices.fingerprint import VARIABLES
 from parity.engine.doctor import fingerprint_of, in_words, named
 from parity.report.answers import Examined, Variable
-from parity.report.last_line import last_line
+from parity.report.output import last_line
 
 WIDE = 28
 DEFAULTS = "none of those that change numbers is set"

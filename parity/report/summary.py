@@ -22,8 +22,7 @@ from parity.findings.verdict import FAILED, RunResult, kinds
 from parity.report import causes as causes_text
 from parity.report import gaps, power
 from parity.report import known as known_text
-from parity.report.last_line import last_line
-from parity.report.output import fitted
+from parity.report.output import fitted, last_line
 from parity.report.words import clock, plural, table
 from parity.store.features import Coverage
 from parity.store.rows import Death, Header, ItemRow, Power, is_own, totals

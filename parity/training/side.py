@@ -25,7 +25,7 @@ from parity.core.errors import UsageError
 from parity.core.results import Raised
 from parity.devices import Device
 from parity.execution import execute as ex
-from parity.judging.measures import same_bits
+from parity.judging.sameness import same_bits
 from parity.training.making import built, exact, is_plain, is_scaler, seeded, widened
 
 CPU = torch.device("cpu")

@@ -50,7 +50,7 @@ from parity.engine.options import RunOptions
 from parity.engine.planning import RunPlan
 from parity.engine.suite import Item
 from parity.judging.judge import judge
-from parity.judging.measures import bit_equal
+from parity.judging.sameness import bit_equal
 
 SIZE = 6  # cases per item and round
 INEXACT = ("float32", "float16", "bfloat16", "complex64")

@@ -203,6 +203,7 @@ if [ "$1" = run ] && [ -f slow ]; then
 fi
 [ "$1" != run ] || exit "$(cat code 2> /dev/null || echo 0)"
 [ "$1" != report ] || [ "$5" != -o ] || echo "a report" > "$6"
+[ "$1" != report ] || exit "$(cat code 2> /dev/null || echo 0)"
 """
 
 

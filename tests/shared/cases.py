@@ -24,8 +24,8 @@ from parity.execution.execute import Live
 from parity.execution.inputs import Inputs, build
 from parity.judging.bench import Bench
 from parity.judging.judge import judge
-from parity.judging.measures import bits
 from parity.judging.relations import Bound
+from parity.judging.sameness import bits
 from parity.oracle.oracle import CaseOracle
 from parity.oracle.protocol import Oracle
 

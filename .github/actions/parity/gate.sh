@@ -154,12 +154,22 @@ run() {
     esac
 }
 
+# A report of the run. It ends as the run did, which is judged below.
+of_run() {
+    local code=0
+    parity report "$folder/run.jsonl" "$@" || code=$?
+    case $code in
+        0 | 1 | 3) ;;
+        *) exit "$code" ;;
+    esac
+}
+
 report() {
     local code difference=0
     if [ -z "${PARITY_SHARD:-}" ] && [ -f "$folder/run.jsonl" ]; then  # of shards, the job that merges reports
-        [ -z "${GITHUB_ACTIONS:-}" ] || parity report "$folder/run.jsonl" --format github
-        parity report "$folder/run.jsonl" --format html -o "$folder/report.html"
-        parity report "$folder/run.jsonl" --format markdown -o "$folder/report.md"
+        [ -z "${GITHUB_ACTIONS:-}" ] || of_run --format github
+        of_run --format html -o "$folder/report.html"
+        of_run --format markdown -o "$folder/report.md"
         head -c 900000 "$folder/report.md" | summary
         [ "${PARITY_BASELINE:-compare}" != compare ] || compare
     fi

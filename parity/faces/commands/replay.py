@@ -25,7 +25,7 @@ from parity.findings.verdict import of_cases
 from parity.history import cells
 from parity.report import explanation
 from parity.report.answers import Replay, Replayed
-from parity.report.last_line import last_line
+from parity.report.output import last_line
 from parity.report.words import called_in
 from parity.store import run_file
 from parity.store.code import code_of

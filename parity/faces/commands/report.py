@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from parity.core import outputs, processes
 from parity.core.errors import UsageError, near
@@ -18,12 +18,17 @@ from parity.report import formats, output
 from parity.store import run_file
 from parity.store.rows import Run, counted
 
+if TYPE_CHECKING:
+    from parity.findings.causes import Gathered
+    from parity.findings.standing import Mark
+
 HELP = "the causes of a run's findings"
 ABOUT = (
     "The findings of a run by cause: what differs, in which calls, how often, and the least case. Causes of ordinary calls "
     "that are silently wrong come first. A cause's id depends on the facts alone, so it is the same in every run. Of an "
     "archive of parity doctor --archive: what it holds. Of several run files: what each op does in each dtype on each device "
-    "and version, with the causes."
+    "and version, with the causes. Ends as its runs did: 1 where one failed, is cut or is missing items, 3 where one compared "
+    "nothing; a bug report and an archive end with 0."
 )
 OVER_RUNS = (*formats.OF_CAUSES, "html")
 PYTHON = ".py"  # the suffix of a file that adds a format
@@ -71,10 +76,15 @@ def run(o: argparse.Namespace) -> int:
         from parity.report import archive
 
         o.format = "text"
-        return _written(o, archive.render(o.subject) + "\n")
+        _written(o, archive.render(o.subject) + "\n")
+        return 0
+    runs = [(path.name, run_file.read(path, partial=True)) for path in (o.subject, *others)]
+    o.issue = o.format == "issue"
     if others or (o.matrix and _asked(o, o.format, "") == "html"):
-        return _side_by_side(o, [(path.name, run_file.read(path, partial=True)) for path in (o.subject, *others)])
-    return _report(o, run_file.read(o.subject, partial=True))
+        _side_by_side(o, runs)
+    else:
+        _report(o, runs[0][1])
+    return 0 if o.issue else _ended(o, [run for _, run in runs])
 
 
 def _asked(o: argparse.Namespace, given: str | None, default: str) -> str:
@@ -87,7 +97,7 @@ def _is_run(path: Path) -> bool:
     return path.suffix == ".jsonl" or path.is_file()
 
 
-def _side_by_side(o: argparse.Namespace, runs: list[tuple[str, Run]]) -> int:
+def _side_by_side(o: argparse.Namespace, runs: list[tuple[str, Run]]) -> None:
     """A report over runs."""
     from parity.report import support
 
@@ -97,38 +107,44 @@ def _side_by_side(o: argparse.Namespace, runs: list[tuple[str, Run]]) -> int:
     if form == "html" and not o.output:
         raise UsageError("a page goes to a file: parity report RUN ... --matrix -o report.html")
     made = o.answer = support.answer(runs)
-    o.verdict = _worst(run for _, run in runs)
-    if form == "html":
-        return _written(o, support.as_html(made))
-    if form == "json":
-        return _written(o, support.as_json(made))
-    return _written(o, support.as_markdown(made, o.verbose) if form == "markdown" else f"{support.render(made, o.verbose)}\n")
+    if form in ("html", "json"):
+        _written(o, support.as_html(made) if form == "html" else support.as_json(made))
+    else:
+        _written(o, support.as_markdown(made, o.verbose) if form == "markdown" else f"{support.render(made, o.verbose)}\n")
 
 
-def _worst(runs: Iterable[Run]) -> Conclusion:
-    """What runs say together: FAIL where one fails, else PASS where each is whole."""
-    from parity.findings import causes, verdict
+def _ended(o: argparse.Namespace, runs: Sequence[Run]) -> int:
+    """Leave what runs say together as the verdict: FAIL where one fails, else PASS where each is whole; the exit code."""
+    from parity.findings import verdict
+
+    if o.verdict is not None:  # of one cause
+        return verdict.exit_code(o.verdict, runs[0])
+    said = [(verdict.of_causes(run, *_gathered(run)), run) for run in runs]
+    o.verdict = next(c for c in (Conclusion.FAIL, Conclusion.INCONCLUSIVE, Conclusion.PASS) if c in dict(said))
+    return max(verdict.exit_code(c, run) for c, run in said if c is o.verdict)
+
+
+def _gathered(run: Run) -> tuple[tuple[Gathered, ...], dict[str, Mark]]:
+    """The causes of a run, and what is known of them."""
+    from parity.findings import causes
     from parity.findings.standing import marks
 
-    said = set()
-    for run in runs:
-        gathered = causes.gather(run.records, counted(run.deaths, run.items))
-        said.add(verdict.of_causes(run, gathered, marks(run, gathered)))
-    return next(c for c in (Conclusion.FAIL, Conclusion.INCONCLUSIVE, Conclusion.PASS) if c in said)
+    gathered = causes.gather(run.records, counted(run.deaths, run.items))
+    return gathered, marks(run, gathered)
 
 
-def _report(o: argparse.Namespace, run: Run) -> int:
+def _report(o: argparse.Namespace, run: Run) -> None:
     o.format, o.run = _asked(o, _added(o.format), "text"), o.subject
-    o.issue = o.format == "issue"
     made = None if o.issue else formats.find(o.format)
     if run.end is None and (o.matrix or o.cause):  # every other report says so itself
         print(f"parity: {o.run} is cut: it has no end row, so findings may be missing", file=sys.stderr)
     if o.against and not (made is not None and made.compares):
         raise UsageError("--against is for a page: parity report RUN --against BEFORE -o report.html; else parity diff")
     if made is None:
-        return _written(o, (_matrix if o.matrix else _causes)(o, run))
-    o.answer = causes_of(run) if o.json else None
-    return _written(o, _whole(o, run, made))
+        _written(o, (_matrix if o.matrix else _causes)(o, run))
+    else:
+        o.answer = causes_of(run) if o.json else None
+        _written(o, _whole(o, run, made))
 
 
 def _added(given: str | None) -> str | None:
@@ -145,7 +161,7 @@ def _added(given: str | None) -> str | None:
     return name.removeprefix(":")
 
 
-def _written(o: argparse.Namespace, text: str) -> int:
+def _written(o: argparse.Namespace, text: str) -> None:
     """Write a report to its file or to standard output."""
     if o.output:
         outputs.write(o.output, text)
@@ -155,7 +171,6 @@ def _written(o: argparse.Namespace, text: str) -> int:
         print(text, end="")
     else:
         output.document(text)
-    return 0
 
 
 def _whole(o: argparse.Namespace, run: Run, made: formats.Format) -> str:
@@ -186,22 +201,18 @@ def _matrix(o: argparse.Namespace, run: Run) -> str:
 
 def causes_of(run: Run) -> Any:
     """The causes of a run as `run_answers.Causes`."""
-    from parity.findings import causes
-    from parity.findings.standing import marks
-    from parity.report import causes as causes_report
-    from parity.report import caveats
+    from parity.report import causes, caveats
 
-    gathered = causes.gather(run.records, counted(run.deaths, run.items))
-    return causes_report.answer(gathered, run.header, caveats.sentences(run), marks(run, gathered))
+    gathered, known = _gathered(run)
+    return causes.answer(gathered, run.header, caveats.sentences(run), known)
 
 
 def _causes(o: argparse.Namespace, run: Run) -> str:
-    from parity.findings import causes, verdict
-    from parity.findings.standing import marks
+    from parity.findings import verdict
     from parity.report import answers, caveats, gaps
     from parity.report import causes as causes_report
 
-    gathered = causes.gather(run.records, counted(run.deaths, run.items))
+    gathered, known = _gathered(run)
     ids = [c.cause.id for c in gathered]
     if o.cause:  # progress lines name the members of a cause before they are joined
         gathered = tuple(c for c in gathered if o.cause in (c.cause.id, *(m.id for m in c.members)))
@@ -219,7 +230,7 @@ def _causes(o: argparse.Namespace, run: Run) -> str:
             again = f"{there} report {o.run} {gathered[0].cause.id} --format issue"
             print(f"parity: with the torch of the run: {again}", file=sys.stderr)
         return issue.render(gathered[0], run.header, run_script)
-    before, known = caveats.sentences(run), marks(run, gathered)
+    before = caveats.sentences(run)
     o.verdict = conclusion = verdict.of_causes(run, gathered, known)
     o.answer = causes_report.answer(gathered, run.header, before, known)
     if o.format == "json":

@@ -148,8 +148,31 @@ def test_a_report_takes_no_place_of_a_run_file(capsys: pytest.CaptureFixture[str
     assert Path("b.jsonl").read_bytes() == before
 
 
-def test_a_report_over_runs_says_fail_where_one_fails(capsys: pytest.CaptureFixture[str]) -> None:
-    for name in ("a.jsonl", "b.jsonl"):
-        run_file.write(Path(name), stored.run())
-    assert cli.main(["report", "a.jsonl", "b.jsonl", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["verdict"] == "FAIL"
+EXPECTED = {"healthy": (0, "PASS"), "failing": (1, "FAIL"), "cut": (1, "INCONCLUSIVE"), "stopped": (1, "INCONCLUSIVE"),
+            "empty": (3, "INCONCLUSIVE")}  # fmt: skip
+
+
+@pytest.mark.parametrize("words", [*(c[2:] for c in DOCUMENTS if c[0] == "report"), ("b.jsonl",)], ids=" ".join)
+@pytest.mark.parametrize("name", EXPECTED)
+def test_a_report_ends_as_its_run_did(name: str, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    """In every format, and next to a healthy run: a verdict of FAIL or INCONCLUSIVE is never green."""
+    run = stored.run()
+    healthy = replace(run, records=(), deaths=(), power=(), items=run.items[1:2], end=End(totals={"agree": 2}, expected=1))
+    run_file.write(Path("b.jsonl"), healthy)
+    runs = {"failing": run, "cut": replace(healthy, end=None), "empty": replace(healthy, items=(), end=None),
+            "stopped": replace(healthy, end=End(totals={"agree": 2}, stopped="interrupted", expected=2))}  # fmt: skip
+    run_file.write(Path("a.jsonl"), runs.get(name, healthy))
+    code, verdict = EXPECTED[name]
+    assert cli.main(["report", "a.jsonl", *words, "-o", "out"]) == code
+    capsys.readouterr()
+    assert cli.main(["report", "a.jsonl", *words, "-o", "out", "--json"]) == code
+    assert json.loads(capsys.readouterr().out)["verdict"] == verdict
+
+
+def test_a_bug_report_ends_with_0(capsys: pytest.CaptureFixture[str]) -> None:
+    """It says nothing of the run."""
+    run_file.write(Path("a.jsonl"), stored.run())
+    cli.main(["report", "a.jsonl"])
+    cause = capsys.readouterr().out.partition("[")[2].partition("]")[0]
+    assert cli.main(["report", "a.jsonl", cause]) == 1
+    assert cli.main(["report", "a.jsonl", cause, "--format", "issue"]) == 0

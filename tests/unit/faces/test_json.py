@@ -49,9 +49,10 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("argv", "code", "verdict", "kind"),
     [
-        (("report", FAULTY), 0, "FAIL", run_answers.Causes),
+        (("report", FAULTY), 1, "FAIL", run_answers.Causes),
         (("report", HEALTHY), 0, "PASS", run_answers.Causes),
-        (("report", FAULTY, "--matrix"), 0, "PASS", run_answers.Matrix),
+        (("report", FAULTY, "--matrix"), 1, "FAIL", run_answers.Matrix),
+        (("report", HEALTHY, "--matrix"), 0, "PASS", run_answers.Matrix),
         (("diff", HEALTHY, FAULTY), 1, "FAIL", run_answers.Difference),
         (("diff", HEALTHY, HEALTHY), 0, "PASS", run_answers.Difference),
         (("explain", "softmax", "float16", "--device", "mps"), 0, "PASS", answers.Tolerance),

@@ -12,7 +12,8 @@ import torch
 from parity.core.dtypes import FACTS
 from parity.core.results import Measure, Tolerance
 from parity.judging.budget import of_function, of_perturbation, of_sum, ulp_of
-from parity.judging.measures import allowed_ratio, bit_equal, exact_measure, is_truth, measure, same_bytes, same_values
+from parity.judging.measures import allowed_ratio, exact_measure, measure
+from parity.judging.sameness import bit_equal, is_truth, same_bytes, same_values
 
 TABLE = Tolerance("elementwise", 0.0, 1.0, 2.0, "a table")
 SCALED = Tolerance("composite", 16.0, 1.0, None, "a rule")

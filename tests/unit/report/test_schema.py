@@ -103,7 +103,7 @@ def test_a_row_that_no_run_writes_is_invalid(change: Json) -> None:
 def test_reports_are_valid(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Causes and the table of ops, of a real run and of one with a death; what has no such field is not."""
     for given in ((), ("--matrix",)):
-        assert cli.main(["report", str(path), "--format", "json", *given]) == 0
+        assert cli.main(["report", str(path), "--format", "json", *given]) == 1
         tree = json.loads(capsys.readouterr().out)
         assert problems(tree, REPORT) == []
         assert problems({k: v for k, v in tree.items() if k != "run"}, REPORT)
@@ -128,12 +128,12 @@ def test_the_formats_of_a_whole_run_go_together_with_no_cause(
     path: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """JUnit and annotations are printed; annotations as commands; a page goes to a file, against an earlier run too."""
-    assert cli.main(["report", str(path), "--format", "github"]) == 0
+    assert cli.main(["report", str(path), "--format", "github"]) == 1
     assert capsys.readouterr().out.startswith("::error title=parity A exp")
-    assert cli.main(["report", str(path), "--format", "junit"]) == 0
+    assert cli.main(["report", str(path), "--format", "junit"]) == 1
     assert capsys.readouterr().out.startswith("<?xml")
     page = tmp_path / "page.html"
-    assert cli.main(["report", str(path), "--against", str(path), "--format", "html", "-o", str(page)]) == 0
+    assert cli.main(["report", str(path), "--against", str(path), "--format", "html", "-o", str(page)]) == 1
     assert "Nothing changed in what is in both runs" in page.read_text()
     for wrong, said in (
         (["--format", "html"], "a page goes to a file"),

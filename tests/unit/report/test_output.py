@@ -9,8 +9,7 @@ import shlex
 import pytest
 
 from parity.core.status import Conclusion
-from parity.report.last_line import last_line
-from parity.report.output import Outlet, document, fitted
+from parity.report.output import Outlet, document, fitted, last_line
 
 NEXT = "parity replay 'add(float32[2, 1].expand(-2), float32[()])' --device sim:mps --faults 'my faults.py' --setup flags.py"
 
