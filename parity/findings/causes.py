@@ -3,7 +3,8 @@
 `parity.findings.cause_search` finds the facts of each finding by experiment. Findings with equal facts have one cause, and one
 kernel is one cause whatever it is called by (`Cause.facts`). Errors with equal words are one, unless any operator may say them,
 and so are the errors of one kernel: what it refuses is one check after another. What nobody looked into is no cause: it is
-kept by kernel, after the causes (`Gathered.searched`), but for errors whose words say all.
+kept by kernel, after the causes (`Gathered.searched`), but for errors whose words say all. A death by a call that shows a
+finding, too, belongs to that one's cause. Of what comes and goes, experiments with settings and operators say nothing.
 Several operators have one cause if the deciding property is of a kind that they handle by one convention: operands on the CPU,
 empty operands, NaN and Inf, numbers near the ends of the range, half types, destinations with gaps or of another dtype; and
 operators of elements if it is a layout, for which they share code. Where an operator gives wrong values without any deciding
@@ -18,7 +19,7 @@ import functools
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -57,6 +58,8 @@ SELDOM = 10  # a pass that has less than one in so many of a cause's findings is
 DETERMINISTIC = "under deterministic"  # algorithms, where operators that write by indices are one other operator
 FAMILY = 3  # operators whose causes differ in nothing else are reported as one
 A_COPY = "a copy"
+LOST = "the device computes nothing any more"  # in the words of a death
+LOOKING = "looking for the cause of "  # what was tried then
 LOOKED_AT = 1000  # characters of a message that are looked at
 SKELETON = 100  # most characters of an error's message in a symptom
 
@@ -64,7 +67,7 @@ SKELETON = 100  # most characters of an error's message in a symptom
 @dataclass(frozen=True, slots=True)
 class Gathered:
     """A cause with its findings. records: those with a least case, the plainest first; deaths: if it ended processes; members:
-    the causes of the single findings, if they were joined."""
+    the causes of the single findings, if they were joined, and of deaths among them."""
 
     cause: Cause
     weight: str
@@ -102,19 +105,69 @@ class Gathered:
 def gather(records: Iterable[Record], deaths: Iterable[Death] = ()) -> tuple[Gathered, ...]:
     """The causes of a run: by weight, and within a weight wrong metadata last, and those first that most ops show; what was not
     looked into is last."""
+    found = [r for r in records if r.shrunk and r.counts]
     by_cause: dict[Cause, list[Record]] = defaultdict(list)
-    for r in records:
-        if r.shrunk and r.counts:
-            by_cause[said_of(r)].append(r)
+    chance = _by_chance(found)
+    for r in found:
+        by_cause[chance.get(id(r)) or said_of(r)].append(r)
     causes = [_gathered(c, rs) for c, rs in _families(by_cause).items()]
+    return tuple(sorted(_with_deaths(causes, deaths), key=_place))
+
+
+def _by_chance(records: Sequence[Record]) -> dict[int, Cause]:
+    """What findings of an op say that comes and goes, by their ids: that they went without a setting was chance, and an error
+    in some calls is the fault by which others give wrong values."""
+    restless = {(r.op, r.dtype) for r in records if r.by_chance}
+    of: dict[tuple[str, str], list[Record]] = defaultdict(list)
+    for r in records:
+        if (r.op, r.dtype) in restless and (r.by_chance or said_of(r).symptom == "flag"):
+            of[r.op, r.dtype].append(r)
+    said: dict[int, Cause] = {}
+    for (op, _), some in of.items():
+        flags = [r for r in some if said_of(r).symptom == "flag"]
+        values = [c for r in some if (c := said_of(r)).symptom == "values" and UNSEARCHED not in c.properties]
+        whole = values[0] if values else Cause(function_of(op), "values") if flags else None
+        said |= {id(r): whole for r in some if whole is not None and (r in flags or r.status == Status.ERROR)}
+    return said
+
+
+def _with_deaths(causes: Sequence[Gathered], deaths: Iterable[Death]) -> list[Gathered]:
+    """The causes with the deaths: with the cause of the finding that the same call shows, or a call of the same op that must be
+    refused for the same reason; if nobody looked into that finding, with the one cause of its kernel's wrong results. Of the
+    others those with equal words are one cause."""
+    shown = {key: (k, said_of(r)) for k, c in enumerate(causes) for r in c.records for key in _calls(r, r.also)}
+    own = [(k, m) for k, c in enumerate(causes) if c.searched and c.cause.subject != OPERATORS for m in c.members]
+    known = {(m.kernel, m.symptom): k for k, m in own}
+    of: dict[int, list[Death]] = defaultdict(list)
     by_words: dict[str, list[Death]] = defaultdict(list)
     for d in deaths:
-        by_words[death_words(d)].append(d)
-    for words, ds in by_words.items():
-        cause = Cause(words, "dies")
-        order = tuple(sorted(ds, key=lambda d: (not d.shrunk, len(d.least))))
-        causes.append(Gathered(cause, min(map(_weight_of_death, ds)), (), order))
-    return tuple(sorted(causes, key=_place))
+        k, said = next((shown[key] for key in _calls(d) if key in shown), (None, None))
+        if k is not None and said is not None and not causes[k].searched:
+            k = known.get((said.kernel, said.symptom))
+        if k is not None and causes[k].searched:
+            of[k].append(d)
+        else:
+            by_words[death_words(d)].append(d)
+    made = [_joined(c, of[k]) if k in of else c for k, c in enumerate(causes)]
+    return [*made, *(_joined(Gathered(Cause(words, "dies"), "R"), ds) for words, ds in by_words.items())]
+
+
+def _calls(x: Record | Death, also: Sequence[str] = ()) -> Iterator[tuple[str, ...]]:
+    """The calls that show a finding or a death, and what is refused in them."""
+    for case in (x.shrunk, x.case, *also):
+        yield x.op, x.dtype, case
+    with suppress(CaseError):  # of another version
+        if refused := notation.parse(x.case).refused:
+            yield x.op, x.dtype, "", refused
+
+
+def _joined(c: Gathered, deaths: Iterable[Death]) -> Gathered:
+    """A cause with deaths: as heavy as the heaviest of them; the call of a finding that was only looked into did not end it."""
+    order = tuple(sorted(deaths, key=lambda d: (not d.shrunk, len(d.least))))
+    weights = [c.weight] if c.records else []
+    weights += [_weight_of_death(d) for d in order if not (c.records and d.signal.startswith(f"{LOST} after {LOOKING}"))]
+    dying = dict.fromkeys(Cause(death_words(d), "dies") for d in order) if c.records else ()
+    return replace(c, weight=min(weights, key=[*WEIGHTS].index), deaths=order, members=(*c.members, *dying))
 
 
 def _place(c: Gathered) -> tuple[bool, int, bool, int, int, str]:
@@ -166,7 +219,7 @@ def _families(by_cause: dict[Cause, list[Record]]) -> dict[Cause, list[Record]]:
     for c, records in by_cause.items():
         needed[_needed(c, records) if wrong[c.kernel] <= 1 else c] += records
     by_cause = needed
-    mechanisms = {c: _mechanism(c) for c in by_cause}
+    mechanisms = {c: c if _is_own(c, records) else _mechanism(c) for c, records in by_cause.items()}
     kernels: dict[Cause, set[str]] = defaultdict(set)
     for c, shared in mechanisms.items():
         kernels[shared] |= {said_of(r).kernel for r in by_cause[c]}
@@ -184,6 +237,12 @@ def _families(by_cause: dict[Cause, list[Record]]) -> dict[Cause, list[Record]]:
         own = whole is not c or (c in values and c.kernel in alone)
         joined[mechanisms[c] if not own and len(kernels[mechanisms[c]]) >= _least(mechanisms[c]) else whole] += records
     return _by_id(_errors_by_kernel(_by_id(_values_by_kernel(joined))))
+
+
+def _is_own(c: Cause, records: Iterable[Record]) -> bool:
+    """Whether a cause is no sign of a convention, whatever it needs: drift by a hair, or what Python says of a result."""
+    numbers = not {HALF_TYPES, EXTREME_VALUES, NON_FINITE, NARROW_INTEGERS}.isdisjoint(c.properties)
+    return (numbers and all(map(is_near, records))) or bool(re.match(r"raises: (Attribute|Type)Error in", c.symptom))
 
 
 def _of_one(by_cause: Mapping[Cause, list[Record]]) -> dict[Cause, list[Record]]:
@@ -293,11 +352,12 @@ def function_of(op: str) -> str:
 
 def death_words(d: Death) -> str:
     """How a process ended, without numbers: deaths with equal words count as one cause. The function is one of the words where
-    there is no message, or one that any kernel's end gives."""
-    m = re.match(r"(the device computes nothing any more) after (?:looking for the cause of )?(\w+ in \w+: .*)", d.signal)
-    words = f"{m[1]}: {skeleton(m[2].partition(': ')[2])}" if m else skeleton(d.signal)
-    anybodys = any(b.ends and b.ends.search(words) for b in all_backends()) or bool(m and ANYBODYS.search(m[2]))
-    says_nothing = d.how == "hang" or " " not in words or anybodys
+    there is no error's message, or one that any kernel's end gives. What was tried when the device was found dead is none."""
+    lost = d.signal.startswith(f"{LOST} after ")
+    m = re.match(rf"{LOST} after (?:{LOOKING})?(\w+ in \w+: .*)", d.signal)
+    words = f"{LOST}: {skeleton(m[1].partition(': ')[2])}" if m else LOST if lost else skeleton(d.signal)
+    anybodys = any(b.ends and b.ends.search(words) for b in all_backends()) or bool(m and ANYBODYS.search(m[1]))
+    says_nothing = d.how == "hang" or " " not in words or words == LOST or anybodys
     return f"{d.how}: {words} in {Cause(function_of(d.op), 'dies').kernel}" if says_nothing else f"{d.how}: {words}"
 
 
@@ -309,7 +369,7 @@ def _symptom(r: Record) -> str:
 
 
 def _gathered(cause: Cause, records: Sequence[Record]) -> Gathered:
-    weights = {id(r): weight(r) for r in records}
+    weights = {id(r): weight(r if cause.symptom == "flag" else replace(r, cause=None)) for r in records}
     often = Counter(r.aspect for r in records)
     order = sorted(
         records,
