@@ -126,7 +126,7 @@ def _by_chance(records: Sequence[Record]) -> dict[int, Cause]:
     for (op, _), some in of.items():
         flags = [r for r in some if said_of(r).symptom == "flag"]
         values = [c for r in some if (c := said_of(r)).symptom == "values" and UNSEARCHED not in c.properties]
-        whole = values[0] if values else Cause(function_of(op), "values") if flags else None
+        whole = Cause(function_of(op), "values") if flags else values[0] if values else None
         said |= {id(r): whole for r in some if whole is not None and (r in flags or r.status == Status.ERROR)}
     return said
 
@@ -219,7 +219,7 @@ def _families(by_cause: dict[Cause, list[Record]]) -> dict[Cause, list[Record]]:
     for c, records in by_cause.items():
         needed[_needed(c, records) if wrong[c.kernel] <= 1 else c] += records
     by_cause = needed
-    mechanisms = {c: c if _is_own(c, records) else _mechanism(c) for c, records in by_cause.items()}
+    mechanisms = {c: _mechanism(c) for c in by_cause}
     kernels: dict[Cause, set[str]] = defaultdict(set)
     for c, shared in mechanisms.items():
         kernels[shared] |= {said_of(r).kernel for r in by_cause[c]}
@@ -237,12 +237,6 @@ def _families(by_cause: dict[Cause, list[Record]]) -> dict[Cause, list[Record]]:
         own = whole is not c or (c in values and c.kernel in alone)
         joined[mechanisms[c] if not own and len(kernels[mechanisms[c]]) >= _least(mechanisms[c]) else whole] += records
     return _by_id(_errors_by_kernel(_by_id(_values_by_kernel(joined))))
-
-
-def _is_own(c: Cause, records: Iterable[Record]) -> bool:
-    """Whether a cause is no sign of a convention, whatever it needs: drift by a hair, or what Python says of a result."""
-    numbers = not {HALF_TYPES, EXTREME_VALUES, NON_FINITE, NARROW_INTEGERS}.isdisjoint(c.properties)
-    return (numbers and all(map(is_near, records))) or bool(re.match(r"raises: (Attribute|Type)Error in", c.symptom))
 
 
 def _of_one(by_cause: Mapping[Cause, list[Record]]) -> dict[Cause, list[Record]]:
@@ -316,6 +310,8 @@ def _mechanism(c: Cause) -> Cause:
     write wrongly by its strides is shared code; another kernel reads by its own."""
     symptom = "raises" if c.symptom.startswith("raises") else c.symptom
     if c.subject == A_COPY or c.properties in ((), (UNSEARCHED,)):  # what goes wrong between the devices is no kernel's
+        return c
+    if re.match(r"raises: (Attribute|Type)Error in", c.symptom):  # what Python says of a result is no check of a kernel
         return c
     if c.symptom.startswith("raises") and c.properties == (DETERMINISTIC,):
         return Cause(OPERATORS, symptom, c.properties)
