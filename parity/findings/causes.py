@@ -23,14 +23,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from parity.catalog import entries
-from parity.catalog.lookup import called_by
 from parity.core import notation
 from parity.core.case import entry_of
-from parity.core.devices import all_backends
-from parity.core.errors import CaseError, ParityError
+from parity.core.errors import CaseError
 from parity.core.results import (
-    ANYBODYS,
     CPU_OPERAND,
     EMPTY_OPERAND,
     EXTREME_VALUES,
@@ -47,6 +43,7 @@ from parity.core.results import (
     Status,
 )
 from parity.findings.weights import WEIGHTS, is_near, weight
+from parity.findings.wording import LOOKING, LOST, bare_symptom, death_words, function_of
 from parity.findings.workaround import NAMED, best
 from parity.store.rows import Death
 
@@ -58,10 +55,6 @@ SELDOM = 10  # a pass that has less than one in so many of a cause's findings is
 DETERMINISTIC = "under deterministic"  # algorithms, where operators that write by indices are one other operator
 FAMILY = 3  # operators whose causes differ in nothing else are reported as one
 A_COPY = "a copy"
-LOST = "the device computes nothing any more"  # in the words of a death
-LOOKING = "looking for the cause of "  # what was tried then
-LOOKED_AT = 1000  # characters of a message that are looked at
-SKELETON = 100  # most characters of an error's message in a symptom
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +174,7 @@ def said_of(r: Record) -> Cause:
     lost = r.cause is not None and r.cause.subject == A_COPY and _is_lazy(r.case) and not _is_lazy(r.shrunk or r.case)
     if r.cause is not None and not lost:
         return r.cause
-    return Cause(function_of(r.op), _symptom(r), () if lost and r.status != Status.ERROR else (UNSEARCHED,))
+    return Cause(function_of(r.op), bare_symptom(r), () if lost and r.status != Status.ERROR else (UNSEARCHED,))
 
 
 def _is_lazy(case: str) -> bool:
@@ -335,35 +328,6 @@ def _is_elementwise(subject: str) -> bool:
     return packet is not None and any(torch.Tag.pointwise in getattr(packet, o).tags for o in packet.overloads())
 
 
-@functools.cache
-def function_of(op: str) -> str:
-    """The public function or the operator of torch that an op calls; the op if it calls several, or is none of this
-    parity's."""
-    try:
-        called = called_by(entries.row(op))
-    except ParityError:
-        return op
-    return called.replace("torch.ops.aten.", "aten::") or op
-
-
-def death_words(d: Death) -> str:
-    """How a process ended, without numbers: deaths with equal words count as one cause. The function is one of the words where
-    there is no error's message, or one that any kernel's end gives. What was tried when the device was found dead is none."""
-    lost = d.signal.startswith(f"{LOST} after ")
-    m = re.match(rf"{LOST} after (?:{LOOKING})?(\w+ in \w+: .*)", d.signal)
-    words = f"{LOST}: {skeleton(m[1].partition(': ')[2])}" if m else LOST if lost else skeleton(d.signal)
-    anybodys = any(b.ends and b.ends.search(words) for b in all_backends()) or bool(m and ANYBODYS.search(m[1]))
-    says_nothing = d.how == "hang" or " " not in words or words == LOST or anybodys
-    return f"{d.how}: {words} in {Cause(function_of(d.op), 'dies').kernel}" if says_nothing else f"{d.how}: {words}"
-
-
-def _symptom(r: Record) -> str:
-    """The symptom of a record without a cause."""
-    if r.status == Status.NOT_REPRODUCED:
-        return r.status
-    return f"raises: {skeleton(r.reason)}" if r.status == Status.ERROR else "values"
-
-
 def _gathered(cause: Cause, records: Sequence[Record]) -> Gathered:
     weights = {id(r): weight(r if cause.symptom == "flag" else replace(r, cause=None)) for r in records}
     often = Counter(r.aspect for r in records)
@@ -412,25 +376,9 @@ def _promise(r: Record) -> Promise:
     """Half of the rare cases that were outside in a plain pass on an H100 had a plain least case; of others one in ten."""
     plain, far = weight(r), _far(r)
     little = plain in "CR" and (plain == "R" or far == BEYOND or r.aspect not in (Aspect.FORWARD, Aspect.BACKWARD))
-    return Promise(plain, far, f"{r.aspect} {r.status} {_symptom(r)}", little)
+    return Promise(plain, far, f"{r.aspect} {r.status} {bare_symptom(r)}", little)
 
 
 def _far(r: Record) -> int:
     share = r.measures[0].share if r.measures else None
     return math.floor(math.log10(share)) if share and 0.0 < share < math.inf else BEYOND
-
-
-def skeleton(message: str) -> str:
-    """An error's first sentence without numbers, addresses, quoted names, shapes and lists of names, so that equal errors read
-    alike: those of fused optimizers differ in nothing but the tensors that they list."""
-    text = message.strip()[:LOOKED_AT].splitlines()[0] if message.strip() else ""
-    text = re.sub(r" Search for [`'].*| \(Could this error message be improved.*", "", text)  # what torch adds to any message
-    text = re.sub(r"'[^']*'|\"[^\"]*\"", "'...'", text)
-    # The same check of fused optimizers; one of them says nothing about it.
-    text = re.sub(r"Expected at::native::check_fast_path_restrictions\(.*", "... must have same", text)
-    text = re.sub(r"\[[^\[\]]*\]|\([\d\s,x.]*\)", "", text)
-    text = re.sub(r"\b\w+(?:, \w+)+,? and \w+\b", "...", text)
-    text = re.sub(r"(?<=: )[a-z_]\w*(?:\.\w+)*: (?=[A-Z])", "", text)  # the function that says it
-    text = re.sub(r"\b(Half|BFloat16|Float|Double|ComplexFloat|Int|Long|Short|Char|Byte|Bool)\b", "T", text)
-    text = re.sub(r"0x[0-9a-fA-F]+|[-+]?\d[\d.,]*(e[-+]?\d+)?", "N", text)
-    return " ".join(text.split())[:SKELETON].rstrip(" .,:;")

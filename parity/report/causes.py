@@ -8,9 +8,10 @@ from textwrap import shorten
 
 from parity.core.results import EXTREME_VALUES, HALF_TYPES, NARROW_INTEGERS, NON_FINITE, SYMPTOMS, Cause, Record
 from parity.core.status import Conclusion
-from parity.findings.causes import LOST, OPERATORS, RESULTS, Gathered
+from parity.findings.causes import OPERATORS, RESULTS, Gathered
 from parity.findings.standing import Mark
 from parity.findings.weights import WEIGHTS
+from parity.findings.wording import LOST
 from parity.report.last_line import last_line
 from parity.report.output import fitted
 from parity.report.run_answers import CauseRow, Causes, Died, Finding, RunInfo
