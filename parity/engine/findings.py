@@ -97,11 +97,12 @@ def by_kind(run: ItemRun, tally: ItemTally, known: Recognition, looks: Looks) ->
         case, until = one.case, time.monotonic() + min(math.inf if whole else FINDING_SECONDS, run.plan.left)
         look = locate and time.monotonic() < of_item and run.plan.left > 0
         cause = None if later else unlocated(run.item.row, result, (UNSEARCHED,))
-        again = look and any_seen and run.plan.seen.has(cause := _cause(run, case, result, until))
+        early = _cause(run, case, result, until) if look and any_seen else None
+        again, cause = early is not None and run.plan.seen.has(early), early or cause
         if kinds:
             case, result = shrink(run, one, result, k < kinds and not again, earlier)
             earlier.append(case)
-        if look and not again:
+        if look and not again and (early is None or case != one.case):  # the same experiments with the same case say no more
             cause = _cause(run, case, result, until)
         shown = [(case, result.verdict.measure), *((s.case, r.verdict.measure) for s, r in seen)]
         shown += _with_rare_values(run, case, result) if look else ()

@@ -21,7 +21,7 @@ from parity.engine import suite
 from parity.engine.child import STARTING, Child, Limit, surroundings, word
 from parity.engine.inquest import How
 from parity.engine.planning import patience
-from parity.findings.causes import death_words
+from parity.findings.wording import death_words
 from parity.generation.generate import Drawn
 from parity.generation.plainer import plainest
 from parity.generation.shrink import shrink

@@ -22,6 +22,7 @@ from parity.engine.rounds import LEAST_SECONDS, part_of
 from parity.engine.run_state import INTERRUPTED, SCRIPTS, RunState, is_accepted
 from parity.faces.interruption import Interruptions, stop_soon
 from parity.findings import causes
+from parity.findings.wording import death_words
 from parity.report import causes as causes_text
 from parity.report import gaps, summary
 from parity.report.screen import Screen
@@ -84,7 +85,7 @@ class Reporter:
         self._screen.muted = True
         for rows in kept.parts.values():
             for d in (r for r in rows if isinstance(r, Death)):
-                self._dead.add(causes.death_words(d))
+                self._dead.add(death_words(d))
                 self.run.kept_death(d)
             self._examined(as_part(rows))
         self._screen.muted = False
@@ -248,7 +249,7 @@ class Reporter:
         command = reproduced(row["case"], self.run.header)
         goes = "again" if death.blame == OUTSIDE else "without it"
         goes = f"the item is examined {goes}" if not row["last"] else f"the run goes on without what is left of {row['item']}"
-        words = causes.death_words(death)
+        words = death_words(death)
         if self.verbose or (words not in self._dead and not is_accepted(row)):  # the summary counts the others
             self.say(
                 f"{death.op} {death.dtype} on {where}: {row['how']}, {how} at stage {row['stage']}\n"

@@ -36,7 +36,8 @@ from parity.core.results import (
     Status,
 )
 from parity.devices.base import Device
-from parity.findings.causes import A_COPY, function_of, skeleton
+from parity.findings.causes import A_COPY
+from parity.findings.wording import function_of, skeleton
 from parity.judging.rules import rule_of
 
 ATEN_LAZY = ("_conj", "_neg_view", "conj", "resolve_conj", "resolve_neg")

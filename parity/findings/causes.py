@@ -3,7 +3,8 @@
 `parity.findings.cause_search` finds the facts of each finding by experiment. Findings with equal facts have one cause, and one
 kernel is one cause whatever it is called by (`Cause.facts`). Errors with equal words are one, unless any operator may say them,
 and so are the errors of one kernel: what it refuses is one check after another. What nobody looked into is no cause: it is
-kept by kernel, after the causes (`Gathered.searched`), but for errors whose words say all.
+kept by kernel, after the causes (`Gathered.searched`), but for errors whose words say all. A death by a call that shows a
+finding, too, belongs to that one's cause. Of what comes and goes, experiments with settings and operators say nothing.
 Several operators have one cause if the deciding property is of a kind that they handle by one convention: operands on the CPU,
 empty operands, NaN and Inf, numbers near the ends of the range, half types, destinations with gaps or of another dtype; and
 operators of elements if it is a layout, for which they share code. Where an operator gives wrong values without any deciding
@@ -18,18 +19,14 @@ import functools
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from parity.catalog import entries
-from parity.catalog.lookup import called_by
 from parity.core import notation
 from parity.core.case import entry_of
-from parity.core.devices import all_backends
-from parity.core.errors import CaseError, ParityError
+from parity.core.errors import CaseError
 from parity.core.results import (
-    ANYBODYS,
     CPU_OPERAND,
     EMPTY_OPERAND,
     EXTREME_VALUES,
@@ -46,6 +43,7 @@ from parity.core.results import (
     Status,
 )
 from parity.findings.weights import WEIGHTS, is_near, weight
+from parity.findings.wording import LOOKING, LOST, bare_symptom, death_words, function_of
 from parity.findings.workaround import NAMED, best
 from parity.store.rows import Death
 
@@ -57,14 +55,12 @@ SELDOM = 10  # a pass that has less than one in so many of a cause's findings is
 DETERMINISTIC = "under deterministic"  # algorithms, where operators that write by indices are one other operator
 FAMILY = 3  # operators whose causes differ in nothing else are reported as one
 A_COPY = "a copy"
-LOOKED_AT = 1000  # characters of a message that are looked at
-SKELETON = 100  # most characters of an error's message in a symptom
 
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
     """A cause with its findings. records: those with a least case, the plainest first; deaths: if it ended processes; members:
-    the causes of the single findings, if they were joined."""
+    the causes of the single findings, if they were joined, and of deaths among them."""
 
     cause: Cause
     weight: str
@@ -102,19 +98,69 @@ class Gathered:
 def gather(records: Iterable[Record], deaths: Iterable[Death] = ()) -> tuple[Gathered, ...]:
     """The causes of a run: by weight, and within a weight wrong metadata last, and those first that most ops show; what was not
     looked into is last."""
+    found = [r for r in records if r.shrunk and r.counts]
     by_cause: dict[Cause, list[Record]] = defaultdict(list)
-    for r in records:
-        if r.shrunk and r.counts:
-            by_cause[said_of(r)].append(r)
+    chance = _by_chance(found)
+    for r in found:
+        by_cause[chance.get(id(r)) or said_of(r)].append(r)
     causes = [_gathered(c, rs) for c, rs in _families(by_cause).items()]
+    return tuple(sorted(_with_deaths(causes, deaths), key=_place))
+
+
+def _by_chance(records: Sequence[Record]) -> dict[int, Cause]:
+    """What findings of an op say that comes and goes, by their ids: that they went without a setting was chance, and an error
+    in some calls is the fault by which others give wrong values."""
+    restless = {(r.op, r.dtype) for r in records if r.by_chance}
+    of: dict[tuple[str, str], list[Record]] = defaultdict(list)
+    for r in records:
+        if (r.op, r.dtype) in restless and (r.by_chance or said_of(r).symptom == "flag"):
+            of[r.op, r.dtype].append(r)
+    said: dict[int, Cause] = {}
+    for (op, _), some in of.items():
+        flags = [r for r in some if said_of(r).symptom == "flag"]
+        values = [c for r in some if (c := said_of(r)).symptom == "values" and UNSEARCHED not in c.properties]
+        whole = Cause(function_of(op), "values") if flags else values[0] if values else None
+        said |= {id(r): whole for r in some if whole is not None and (r in flags or r.status == Status.ERROR)}
+    return said
+
+
+def _with_deaths(causes: Sequence[Gathered], deaths: Iterable[Death]) -> list[Gathered]:
+    """The causes with the deaths: with the cause of the finding that the same call shows, or a call of the same op that must be
+    refused for the same reason; if nobody looked into that finding, with the one cause of its kernel's wrong results. Of the
+    others those with equal words are one cause."""
+    shown = {key: (k, said_of(r)) for k, c in enumerate(causes) for r in c.records for key in _calls(r, r.also)}
+    own = [(k, m) for k, c in enumerate(causes) if c.searched and c.cause.subject != OPERATORS for m in c.members]
+    known = {(m.kernel, m.symptom): k for k, m in own}
+    of: dict[int, list[Death]] = defaultdict(list)
     by_words: dict[str, list[Death]] = defaultdict(list)
     for d in deaths:
-        by_words[death_words(d)].append(d)
-    for words, ds in by_words.items():
-        cause = Cause(words, "dies")
-        order = tuple(sorted(ds, key=lambda d: (not d.shrunk, len(d.least))))
-        causes.append(Gathered(cause, min(map(_weight_of_death, ds)), (), order))
-    return tuple(sorted(causes, key=_place))
+        k, said = next((shown[key] for key in _calls(d) if key in shown), (None, None))
+        if k is not None and said is not None and not causes[k].searched:
+            k = known.get((said.kernel, said.symptom))
+        if k is not None and causes[k].searched:
+            of[k].append(d)
+        else:
+            by_words[death_words(d)].append(d)
+    made = [_joined(c, of[k]) if k in of else c for k, c in enumerate(causes)]
+    return [*made, *(_joined(Gathered(Cause(words, "dies"), "R"), ds) for words, ds in by_words.items())]
+
+
+def _calls(x: Record | Death, also: Sequence[str] = ()) -> Iterator[tuple[str, ...]]:
+    """The calls that show a finding or a death, and what is refused in them."""
+    for case in (x.shrunk, x.case, *also):
+        yield x.op, x.dtype, case
+    with suppress(CaseError):  # of another version
+        if refused := notation.parse(x.case).refused:
+            yield x.op, x.dtype, "", refused
+
+
+def _joined(c: Gathered, deaths: Iterable[Death]) -> Gathered:
+    """A cause with deaths: as heavy as the heaviest of them; the call of a finding that was only looked into did not end it."""
+    order = tuple(sorted(deaths, key=lambda d: (not d.shrunk, len(d.least))))
+    weights = [c.weight] if c.records else []
+    weights += [_weight_of_death(d) for d in order if not (c.records and d.signal.startswith(f"{LOST} after {LOOKING}"))]
+    dying = dict.fromkeys(Cause(death_words(d), "dies") for d in order) if c.records else ()
+    return replace(c, weight=min(weights, key=[*WEIGHTS].index), deaths=order, members=(*c.members, *dying))
 
 
 def _place(c: Gathered) -> tuple[bool, int, bool, int, int, str]:
@@ -128,7 +174,7 @@ def said_of(r: Record) -> Cause:
     lost = r.cause is not None and r.cause.subject == A_COPY and _is_lazy(r.case) and not _is_lazy(r.shrunk or r.case)
     if r.cause is not None and not lost:
         return r.cause
-    return Cause(function_of(r.op), _symptom(r), () if lost and r.status != Status.ERROR else (UNSEARCHED,))
+    return Cause(function_of(r.op), bare_symptom(r), () if lost and r.status != Status.ERROR else (UNSEARCHED,))
 
 
 def _is_lazy(case: str) -> bool:
@@ -258,6 +304,8 @@ def _mechanism(c: Cause) -> Cause:
     symptom = "raises" if c.symptom.startswith("raises") else c.symptom
     if c.subject == A_COPY or c.properties in ((), (UNSEARCHED,)):  # what goes wrong between the devices is no kernel's
         return c
+    if re.match(r"raises: (Attribute|Type)Error in", c.symptom):  # what Python says of a result is no check of a kernel
+        return c
     if c.symptom.startswith("raises") and c.properties == (DETERMINISTIC,):
         return Cause(OPERATORS, symptom, c.properties)
     if c.says_all and CPU_OPERAND not in c.properties:
@@ -280,36 +328,8 @@ def _is_elementwise(subject: str) -> bool:
     return packet is not None and any(torch.Tag.pointwise in getattr(packet, o).tags for o in packet.overloads())
 
 
-@functools.cache
-def function_of(op: str) -> str:
-    """The public function or the operator of torch that an op calls; the op if it calls several, or is none of this
-    parity's."""
-    try:
-        called = called_by(entries.row(op))
-    except ParityError:
-        return op
-    return called.replace("torch.ops.aten.", "aten::") or op
-
-
-def death_words(d: Death) -> str:
-    """How a process ended, without numbers: deaths with equal words count as one cause. The function is one of the words where
-    there is no message, or one that any kernel's end gives."""
-    m = re.match(r"(the device computes nothing any more) after (?:looking for the cause of )?(\w+ in \w+: .*)", d.signal)
-    words = f"{m[1]}: {skeleton(m[2].partition(': ')[2])}" if m else skeleton(d.signal)
-    anybodys = any(b.ends and b.ends.search(words) for b in all_backends()) or bool(m and ANYBODYS.search(m[2]))
-    says_nothing = d.how == "hang" or " " not in words or anybodys
-    return f"{d.how}: {words} in {Cause(function_of(d.op), 'dies').kernel}" if says_nothing else f"{d.how}: {words}"
-
-
-def _symptom(r: Record) -> str:
-    """The symptom of a record without a cause."""
-    if r.status == Status.NOT_REPRODUCED:
-        return r.status
-    return f"raises: {skeleton(r.reason)}" if r.status == Status.ERROR else "values"
-
-
 def _gathered(cause: Cause, records: Sequence[Record]) -> Gathered:
-    weights = {id(r): weight(r) for r in records}
+    weights = {id(r): weight(r if cause.symptom == "flag" else replace(r, cause=None)) for r in records}
     often = Counter(r.aspect for r in records)
     order = sorted(
         records,
@@ -356,25 +376,9 @@ def _promise(r: Record) -> Promise:
     """Half of the rare cases that were outside in a plain pass on an H100 had a plain least case; of others one in ten."""
     plain, far = weight(r), _far(r)
     little = plain in "CR" and (plain == "R" or far == BEYOND or r.aspect not in (Aspect.FORWARD, Aspect.BACKWARD))
-    return Promise(plain, far, f"{r.aspect} {r.status} {_symptom(r)}", little)
+    return Promise(plain, far, f"{r.aspect} {r.status} {bare_symptom(r)}", little)
 
 
 def _far(r: Record) -> int:
     share = r.measures[0].share if r.measures else None
     return math.floor(math.log10(share)) if share and 0.0 < share < math.inf else BEYOND
-
-
-def skeleton(message: str) -> str:
-    """An error's first sentence without numbers, addresses, quoted names, shapes and lists of names, so that equal errors read
-    alike: those of fused optimizers differ in nothing but the tensors that they list."""
-    text = message.strip()[:LOOKED_AT].splitlines()[0] if message.strip() else ""
-    text = re.sub(r" Search for [`'].*| \(Could this error message be improved.*", "", text)  # what torch adds to any message
-    text = re.sub(r"'[^']*'|\"[^\"]*\"", "'...'", text)
-    # The same check of fused optimizers; one of them says nothing about it.
-    text = re.sub(r"Expected at::native::check_fast_path_restrictions\(.*", "... must have same", text)
-    text = re.sub(r"\[[^\[\]]*\]|\([\d\s,x.]*\)", "", text)
-    text = re.sub(r"\b\w+(?:, \w+)+,? and \w+\b", "...", text)
-    text = re.sub(r"(?<=: )[a-z_]\w*(?:\.\w+)*: (?=[A-Z])", "", text)  # the function that says it
-    text = re.sub(r"\b(Half|BFloat16|Float|Double|ComplexFloat|Int|Long|Short|Char|Byte|Bool)\b", "T", text)
-    text = re.sub(r"0x[0-9a-fA-F]+|[-+]?\d[\d.,]*(e[-+]?\d+)?", "N", text)
-    return " ".join(text.split())[:SKELETON].rstrip(" .,:;")

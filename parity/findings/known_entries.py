@@ -64,7 +64,10 @@ def of_cause(c: Gathered, run: Run, reason: str, link: str = "", until: date | N
 
 
 def _faults(c: Gathered) -> list[Gathered]:
-    """The errors and symptoms that are one cause because one kernel has them: each is known in its own dtypes and passes."""
+    """The errors and symptoms that are one cause because one kernel has them: each is known in its own dtypes and passes. So
+    are deaths, by their words."""
+    if c.records and c.deaths:
+        return [replace(c, deaths=()), *causes.gather((), c.deaths)]
     by_symptom: dict[str, list[Record]] = defaultdict(list)
     for r in c.records if c.cause.symptom in (*causes.RESULTS, "raises") and c.cause.subject != causes.OPERATORS else ():
         by_symptom[causes.said_of(r).symptom].append(r)

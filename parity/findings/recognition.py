@@ -26,6 +26,7 @@ from parity.core.results import EARLIER_CALLS, Aspect, Cause, Record, Status, Ve
 from parity.findings import cause_search, causes, known
 from parity.findings.known import Entry, Excess, Found, accepting
 from parity.findings.regions import extent
+from parity.findings.wording import death_words
 from parity.store.features import features
 from parity.store.rows import AGREES, NOTHING, Death, ItemRow, Sighting
 
@@ -239,7 +240,7 @@ def known_death(entries: Sequence[Entry], d: Death, pinned: bool, today: date, s
     one has, may do so in any way. Others have grown out of an entry whose cases end it in the same words."""
     deadly = [e for e in entries if e.dies]
     same = [e for e in deadly if d.case in e.texts or (d.op in e.ops and (e.cause is None or _stands_for(e, d)))]
-    like = [e for e in deadly if e.cause is not None and e.cause.subject == causes.death_words(d)]
+    like = [e for e in deadly if e.cause is not None and e.cause.subject == death_words(d)]
     if not (same or like):
         return None
     e, x = (same or like)[0], Found(d.op, d.dtype, d.how, case=d.case, pinned=pinned)

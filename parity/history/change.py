@@ -9,8 +9,9 @@ from enum import StrEnum
 
 from parity.core.errors import UsageError, near
 from parity.core.results import BOTH_REFUSE, DEATHS, MISSING, OTHER_SIGNATURE, Cause, Status
-from parity.findings.causes import Gathered, skeleton
+from parity.findings.causes import Gathered
 from parity.findings.weights import WEIGHTS
+from parity.findings.wording import skeleton
 from parity.history.drift import Cell, Drift, Shift
 from parity.history.pace import Pace, Paces
 from parity.store.rows import is_own

@@ -11,6 +11,7 @@ from parity.core.status import Conclusion
 from parity.findings.causes import OPERATORS, RESULTS, Gathered
 from parity.findings.standing import Mark
 from parity.findings.weights import WEIGHTS
+from parity.findings.wording import LOST
 from parity.report.output import fitted, last_line
 from parity.report.run_answers import CauseRow, Causes, Died, Finding, RunInfo
 from parity.report.words import called_in, listed, plural, reproduced, script_line
@@ -42,18 +43,29 @@ def sentence(c: Cause, members: Iterable[Cause] = ()) -> str:
     word, _, words = c.symptom.partition(": ")
     if word == "dies":
         how, _, signal = c.subject.partition(": ")
+        if signal.startswith(LOST):  # and in which call, or what was said of it
+            words = signal.removeprefix(f"{LOST}: ")
+            return signal if words == signal else f"{LOST} ({words})"
         return f"the device {'hangs' if how == 'hang' else 'ends the process'} ({signal})"
     said = {**SYMPTOMS, **PLURAL} if c.subject == OPERATORS else SYMPTOMS
     text = f"{c.subject} {said[word]}" + (f" ({words})" if words else "")
     if not c.properties and c.symptom in RESULTS:
         text += "".join(f", and {said[x]}" for x in RESULTS if x != c.symptom and any(m.symptom == x for m in members))
     elif not c.properties and c.symptom == "raises":
-        ways = [*dict.fromkeys(m.symptom.partition(": ")[2] for m in members)]
+        ways = [*dict.fromkeys(words for m in members if (words := m.symptom.partition(": ")[2]))]
         text += (
             f", in {plural(len(ways), 'way')} ({'; '.join(ways[:WAYS])}{'; ...' if len(ways) > WAYS else ''})" if ways else ""
         )
     several = "; each may have a fault of its own" if c.subject == OPERATORS and set(c.properties) & set(OF_NUMBERS) else ""
-    return text + (f", with {listed(c.properties, 80)}" if c.properties else "") + several
+    text += f", with {listed(c.properties, 80)}" if c.properties else ""
+    dying = {m.subject.partition(": ")[0] for m in members if m.symptom == "dies"}
+    return text + (f", and {'hangs' if dying == {'hang'} else 'ends the process'}" if dying else "") + several
+
+
+def amount(c: Gathered, of: str = "", by: str = "") -> str:
+    """Of how many findings and deaths it is the cause. of, by: what follows these words."""
+    some = (len(c.records), "kind", of), (len(c.deaths), "death", by)
+    return " and ".join(plural(n, word) + rest for n, word, rest in some if n)
 
 
 def line(c: Gathered) -> str:
@@ -127,9 +139,8 @@ def _by_weight(causes: Sequence[Gathered], texts: Sequence[list[str]]) -> list[s
 
 def short(c: Gathered) -> list[str]:
     """A cause in two lines: what and where, and its least case."""
-    kinds = plural(len(c.records), "kind") if c.records else plural(len(c.deaths), "death")
     return [
-        f"  [{c.cause.id}] {sentence(c.cause, c.members)}; {kinds} in {listed(c.ops)} ({listed(c.dtypes, 40)})",
+        f"  [{c.cause.id}] {sentence(c.cause, c.members)}; {amount(c)} in {listed(c.ops)} ({listed(c.dtypes, 40)})",
         f"    {c.case}",
     ]
 
@@ -226,8 +237,7 @@ def as_markdown(
     text += "\nNot part of this verdict:\n\n" if excluded else ""
     text += "".join(f"- {inert(shortened(line, REASON * 4))}\n" for line in excluded)
     for k, c in enumerate(causes):
-        kinds = plural(len(c.records), "kind") if c.records else plural(len(c.deaths), "death")
-        where = f"{kinds} in {listed(c.ops, 120)} ({listed(c.dtypes, 60)})"
+        where = f"{amount(c)} in {listed(c.ops, 120)} ({listed(c.dtypes, 60)})"
         part = f"\n- **{letter(c)}** `{c.cause.id}` {inert(sentence(c.cause, c.members))}; {inert(where)}\n  {code(c.case)}\n"
         part += f"  workaround: {inert(c.workaround)}\n" if c.workaround else ""
         part += f"  {inert(shortened(mark_text(known[c.cause.id]), REASON * 4))}\n" if c.cause.id in known else ""

@@ -28,7 +28,7 @@ from parity.findings.causes import Gathered, gather
 from parity.findings.standing import marks
 from parity.findings.verdict import compared, of_causes, poorly_judged
 from parity.report import caveats, gaps, matrix, power, summary, svg, trends
-from parity.report.causes import by_weight, count_text, mark_text, more_text, sentence
+from parity.report.causes import amount, by_weight, count_text, mark_text, more_text, sentence
 from parity.report.short_script import minimal
 from parity.report.words import clock, listed, plural, reproduced
 from parity.store.features import ASPECT, Coverage
@@ -247,7 +247,6 @@ def _of_measure(m: Measure | None) -> dict[str, Any]:
 
 
 def _cause(c: Gathered, details: _Details, name: str) -> dict[str, Any]:
-    kinds = plural(len(c.records), "kind") if c.records else plural(len(c.deaths), "death")
     findings: list[dict[str, Any]] = []
     for r in c.records:
         if findings and details.room < LAST:
@@ -257,7 +256,7 @@ def _cause(c: Gathered, details: _Details, name: str) -> dict[str, Any]:
     return {
         "id": c.cause.id,
         "sentence": sentence(c.cause, c.members),
-        "where": f"{kinds} in {listed(c.ops, 160)} ({listed(c.dtypes, 80)})",
+        "where": f"{amount(c)} in {listed(c.ops, 160)} ({listed(c.dtypes, 80)})",
         "case": c.case,
         "workaround": c.workaround,
         "issue": f"parity report {shlex.quote(name)} {c.cause.id} --format issue",

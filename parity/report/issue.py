@@ -16,9 +16,9 @@ from parity.core.errors import CaseError
 from parity.core.results import Fingerprint, Record, Status
 from parity.findings.causes import Gathered
 from parity.judging.rules import rule_of
-from parity.report.causes import code, inert, sentence
+from parity.report.causes import amount, code, inert, sentence
 from parity.report.short_script import DIES, DRAWN, is_long, minimal
-from parity.report.words import listed, plural, reproduced
+from parity.report.words import listed, reproduced
 from parity.store.rows import Death, Header
 
 SECONDS = 120
@@ -62,8 +62,7 @@ def _capital(text: str) -> str:
 
 
 def _where(c: Gathered) -> str:
-    kinds, deaths = f"{plural(len(c.records), 'kind')} of findings", f"{plural(len(c.deaths), 'death')} of the process"
-    return f"It shows in {kinds if c.records else deaths}: {listed(c.ops, 300)}; dtypes {listed(c.dtypes, 120)}."
+    return f"It shows in {amount(c, ' of findings', ' of the process')}: {listed(c.ops, 300)}; dtypes {listed(c.dtypes, 120)}."
 
 
 def _of_death(d: Death, f: Fingerprint) -> list[str]:

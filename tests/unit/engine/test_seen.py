@@ -178,6 +178,33 @@ def test_a_finding_of_a_cause_that_is_known_is_not_shrunk(knows: bool, tmp_path:
     assert {f.cause.symptom.partition(":")[0] for f in made["int32"].findings if f.cause is not None} == {"values"}
 
 
+def test_a_case_that_shrinking_left_as_it_was_is_looked_into_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once it was asked whether its cause is known, the same experiments would say the same."""
+    looked, whole = list[str](), vars(findings)["_cause"]
+
+    def noted(run: Any, case: Any, *more: Any) -> Any:
+        looked.append(notation.case_text(case))
+        return whole(run, case, *more)
+
+    monkeypatch.setattr(findings, "_cause", noted)
+    seen = Seen(tmp_path)
+    (tmp_path / "causes").write_text("another-1a2b3c A\n")
+    options, device = RunOptions(examples=8, power=0), resolve("sim", (Fault("exp", ("exp",), lambda call: call.run() * 1.5),))
+    plan = RunPlan(device, resolve("cpu"), tolerance.load("sim"), suite.profile("quick"), options, later=True, seen=seen)
+    (item,) = suite.select(("exp",), dtypes=("float32",))
+    held = examine(item, plan, NoJournal()).held
+    assert held is not None
+    for kinds, times in ((0, 1), (9, 2)):  # without and with shrinking
+        run, tally = ItemRun(item, plan, NoJournal()), ItemTally(item)
+        key = next(k for k, some in held.failing.items() if some[0][1].aspect is Aspect.FORWARD)
+        tally.failing[key] = [s for s in held.failing[key] if s[0].case.numel > kinds]
+        (found,) = findings.by_kind(run, tally, recognition(run), findings.Looks(kinds, True))
+        assert found.cause == Cause("aten::exp", "values")
+        assert len(looked) == times, looked
+        looked.clear()
+        (tmp_path / "causes").write_text("another-1a2b3c A\n")
+
+
 def test_a_finding_comes_and_goes_if_one_of_its_tries_does_not_show_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that cannot be tried by itself does not."""
     shown, agrees = (Result(Aspect.FORWARD, Verdict(s, "")) for s in (Status.WRONG, Status.AGREE))
