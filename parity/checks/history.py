@@ -322,10 +322,8 @@ def _family(name: str) -> tuple[Row, ...]:
 def _sized(t: Trial, grad: bool, larger: bool) -> Iterator[Step]:
     """The first call of another size that the CPU accepts. Where graphs are kept, a smaller one is first the simplest that
     the row draws: a pinned case has compiled that."""
-    tries = [_resized(t, (lambda d: 2 * d) if larger else (lambda d: max(1, d // 2))), *_drawn(t, larger)]
-    if not larger and t.device.keeps_graphs:
-        tries.reverse()
-    for case in tries:
+    cases = [_resized(t, (lambda d: 2 * d) if larger else (lambda d: max(1, d // 2))), *_drawn(t, larger)]
+    for case in cases[:: 1 if larger or not t.device.keeps_graphs else -1]:
         step = _built(t, case)
         if step is not None and _taken(t, step, grad):
             yield step

@@ -100,20 +100,20 @@ class Reported:
 
 
 class FirstFound:
-    """A listener that tells of the first finding as soon as a case shows it: the item may take long to end."""
+    """A listener that reports the first finding as soon as a case shows it: the item may take long to end."""
 
-    def __init__(self, item: Item, tell: Callable[[Record], None]) -> None:
-        """tell: called once."""
-        self._item, self._tell = item, tell
-        self._told = False
+    def __init__(self, item: Item, say: Callable[[Record], None]) -> None:
+        """say: called once."""
+        self._item, self._say = item, say
+        self._said = False
 
     def hear(self, event: Event) -> None:
-        """Tell of it."""
-        if self._told or not isinstance(event, CaseChecked):
+        """Report it."""
+        if self._said or not isinstance(event, CaseChecked):
             return
         for found in (r for r in event.checked.results if r.verdict.status.is_finding):
-            self._told = True
-            self._tell(record(self._item, found, event.drawn.text, event.checked.digest, event.drawn.pinned))
+            self._said = True
+            self._say(record(self._item, found, event.drawn.text, event.checked.digest, event.drawn.pinned))
             return
 
 

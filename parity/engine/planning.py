@@ -46,8 +46,8 @@ class RunPlan:
     """What all items of a run share. profile: the sizes and numbers that `options.profile` names; power: the fraction of cases
     that are judged once more with errors put in; takes: the dtypes that the device accepted at the start; limit: of time, if
     the run has one; known: the file of known findings; later: whether a part of its own looks for the causes of what an item
-    found; study: what the run does otherwise, or notes besides; seen: the causes that it has found; first: is told of the first
-    finding of an item as soon as a case shows it."""
+    found; study: what the run does otherwise, or notes besides; seen: the causes that it has found; first: is called with
+    the first finding of an item as soon as a case shows it."""
 
     device: Device
     cpu: Device

@@ -35,7 +35,7 @@ from parity.store.features import pack
 from parity.store.rows import CPU, GROWN, OUTSIDE, SEEN, Row
 from parity.store.run_file import encode
 
-TOLD = pytest.StashKey[bool]()  # whether this worker has sent a finding before its item ended
+SENT = pytest.StashKey[bool]()  # whether this worker has sent a finding before its item ended
 
 
 class Checker:
@@ -65,7 +65,7 @@ class Checker:
         """Examine the item: without the cases that ended a worker, or with all cases in other processes if there were
         several."""
         dead, own = self._dead()
-        plan = self._plan if self._has_told() else replace(self._plan, first=self._tell)
+        plan = self._plan if self._has_sent() else replace(self._plan, first=self._send_first)
         hung = [notation.parse(text) for text in self._hung().values()]
         if len(own) < ALONE_AFTER:
             return examine(item, plan, self._journal, dead, part, hung=hung)
@@ -75,14 +75,14 @@ class Checker:
         finally:
             alone.close()
 
-    def _has_told(self) -> bool:
-        """Whether no finding is to be told before its item ends: this worker has told one, or some are known."""
-        return not self._plan.later or self._plan.known is not None or self._request.config.stash.get(TOLD, False)
+    def _has_sent(self) -> bool:
+        """Whether no finding is to be sent before its item ends: this worker has sent one, or some are known."""
+        return not self._plan.later or self._plan.known is not None or self._request.config.stash.get(SENT, False)
 
-    def _tell(self, found: Record) -> None:
+    def _send_first(self, found: Record) -> None:
         """Send the first finding of this worker at once, in a report of its own: the item may take long to end."""
         node, config = self._request.node, self._request.config
-        config.stash[TOLD] = True
+        config.stash[SENT] = True
         said = [("parity", json.dumps({"first": encode(found)}))]
         report = pytest.TestReport(node.nodeid, node.location, {}, "passed", None, "setup", user_properties=said)
         config.hook.pytest_runtest_logreport(report=report)

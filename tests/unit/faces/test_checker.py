@@ -46,7 +46,7 @@ def test_what_hung_while_causes_were_looked_for_is_no_case() -> None:
     assert left_out(*[(REPLAYING, "hang", "device")] * 3) == {REPLAYING}
 
 
-def told(*faults: Fault, hear: Callable[[pytest.TestReport], None] = lambda report: None, **more: Any) -> int:
+def sent(*faults: Fault, hear: Callable[[pytest.TestReport], None] = lambda report: None, **more: Any) -> int:
     """How many reports a worker sends while it examines two items, before they end. hear: called with each."""
     reports: list[pytest.TestReport] = []
 
@@ -64,7 +64,7 @@ def told(*faults: Fault, hear: Callable[[pytest.TestReport], None] = lambda repo
     return len(reports)
 
 
-def test_the_first_finding_of_a_worker_is_told_before_its_item_ends() -> None:
+def test_the_first_finding_of_a_worker_is_sent_before_its_item_ends() -> None:
     """A person waits for it, and an item may take long. The others come with their items."""
     called = heard = 0
 
@@ -82,13 +82,13 @@ def test_the_first_finding_of_a_worker_is_told_before_its_item_ends() -> None:
         assert (report.nodeid, report.outcome, report.when) == ("a", "passed", "setup")
         assert (name, first.op, first.status) == ("parity", "neg", "wrong")
 
-    assert told(Fault("one more", ("neg", "abs"), wrong), hear=hear) == 1
+    assert sent(Fault("one more", ("neg", "abs"), wrong), hear=hear) == 1
     assert 0 < heard < called / 4
 
 
-def test_nothing_is_told_of_a_healthy_device_nor_where_findings_are_known() -> None:
+def test_nothing_is_sent_of_a_healthy_device_nor_where_findings_are_known() -> None:
     """Whether one is known comes out when its item has ended."""
     wrong = Fault("one more", ("neg", "abs"), lambda call: call.run() + 1)
-    assert not told()
-    assert not told(wrong, known=Known(Code()))
-    assert not told(wrong, later=False)
+    assert not sent()
+    assert not sent(wrong, known=Known(Code()))
+    assert not sent(wrong, later=False)
