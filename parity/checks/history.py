@@ -10,7 +10,7 @@ that it did not write.
     other_values   the same call with other values in the operands
     other_layout   the same call with the operands dense, and dense ones with other strides
     other_dtype    the same call with the operands in another dtype of their kind that the row has
-    smaller        the same kind of call with every size halved, or the simplest call of the row
+    smaller        the same kind of call with every size halved, or the simplest call of the row (first where graphs are kept)
     larger         the case itself, and then the same kind of call with every size doubled
     larger_smaller the case itself, then a larger call, then a smaller one
     other_grad     the same call in the other autograd mode; a call with gradients also with those of one operand only
@@ -320,8 +320,10 @@ def _family(name: str) -> tuple[Row, ...]:
 
 
 def _sized(t: Trial, grad: bool, larger: bool) -> Iterator[Step]:
-    """The first call of another size that the CPU accepts."""
-    for case in (_resized(t, (lambda d: 2 * d) if larger else (lambda d: max(1, d // 2))), *_drawn(t, larger)):
+    """The first call of another size that the CPU accepts. Where graphs are kept, a smaller one is first the simplest that
+    the row draws: a pinned case has compiled that."""
+    cases = [_resized(t, (lambda d: 2 * d) if larger else (lambda d: max(1, d // 2))), *_drawn(t, larger)]
+    for case in cases[:: 1 if larger or not t.device.keeps_graphs else -1]:
         step = _built(t, case)
         if step is not None and _taken(t, step, grad):
             yield step

@@ -7,7 +7,7 @@ the findings are complete only when all cases have run.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias
 
@@ -26,7 +26,7 @@ from parity.engine.known_cases import recognition, replay_known, take_out_known
 from parity.engine.planning import BASE_SECONDS, RunPlan
 from parity.engine.rounds import PINNED, Part
 from parity.engine.suite import Item
-from parity.engine.tally import Held, ItemTally
+from parity.engine.tally import Held, ItemTally, record
 from parity.execution.modes import Unwatched
 from parity.generation.generate import Drawn
 from parity.store.figures import Figures
@@ -99,6 +99,24 @@ class Reported:
                 self.findings.append(event)
 
 
+class FirstFound:
+    """A listener that reports the first finding as soon as a case shows it: the item may take long to end."""
+
+    def __init__(self, item: Item, say: Callable[[Record], None]) -> None:
+        """say: called once."""
+        self._item, self._say = item, say
+        self._said = False
+
+    def hear(self, event: Event) -> None:
+        """Report it."""
+        if self._said or not isinstance(event, CaseChecked):
+            return
+        for found in (r for r in event.checked.results if r.verdict.status.is_finding):
+            self._said = True
+            self._say(record(self._item, found, event.drawn.text, event.checked.digest, event.drawn.pinned))
+            return
+
+
 class Examination:
     """The jobs of examining one item, one after the other: `events` yields what happens in them, and goes on when the
     `listeners` have heard it."""
@@ -117,6 +135,8 @@ class Examination:
         self.item, self.plan, self.journal, self.dead, self.part, self.alone = item, plan, journal, dead, part, alone
         self.known, self.tally, self.leaks, self.reported = recognition(run), ItemTally(item), Leaks(run), Reported()
         self.listeners: tuple[Listener, ...] = self.tally, self.leaks, self.reported
+        if plan.first is not None:
+            self.listeners += (FirstFound(item, plan.first),)
         self._last = 0, item.id, ""  # ordinal, item and text of the last case
 
     def events(self, left_out: frozenset[int]) -> Iterator[Event]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from parity.core import extensions, processes, state
 from parity.core.case import Case
 from parity.core.dtypes import FACTS
 from parity.core.errors import CaseError, UsageError
+from parity.core.results import Record
 from parity.devices import load_faults, resolve
 from parity.devices.base import Device
 from parity.devices.preflight import is_fast
@@ -45,7 +46,8 @@ class RunPlan:
     """What all items of a run share. profile: the sizes and numbers that `options.profile` names; power: the fraction of cases
     that are judged once more with errors put in; takes: the dtypes that the device accepted at the start; limit: of time, if
     the run has one; known: the file of known findings; later: whether a part of its own looks for the causes of what an item
-    found; study: what the run does otherwise, or notes besides; seen: the causes that it has found."""
+    found; study: what the run does otherwise, or notes besides; seen: the causes that it has found; first: is called with
+    the first finding of an item as soon as a case shows it."""
 
     device: Device
     cpu: Device
@@ -59,6 +61,7 @@ class RunPlan:
     later: bool = False
     study: Study = field(default_factory=Study)
     seen: Seen = NOTHING_SEEN
+    first: Callable[[Record], None] | None = None
 
     @property
     def left(self) -> float:

@@ -34,6 +34,8 @@ from parity.store.features import pack
 from parity.store.rows import CPU, GROWN, OUTSIDE, SEEN, Row
 from parity.store.run_file import encode
 
+SENT = pytest.StashKey[bool]()  # whether this worker has sent a finding before its item ended
+
 
 class Checker:
     """What the suite's test calls: examine an item, add the result to the report, and fail or skip the test."""
@@ -62,14 +64,27 @@ class Checker:
         """Examine the item: without the cases that ended a worker, or with all cases in other processes if there were
         several."""
         dead, own = self._dead()
+        plan = self._plan if self._has_sent() else replace(self._plan, first=self._send_first)
         hung = [notation.parse(text) for text in self._hung().values()]
         if len(own) < ALONE_AFTER:
-            return examine(item, self._plan, self._journal, dead, part, hung=hung)
+            return examine(item, plan, self._journal, dead, part, hung=hung)
         alone = IsolatedRunner(item, part, self._plan.options, self._plan.power, self._request.node.nodeid, own)
         try:
-            return examine(item, self._plan, self._journal, dead, part, alone, hung)
+            return examine(item, plan, self._journal, dead, part, alone, hung)
         finally:
             alone.close()
+
+    def _has_sent(self) -> bool:
+        """Whether no finding is to be sent before its item ends: this worker has sent one, or some are known."""
+        return not self._plan.later or self._plan.known is not None or self._request.config.stash.get(SENT, False)
+
+    def _send_first(self, found: Record) -> None:
+        """Send the first finding of this worker at once, in a report of its own: the item may take long to end."""
+        node, config = self._request.node, self._request.config
+        config.stash[SENT] = True
+        said = [("parity", json.dumps({"first": encode(found)}))]
+        report = pytest.TestReport(node.nodeid, node.location, {}, "passed", None, "setup", user_properties=said)
+        config.hook.pytest_runtest_logreport(report=report)
 
     def examine(self, what: Item | Part) -> None:
         """Check all cases of an item, or of a part of it. Fails the test on findings that are not known, marks it as an

@@ -90,7 +90,7 @@ def pytest_configure(config: pytest.Config) -> None:
         if "parity_left" in worker or "parity_later" in worker:
             from parity.faces.workers import EagerWorker
 
-            prepare = functools.partial(_plan_here, ahead=True) if worker.get("parity_waits") else None
+            prepare = functools.partial(_plan_here, ahead=True) if worker.get("parity_prepares") else None
             config.pluginmanager.register(EagerWorker(config, prepare), "parity-eager-worker")
         return
     config.pluginmanager.register(Folded(config), "parity-folded")

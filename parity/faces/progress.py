@@ -28,6 +28,7 @@ from parity.report import gaps, summary
 from parity.report.screen import Screen
 from parity.report.script_text import excused
 from parity.report.words import clock, code_options, plural, reproduced
+from parity.store import run_file
 from parity.store.rows import OUTSIDE, Death, ItemRow, Row, Shrunk
 
 NOTABLE = 100 << 20  # bytes by which an item must grow its worker to be named
@@ -133,6 +134,9 @@ class Reporter:
             for case in (part["case"] for part in parts if "case" in part):
                 command = reproduced(case, self.run.header)
                 self.say(f"ended when the time was over, and not judged: a case that was still running\n  {command}")
+            return
+        if first := [run_file.decode(part["first"]) for part in parts if "first" in part]:
+            self._first_found(r for r in first if isinstance(r, Record) and not self.verbose)
             return
         comes_again = any("death" in part and not part["death"].get("last") for part in parts)
         if not comes_again and (report.when == "call" or report.failed):

@@ -57,7 +57,7 @@ class HandsOut:
     def __init__(self, causes: bool, seconds: float | None = None, yields: Mapping[str, float] | None = None) -> None:
         """causes: whether there are parts that look for causes when all items are done; seconds: the limit of time."""
         self.causes, self.yields, self.undecided = causes, yields or {}, False
-        self.spares = False  # whether workers that come now wait, and load what they need meanwhile
+        self.prepares = True  # whether workers that come now load what their first test needs while they wait for it
         self.timed, self.seconds = seconds is not None, seconds or math.inf
         self.deadline = math.inf if seconds is None else time.monotonic() + seconds - END_SECONDS
         self.found: dict[str, Promise] = {}  # items whose findings are to be explained, in order
@@ -71,7 +71,7 @@ class HandsOut:
     def pytest_configure_node(self, node: WorkerController) -> None:
         """Let a new worker know how much time is left, or whether the causes come later."""
         node.workerinput |= {"parity_left": self.left} if self.timed else {"parity_later": self.causes}
-        node.workerinput["parity_waits"] = self.spares
+        node.workerinput["parity_prepares"] = self.prepares
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> Schedule:
@@ -145,7 +145,7 @@ class Schedule(LoadScheduling):  # type: ignore[misc]  # an untyped base
         if self._early is not None:  # no limit of time
             left = self._early.left * self._spent / max(1, self._done) / self.numnodes
         if not self._spared and left >= SPARE_SECONDS and (number := spares(self.config, self.numnodes)):
-            self._out.spares = self._spared = True
+            self._out.prepares = self._spared = True
             start_spares(self.config, like, number)
 
     def schedule(self) -> None:
@@ -220,7 +220,7 @@ class Schedule(LoadScheduling):  # type: ignore[misc]  # an untyped base
         self.causes.ended(node)
         self._lost = True
         if node not in self.node2collection or node in self.nodes[self.numnodes :]:  # a full worker is removed twice
-            self._out.spares = False  # one that ends while it starts would end so again
+            self._out.prepares = False  # one that ends while it starts would end so again
         crashed: str | None = super().remove_node(node)
         return crashed
 

@@ -16,7 +16,7 @@ from parity.checks import history
 from parity.core.case import HISTORIES, Case
 from parity.core.notation import parse
 from parity.devices import Call, Fault, resolve
-from parity.generation.generate import search
+from parity.generation.generate import nth, search
 
 
 def same_shapes(call: Call) -> bool:
@@ -152,7 +152,7 @@ def test_each_number_of_a_call_with_many_has_its_turn() -> None:
     assert len(changed) == 6
 
 
-def steps(text: str) -> list[tuple[Any, ...]]:
+def steps(text: str, device_name: str = "sim") -> list[tuple[Any, ...]]:
     """The operands' shapes and numbers of all calls that come before, in the words of the device."""
     seen: list[tuple[Any, ...]] = []
 
@@ -161,7 +161,7 @@ def steps(text: str) -> list[tuple[Any, ...]]:
         return call.run()
 
     case = parse(text)
-    device = resolve("sim", (Fault("noted", (case.op,), noted, level="function"),))
+    device = resolve(device_name, (Fault("noted", (case.op,), noted, level="function"),))
     faulty_aspects(device, f'{text}.under("no_grad")')
     return seen
 
@@ -169,6 +169,14 @@ def steps(text: str) -> list[tuple[Any, ...]]:
 def test_a_smaller_call_is_the_same_call_with_halved_sizes() -> None:
     assert steps('softmax(float32[8, 5], dim=1).after("smaller")')[0][0] == ((4, 2),)
     assert steps('index_select(float32[8], 0, int64[4].index(0, 8)).after("smaller")')[0][0] == ((4,), (2,))
+
+
+def test_a_smaller_call_needs_no_graph_of_its_own_where_graphs_are_kept() -> None:
+    """It is that of the first pinned case, of any row with one."""
+    pinned = nth(catalog.row("softmax"), "float32", Sizes(), "pinned", 0, mixes=False).case
+    for after in ("smaller", "larger_smaller"):
+        shapes = [s for s, _ in steps(f'softmax(float32[8, 5], dim=1).after("{after}")', "sim:mps")]
+        assert shapes[-2:] == [tuple(s.shape for s in pinned.operands()), ((8, 5),)]
 
 
 def test_a_smaller_pool_is_one_that_the_row_draws() -> None:

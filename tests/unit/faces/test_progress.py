@@ -174,6 +174,21 @@ def test_a_cause_is_told_once_and_each_finding_with_verbose(tmp_path: Path) -> N
         assert log.getvalue().count("the process died (SIGABRT)") == (2 if verbose else 1)
 
 
+def test_the_first_finding_is_on_the_screen_before_its_item_ends(tmp_path: Path) -> None:
+    """Once, of whichever worker; no item counts as done by it."""
+    for verbose in (False, True):
+        log = io.StringIO()
+        made = reporter(tmp_path / f"first-{verbose}.jsonl", log)
+        made.verbose, done = verbose, made.run.done
+        for op in ("exp", "sin"):
+            first = Record(f"{op}(float32[2])", op, "float32", "forward", "wrong", reason="far off")
+            told = [("parity", json.dumps({"first": run_file.encode(first)}))]
+            made.pytest_runtest_logreport(pytest.TestReport(op, ("", 0, ""), {}, "passed", None, "setup", user_properties=told))
+        said = "first finding, its cause comes later: exp float32 forward: wrong, far off: exp(float32[2])"
+        assert log.getvalue().count("first finding") == log.getvalue().count(said) == (0 if verbose else 1)
+        assert (made.run.done, made.run.ended) == (done, set())
+
+
 def _no_room(line: str) -> None:
     raise OutputError("cannot write the run file run.jsonl: No space left on device")
 

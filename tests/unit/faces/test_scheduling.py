@@ -479,9 +479,10 @@ def test_how_many_spares(
     session = dying(monkeypatch, workers, room, seconds, n)
     for w in session.workers:
         w.queue = w.queue[:2]
+    session.plugin.prepares = False
     session.step(replaced(session, session.workers[0]))
     assert len(session.controller.started) == spares
-    assert session.plugin.spares == (spares > 0)
+    assert session.plugin.prepares == (spares > 0)
 
 
 def test_no_spare_where_nobody_died_and_none_where_it_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -501,7 +502,7 @@ def test_a_spare_that_ends_while_it_waits_is_not_prepared_again(monkeypatch: pyt
     (spare,) = session.controller.started
     session.add(spare)
     assert session.schedule.remove_node(spare) is None
-    assert not session.plugin.spares
+    assert not session.plugin.prepares
     assert len(session.go_on()) == len(ITEMS) + 1
 
 
@@ -519,10 +520,10 @@ def test_workers_that_end_for_their_memory_bring_no_more_spares(monkeypatch: pyt
             session.add(session.controller.started[0])
         (worker,) = session.schedule.working
         session.step(worker)
-        assert session.plugin.spares
+        assert session.plugin.prepares
     with pytest.raises(KeyError):
         session.schedule.remove_node(Worker())
-    assert not session.plugin.spares
+    assert not session.plugin.prepares
     session.step(replaced(session, worker))
     (worker,) = session.schedule.working
     session.step(worker)
@@ -665,6 +666,13 @@ def test_a_worker_begins_a_test_without_the_next_one() -> None:
     session.items = tests
     assert EagerWorker(made, prepare=lambda session: pytest.fail("it has a test")).pytest_runtestloop(session)
     assert ran == [("a", None), ("c", None), ("b", None)]
+
+
+def test_the_first_workers_prepare_while_they_wait_for_each_other() -> None:
+    """All collect before one has a test, and opening a device takes seconds."""
+    node: Any = SimpleNamespace(workerinput={})
+    HandsOut(True).pytest_configure_node(node)
+    assert node.workerinput == {"parity_later": True, "parity_prepares": True}
 
 
 def test_a_worker_that_waits_prepares_for_its_first_test() -> None:
