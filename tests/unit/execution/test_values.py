@@ -154,10 +154,10 @@ def test_values_that_cannot_be_made_are_refused(text: str, said: str) -> None:
     assert said in str(caught.value)
 
 
+@pytest.mark.parametrize("n", [values.POOL + 1, 2 * values.PERIOD, (1 << 19) + 77])
 @pytest.mark.parametrize("seed", [0, 8, 4095])
-def test_many_values_are_those_of_few_continued(seed: int) -> None:
+def test_many_values_are_those_of_few_continued(seed: int, n: int) -> None:
     """They are copied in whole periods, which must not show."""
     source = torch.arange(values.POOL)
-    n = values.MANY + 77
     start = values.begin(seed, 1)
     assert torch.equal(values.window(source, n, seed, 1), source[torch.arange(start, start + n) % values.PERIOD])
