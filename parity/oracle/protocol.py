@@ -173,9 +173,10 @@ class Oracle(ABC):
         """Whether some operand or cotangent is one number throughout, so that its roundings are not random."""
         return False
 
-    def all_constant(self) -> bool:
-        """Whether every operand and cotangent with more than one element is one number throughout."""
-        return False
+    def runs_of_equals(self) -> int:
+        """How many long runs of equal numbers an operand or cotangent holds at most, 1 if each is one number; 0 if some is
+        short."""
+        return 0
 
     def has_one_operand(self) -> bool:
         """Whether there is a single floating operand."""
