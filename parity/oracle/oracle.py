@@ -28,9 +28,11 @@ from parity.oracle.float64 import Float64Results, run, truth, widened
 from parity.oracle.limited_range import Limited, Range
 from parity.oracle.nonfinite_reach import Reach, spreads
 from parity.oracle.protocol import Oracle
+from parity.oracle.rounding import Rounding
 from parity.oracle.roundoffs import extremes
 from parity.oracle.sensitivity import PERTURBATIONS, REFUSALS, Changes, RoundingEffect, Sensitivity, in_double, replaced
 from parity.oracle.summation import LONG
+from parity.oracle.yardstick import SCALE
 
 # Samples of a sensitivity: fewer can only make an error ratio larger, so two are enough for results that pass with them.
 SAMPLES = (2, PERTURBATIONS, 8, 20)
@@ -169,6 +171,20 @@ class CaseOracle(Oracle):
                 results += run(self._p, self._case, self._inputs, self._placed, self._all_cotangents, halfway=results.extend)
             self._limits[inside, between] = dict(results) if mode.left_range else {}
         return self._limits[inside, between].get(name)
+
+    def lost_by_rounding(self, name: str, ends: tuple[Range, Range], u: float, between: float) -> Tensor | None:
+        """As `Oracle` has it; the roundings are as large as `SCALE` allows."""
+        word = f"rounded {ends} {u} {between}"
+        if word not in self._variants:
+            lost: dict[str, Tensor] = {}
+            for key in range(PERTURBATIONS):
+                results: list[tuple[str, Tensor]] = []
+                with contextlib.suppress(*REFUSALS), Rounding(SCALE * between, key, SCALE * u), Limited(*ends):
+                    results += run(self._p, self._case, self._inputs, self._placed, self._all_cotangents)
+                for n, t in results:
+                    lost[n] = _nonfinite(t.abs()) | lost.get(n, torch.zeros(t.shape, dtype=torch.bool))
+            self._variants[word] = lost
+        return self._variants[word].get(name)
 
     def spread(self, name: str) -> Reach | None:
         """Which elements the NaN and Inf of operands and cotangents reach (`nonfinite_reach.spreads`)."""

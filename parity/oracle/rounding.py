@@ -385,7 +385,8 @@ def _storage(t: Tensor) -> int:
 def _is_rounded_factor(x: Any) -> bool:
     """Whether a number is none of float32: what it makes whole in float64 (3 times 1/3) is not always whole on a device."""
     number = x.item() if isinstance(x, Tensor) and not x.dim() and x.dtype is torch.float64 and not x.is_meta else x
-    return isinstance(number, float) and math.isfinite(number) and float(np.float32(number)) != number
+    with np.errstate(over="ignore"):
+        return isinstance(number, float) and math.isfinite(number) and float(np.float32(number)) != number
 
 
 def _wide(x: Any) -> bool:

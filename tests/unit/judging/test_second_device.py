@@ -234,6 +234,19 @@ def test_places_that_are_whole_numbers_do_not_become_the_place_before() -> None:
         assert float((found - truth).abs().max()) < 0.1  # one place is 10 and more
 
 
+def infinite(call: Call) -> Any:
+    return call.run() + math.inf
+
+
+def test_a_rounding_that_a_small_square_takes_past_the_range_may_be_infinite() -> None:
+    """sinc's second derivative divides by x squared twice what is 0 but for rounding; elsewhere Inf is wrong."""
+    small = 'sinc(float16[4].of(0.0014877, 0.0012, 0.001, 0.0008)).cotangent("normal", "contiguous", 1361)'
+    usual = small.replace("0.0014877, 0.0012, 0.001, 0.0008", "0.5, 1.5, -2.5, 0.25")
+    device, faulty = resolve("sim:honest"), resolve("sim", (Fault("inf", ops=("cos",), effect=infinite, level="kernel"),))
+    assert results(device, small)["double backward"].verdict.status is Status.AGREE
+    assert results(faulty, usual)["double backward"].verdict.status.is_finding
+
+
 WHOLE = "interpolate_bilinear(float32[1, 1, 3621, 1].uniform(seed=766), scale_factor=3.0, mode='bilinear', align_corners=True)"
 
 
