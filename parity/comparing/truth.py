@@ -181,11 +181,11 @@ class FunctionTruth(Oracle):
             choices = Choices(choices.made, sure=True)
         return of(torch.abs, magnitudes), of(torch.ones_like, terms)
 
-    def all_constant(self) -> bool:
+    def runs_of_equals(self) -> int:
         """Whether all terms of a sum of what was given are equal."""
         every = (*(t.detach() for _, t in self._s.tensors), *self._fed)
         given = [t for t in every if t.is_floating_point() and t.numel() > 1]
-        return all(bool((t == t.reshape(-1)[0]).all()) for t in given)
+        return int(all(bool((t == t.reshape(-1)[0]).all()) for t in given))
 
     def sensitivity(self, name: str, u: float, between: float) -> Tensor:
         """By how much a result moves if every input and every step is moved by a roundoff, and between equal runs: `STANDARD`

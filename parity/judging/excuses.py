@@ -183,6 +183,12 @@ def _range(builder: _ExcuseBuilder, bench: Bench, b: Budget, truth: Tensor, name
     if over is not None and over.shape == truth.shape:
         lost = _moved(truth, over, f) > OFF * b.total
         _lost(builder, truth, over, lost, "numbers on the way leave the range")
+    if f.name in HALF and narrow(bench, pass_):
+        roundoff = rule_of_pass(bench.row, pass_).roundoff(bench.row, f, pass_)
+        rounded = bench.oracle.lost_by_rounding(name, (inside.above, between.above), *roundoff)
+        if rounded is not None and rounded.shape == truth.shape:
+            lost = _where(rounded, truth) & np.isfinite(parts(truth))
+            builder.excuse(builder.ignore_nonfinite, lost, "a rounding on the way may leave the range", True)
     if f.name in HALF and not narrow(bench, pass_) and bench.oracle.holds("inf"):
         passed = bench.oracle.limited(name, inside.below, range_of(f, _flushes(bench, f.name)).below)
         if passed is not None and passed.shape == truth.shape:

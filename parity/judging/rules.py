@@ -85,8 +85,8 @@ class Contraction(Rule):
         )
         if Quirk.RUNNING in bench.row.quirks:
             between_kernels = between_kernels + one_sided(s, n, u, bench.oracle.any_constant())
-        elif r.name is not None and bench.oracle.all_constant():
-            between_kernels = between_kernels + one_sided(s, n, u, True)
+        elif r.name is not None and (runs := bench.oracle.runs_of_equals()):
+            between_kernels = between_kernels + one_sided(s, n / runs, u, True)
         floor = r.floor * np.maximum(1.0, n / FLUSHED) if r.flushes else r.floor
         sum_ = of_sum(size, s, n, f, u, between_kernels, r.tol, floor)
         if bench.oracle.fed and sum_.scale is not None:

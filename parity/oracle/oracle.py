@@ -28,8 +28,11 @@ from parity.oracle.float64 import Float64Results, run, truth, widened
 from parity.oracle.limited_range import Limited, Range
 from parity.oracle.nonfinite_reach import Reach, spreads
 from parity.oracle.protocol import Oracle
+from parity.oracle.rounding import Rounding
 from parity.oracle.roundoffs import extremes
 from parity.oracle.sensitivity import PERTURBATIONS, REFUSALS, Changes, RoundingEffect, Sensitivity, in_double, replaced
+from parity.oracle.summation import LONG
+from parity.oracle.yardstick import SCALE
 
 # Samples of a sensitivity: fewer can only make an error ratio larger, so two are enough for results that pass with them.
 SAMPLES = (2, PERTURBATIONS, 8, 20)
@@ -169,6 +172,20 @@ class CaseOracle(Oracle):
             self._limits[inside, between] = dict(results) if mode.left_range else {}
         return self._limits[inside, between].get(name)
 
+    def lost_by_rounding(self, name: str, ends: tuple[Range, Range], u: float, between: float) -> Tensor | None:
+        """As `Oracle` has it; the roundings are as large as `SCALE` allows."""
+        word = f"rounded {ends} {u} {between}"
+        if word not in self._variants:
+            lost: dict[str, Tensor] = {}
+            for key in range(PERTURBATIONS):
+                results: list[tuple[str, Tensor]] = []
+                with contextlib.suppress(*REFUSALS), Rounding(SCALE * between, key, SCALE * u), Limited(*ends):
+                    results += run(self._p, self._case, self._inputs, self._placed, self._all_cotangents)
+                for n, t in results:
+                    lost[n] = _nonfinite(t.abs()) | lost.get(n, torch.zeros(t.shape, dtype=torch.bool))
+            self._variants[word] = lost
+        return self._variants[word].get(name)
+
     def spread(self, name: str) -> Reach | None:
         """Which elements the NaN and Inf of operands and cotangents reach (`nonfinite_reach.spreads`)."""
         if self._spreads is None:
@@ -219,11 +236,12 @@ class CaseOracle(Oracle):
         sizes = [v[v.isfinite() & (v != 0)].abs() for v in fed]  # zeros have no roundings
         return any(x.numel() > 1 and 2 * int((x == x.median()).sum()) > x.numel() for x in sizes)  # the median is that number
 
-    def all_constant(self) -> bool:
-        """Whether every operand and cotangent with more than one element is constant: all terms of a sum of products are then
-        equal."""
-        fed = [v for v in (*self._placed.views, *(self._cotangents or ())) if _floating(v) and v.numel() > 1]
-        return all(bool((v == v.reshape(-1)[0]).all()) for v in fed)
+    def runs_of_equals(self) -> int:
+        """How many runs of equal numbers the operands and cotangents with more than one element hold at most, 1 if all are
+        constant: the terms of a sum of products are then equal for long. 0 if a run is short."""
+        fed = [v.reshape(-1) for v in (*self._placed.views, *(self._cotangents or ())) if _floating(v) and v.numel() > 1]
+        runs = [(1 + int((v[1:] != v[:-1]).sum()), v.numel()) for v in fed]
+        return 0 if any(n > 1 and n > elements / LONG for n, elements in runs) else max((n for n, _ in runs), default=1)
 
     def grown(self, name: str) -> Tensor | None:
         """The result from finite magnitudes of at least 1: a bound on the partial results of a product, in any order."""

@@ -57,6 +57,11 @@ class Oracle(ABC):
     def limited(self, name: str, inside: Range, between: Range) -> Tensor | None:
         """The result with every intermediate number limited to these ranges; None if nothing leaves them or the call fails."""
 
+    def lost_by_rounding(self, name: str, ends: tuple[Range, Range], u: float, between: float) -> Tensor | None:
+        """Where a result becomes NaN or Inf if numbers on the way are rounded, and then limited to the ranges (inside of
+        kernels, between them) `ends`: what cancels leaves a rounding, which a small divisor takes past the range."""
+        return None
+
     def row(self, name: str) -> Row | None:
         """The row of the one operator whose result this is, in place of the case's own row; None if there is none."""
         return None
@@ -173,9 +178,10 @@ class Oracle(ABC):
         """Whether some operand or cotangent is one number throughout, so that its roundings are not random."""
         return False
 
-    def all_constant(self) -> bool:
-        """Whether every operand and cotangent with more than one element is one number throughout."""
-        return False
+    def runs_of_equals(self) -> int:
+        """How many long runs of equal numbers an operand or cotangent holds at most, 1 if each is one number; 0 if some is
+        short."""
+        return 0
 
     def has_one_operand(self) -> bool:
         """Whether there is a single floating operand."""

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
@@ -193,7 +194,8 @@ class Rounding(Operators):
         if name in PRODUCTS and _wide(result) and result.is_complex():
             moved = self._rounded(result)
             return moved if moved is result else by_modulus(result, moved, args)
-        change = self._rounded_but_whole if self.open and name in ARITHMETIC else self._rounded
+        stays = self.open and name in ARITHMETIC and not (name == "mul" and any(map(_is_rounded_factor, args)))
+        change = self._rounded_but_whole if stays else self._rounded
         return change(result) if isinstance(result, Tensor) else tree_map(change, result)
 
     def _tiles_lost(self, result: Any, args: Any) -> Any:
@@ -378,6 +380,13 @@ def _leaves(found: Any) -> Iterator[Any]:
 
 def _storage(t: Tensor) -> int:
     return int(t.untyped_storage()._cdata)
+
+
+def _is_rounded_factor(x: Any) -> bool:
+    """Whether a number is none of float32: what it makes whole in float64 (3 times 1/3) is not always whole on a device."""
+    number = x.item() if isinstance(x, Tensor) and not x.dim() and x.dtype is torch.float64 and not x.is_meta else x
+    with np.errstate(over="ignore"):
+        return isinstance(number, float) and math.isfinite(number) and float(np.float32(number)) != number
 
 
 def _wide(x: Any) -> bool:

@@ -45,6 +45,19 @@ def test_a_chain_in_bfloat16_is_found() -> None:
     assert verdict(CONSTANT, coarse).status.is_finding
 
 
+RUNS = "mv(float32[1, 12311].expand(-1), float32[12311].constant(seed=2866))"
+
+
+def test_a_sum_of_long_runs_of_equal_terms_may_round_to_one_side_in_each() -> None:
+    """The second operand holds four numbers, each a quarter of it: one chain of additions is off by 1.9e-4."""
+    one, other = (o.view.reshape(-1) for o in prepared(RUNS)[2].operands)
+    in_turn = torch.from_numpy(np.add.accumulate((one * other).numpy()))[-1:].clone()
+    assert verdict_on(RUNS, lambda t: in_turn).status is Status.AGREE
+    assert verdict_on(RUNS, lambda t: t * 1.001).status.is_finding
+    assert oracle_for("mv(float32[2, 64], float32[64].constant())").runs_of_equals() == 0
+    assert oracle_for("mv(float32[2, 64].expand(-1).constant(), float32[64].constant(seed=1))").runs_of_equals() == 1
+
+
 LOGARITHMS = "logcumsumexp(float32[5656, 2].between(-20, 20), 0)"
 
 
@@ -152,6 +165,16 @@ def test_numbers_that_mask_others_are_no_steps_of_a_scan() -> None:
     )
     assert oracle.truth("grad[0]") is not None
     assert 0.0 < float(oracle.sensitivity("grad[0]", 2.0**-24, 2.0**-24).max()) < 1e-3
+
+
+@pytest.mark.parametrize("special", ["inf", "-inf"])
+def test_infinity_in_a_scan_of_logarithms_frees_no_other_element(special: str) -> None:
+    """-Inf adds nothing, and Inf reaches what comes after it alone."""
+    text = f'logcumsumexp(float32[64].normal(seed=1).at(40, "{special}"), 0)'
+    assert verdict_on(text, lambda t: t).status is Status.AGREE
+    for wrong in (float("nan"), float("inf")):
+        lost = torch.tensor([wrong, *[0.0] * 63])
+        assert verdict_on(text, lost.add).status.is_finding
 
 
 MARGIN = "soft_margin_loss(float32[14767].constant(), float32[()].inside(1, 1))"

@@ -234,6 +234,38 @@ def test_places_that_are_whole_numbers_do_not_become_the_place_before() -> None:
         assert float((found - truth).abs().max()) < 0.1  # one place is 10 and more
 
 
+def infinite(call: Call) -> Any:
+    return call.run() + math.inf
+
+
+def test_a_rounding_that_a_small_square_takes_past_the_range_may_be_infinite() -> None:
+    """sinc's second derivative divides by x squared twice what is 0 but for rounding; elsewhere Inf is wrong."""
+    small = 'sinc(float16[4].of(0.0014877, 0.0012, 0.001, 0.0008)).cotangent("normal", "contiguous", 1361)'
+    usual = small.replace("0.0014877, 0.0012, 0.001, 0.0008", "0.5, 1.5, -2.5, 0.25")
+    device, faulty = resolve("sim:honest"), resolve("sim", (Fault("inf", ops=("cos",), effect=infinite, level="kernel"),))
+    assert results(device, small)["double backward"].verdict.status is Status.AGREE
+    assert results(faulty, usual)["double backward"].verdict.status.is_finding
+
+
+WHOLE = "interpolate_bilinear(float32[1, 1, 3621, 1].uniform(seed=766), scale_factor=3.0, mode='bilinear', align_corners=True)"
+
+
+@pytest.mark.parametrize("under", ["", '.under("deterministic")'])
+def test_a_place_that_is_whole_only_in_double_moves(under: str) -> None:
+    """10862 times the quotient 3620 / 10862 is 3620 in double, and 3619.9995 in float32 where the quotient is cut."""
+    x = build(parse(WHOLE)).operands[0].view.reshape(-1)
+    place = torch.arange(10863) * torch.nextafter(torch.tensor(3620 / 10862), torch.tensor(0.0))
+    low = place.floor().to(torch.int64)
+    part = place - low
+
+    def resampled(right: Tensor) -> Tensor:
+        return (x[low] * (1 - part) + right * part).view(1, 1, -1, 1).expand(1, 1, -1, 3).contiguous()
+
+    assert judged(WHOLE + under, lambda t: resampled(x[low + 1])).status is Status.AGREE
+    assert judged(WHOLE + under, lambda t: resampled(x[low])).status.is_finding
+    assert judged(WHOLE + under, lambda t: 1.02 * t).status.is_finding
+
+
 BICUBIC = "interpolate_bicubic(float32[2, 3, 4, 4].normal(seed=1), (7, 9))"
 
 

@@ -47,10 +47,11 @@ def test_equal_terms_may_all_be_rounded_to_one_side(monkeypatch: pytest.MonkeyPa
     assert truth is not None
     assert magnitudes is not None
     totals = []
-    for equal in (False, True):
-        monkeypatch.setattr(bench.oracle, "all_constant", lambda equal=equal: equal)
+    for runs in (0, 1, 4):
+        monkeypatch.setattr(bench.oracle, "runs_of_equals", lambda runs=runs: runs)
         totals.append(RULE.budget(bench, truth, "out", F, "forward", TOL, False).total.item())
-    assert totals[1] - totals[0] == pytest.approx(0.5 * 64 * F.unit_roundoff * magnitudes[0].item())
+    sided = 0.5 * 64 * F.unit_roundoff * magnitudes[0].item()
+    assert [t - totals[0] for t in totals[1:]] == pytest.approx([sided, sided / 4])
 
 
 def test_without_magnitudes_the_budget_follows_from_the_sensitivity(monkeypatch: pytest.MonkeyPatch) -> None:
