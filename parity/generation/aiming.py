@@ -38,7 +38,7 @@ PLACED = ("index", "unique")  # families of indices
 FORCED = {"sample", "unique"}  # families of values that belong to a shape
 SHORTEST, LONG, LONGEST = 300, 10_000, 100_000  # of one long dimension: the first ones are above the second, the next below
 LARGE = 1 << 18  # elements of all operands of a call that is drawn anew
-NUMBERS = 1.0, 2.0, 0.0  # in place of a number of a call, besides its negative
+NUMBERS = 1.0, 2.0, 2000.0, 0.0  # in place of a number of a call, besides its negative
 LEAST_NUMBER = 2.0**-6  # smaller ones keep a quotient finite
 CALLED_BEFORE = ("other_values", "other_scalar", "smaller", "garbage", "larger")
 BY_ELEMENT = "by element"  # more dimensions than a row draws: the CPU is asked, but not where any may be
@@ -147,6 +147,28 @@ def _outer(row: Row, case: Case, pick: Pick) -> Case | None:
     return case.with_operands(wide)
 
 
+def _expanded(row: Row, case: Case, pick: Pick) -> Case | None:
+    """As `_outer`; of other calls one operand alone, by turns, is expanded along one of its dimensions."""
+    if _broadcasts(row):
+        return _outer(row, case, pick)
+    if row.forms.mutates or row.draws.unexpanded or row.draws.packed or row.quirks:
+        return None
+    specs, kept = case.operands(), FORCED | set(MATRICES)
+    free = [k for k, s in enumerate(specs) if not (s.on_cpu or s.values.family in kept or s.values.literal is not None)]
+    able = [k for k in free if max(specs[k].shape, default=0) > 1 and (k or not row.forms.inplace) and _is_read(row, specs[k])]
+    if not able:
+        return None
+    k = able[pick(len(able))]
+    along = [d for d, n in enumerate(specs[k].shape) if n > 1]
+    layout = (("expand", along[pick(len(along))] - len(specs[k].shape)),)
+    return case.with_operands([replace(s, layout=layout) if j == k else s for j, s in enumerate(specs)])
+
+
+def _is_read(row: Row, s: TensorSpec) -> bool:
+    """Whether an operand does not say where the call writes."""
+    return not (row.draws.places and FACTS[s.dtype].kind == "int")
+
+
 def _shared(row: Row, case: Case, pick: Pick) -> Case | None:
     """Two operands that may have the same numbers are one tensor, as in `mm(x, x)`; or all that may be."""
     specs = case.operands()
@@ -202,8 +224,8 @@ def _again(row: Row, case: Case, pick: Pick) -> Case | None:
 
 
 def _number(row: Row, case: Case, pick: Pick) -> Case | None:
-    """A number of the call is its negative, 1, 2 or 0, if the CPU gives finite numbers for it; what keeps a quotient finite
-    stays."""
+    """A number of the call is its negative, 1, 2, 2000 or 0, if the CPU gives finite numbers for it; what keeps a quotient
+    finite stays."""
     if row.refuses.unchecked:
         return None
     whole = _broadcasts(row)  # of others they are sizes and dimensions
@@ -362,7 +384,7 @@ FORMS, SHAPES = (_long(0), TWINS, _long(2), EMPTY, _long(1)), (SIX, ONES, IMAGE,
 LENGTHS = 0, 4, 2  # which of the forms is that of the first dimension, of the second, and of the third
 NONFINITE, HUGE, TINY = _cotangent("nonfinite"), _cotangent("huge"), _cotangent("tiny")
 AIMS: tuple[Aim, ...] = (
-    *(NONFINITE, _outer, _shared, _cotangent("huge", "tiny"), _outer),
+    *(NONFINITE, _outer, _shared, _cotangent("huge", "tiny"), _expanded),
     *(form.feature for form in FORMS),
     *(NONFINITE, _special, HUGE, _region, TINY),
     *(_alone, _number, _outer, _again, _shared),

@@ -10,14 +10,15 @@ from torch import Tensor
 
 def grouped_mm(a: Tensor, b: Tensor, ends: tuple[int, ...]) -> Tensor:
     """The product of each group of rows, columns or terms, which end at these. Gradients reach torch as dense tensors, which
-    its kernels require: multiplying by ones makes them so."""
+    its kernels require: multiplying by ones makes them so. In float64, which they refuse, one product after the other."""
+    if a.dtype == torch.float64:
+        return _groups(a, b, ends)
     offsets = torch.tensor(ends, dtype=torch.int32, device=a.device) if ends else None
     product = torch._grouped_mm(a, b, offs=offsets)
     return product * torch.ones_like(product)
 
 
-def groups(a: Tensor, b: Tensor, ends: tuple[int, ...]) -> Tensor:
-    """The truth for `grouped_mm`: one product after the other."""
+def _groups(a: Tensor, b: Tensor, ends: tuple[int, ...]) -> Tensor:
     parts = [slice(low, high) for low, high in zip((0, *ends), ends, strict=False)]
     if not ends:
         return a @ b

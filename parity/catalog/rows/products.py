@@ -89,7 +89,7 @@ def _scaled(draw: Draw) -> Arguments:
 
 
 ROWS = (
-    # packed: rows must begin at multiples of 16 bytes; the truth, because the kernel takes no float64
+    # packed: rows must begin at multiples of 16 bytes
     _row(
         "grouped_mm",
         _grouped,
@@ -98,7 +98,6 @@ ROWS = (
         grad=FLOATS,
         draws=Draws(packed=1 << 20),
         refuses=UNCHECKED,
-        judged=Judged(oracle=f"{OF_PRODUCTS}groups"),
     ),
     _row(
         "scaled_mm",
