@@ -22,7 +22,7 @@ from parity.core.case import Case, TensorSpec, Values
 from parity.core.dtypes import FACTS
 from parity.core.layout import overlaps
 from parity.execution.values import EXTREME_FAMILIES, FLOAT_FAMILIES, INT_FAMILIES, MATRICES
-from parity.generation.calls import changes, draw_call, replaced, scalars
+from parity.generation.calls import FORCED, changes, draw_call, expanded_or, replaced, scalars
 from parity.generation.mixing import is_taken
 from parity.generation.planting import PLACES, words_of
 from parity.generation.room import is_slow, made
@@ -35,7 +35,6 @@ MOST = 1 << 12  # elements of a result of broadcast operands
 STEPS, NOT_FINITE = "optimizers", ("nan", "inf", "-inf")  # the family of functions of lists; values of `_special`
 BOUND = ("between", "inside", "index")  # families of values with limits
 PLACED = ("index", "unique")  # families of indices
-FORCED = {"sample", "unique"}  # families of values that belong to a shape
 SHORTEST, LONG, LONGEST = 300, 10_000, 100_000  # of one long dimension: the first ones are above the second, the next below
 LARGE = 1 << 18  # elements of all operands of a call that is drawn anew
 NUMBERS = 1.0, 2.0, 2000.0, 0.0  # in place of a number of a call, besides its negative
@@ -145,28 +144,6 @@ def _outer(row: Row, case: Case, pick: Pick) -> Case | None:
     shapes = ((one, other), (middle, shape), (shape, middle))[way]
     wide = [replace(s, shape=n, layout=s.layout if len(n) == len(s.shape) else ()) for s, n in zip(specs, shapes, strict=True)]
     return case.with_operands(wide)
-
-
-def _expanded(row: Row, case: Case, pick: Pick) -> Case | None:
-    """As `_outer`; of other calls one operand alone, by turns, is expanded along one of its dimensions."""
-    if _broadcasts(row):
-        return _outer(row, case, pick)
-    if row.forms.mutates or row.draws.unexpanded or row.draws.packed or row.quirks:
-        return None
-    specs, kept = case.operands(), FORCED | set(MATRICES)
-    free = [k for k, s in enumerate(specs) if not (s.on_cpu or s.values.family in kept or s.values.literal is not None)]
-    able = [k for k in free if max(specs[k].shape, default=0) > 1 and (k or not row.forms.inplace) and _is_read(row, specs[k])]
-    if not able:
-        return None
-    k = able[pick(len(able))]
-    along = [d for d, n in enumerate(specs[k].shape) if n > 1]
-    layout = (("expand", along[pick(len(along))] - len(specs[k].shape)),)
-    return case.with_operands([replace(s, layout=layout) if j == k else s for j, s in enumerate(specs)])
-
-
-def _is_read(row: Row, s: TensorSpec) -> bool:
-    """Whether an operand does not say where the call writes."""
-    return not (row.draws.places and FACTS[s.dtype].kind == "int")
 
 
 def _shared(row: Row, case: Case, pick: Pick) -> Case | None:
@@ -384,7 +361,7 @@ FORMS, SHAPES = (_long(0), TWINS, _long(2), EMPTY, _long(1)), (SIX, ONES, IMAGE,
 LENGTHS = 0, 4, 2  # which of the forms is that of the first dimension, of the second, and of the third
 NONFINITE, HUGE, TINY = _cotangent("nonfinite"), _cotangent("huge"), _cotangent("tiny")
 AIMS: tuple[Aim, ...] = (
-    *(NONFINITE, _outer, _shared, _cotangent("huge", "tiny"), _expanded),
+    *(NONFINITE, _outer, _shared, _cotangent("huge", "tiny"), expanded_or(_outer, _broadcasts)),
     *(form.feature for form in FORMS),
     *(NONFINITE, _special, HUGE, _region, TINY),
     *(_alone, _number, _outer, _again, _shared),

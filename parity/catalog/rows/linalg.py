@@ -309,7 +309,7 @@ ROWS = (
     DECOMPOSITION(
         "geqrf",
         _rectangular(singular=True, most=257),
-        call="parity.catalog.glue.products.*",
+        call="parity.catalog.glue.layers.*",
         grad=(),
         judged=Judged(relation="qr"),
         counts=Counts(("geqrf",)),

@@ -24,7 +24,7 @@ from parity.core.case import Arg, TensorSpec
 from parity.core.dtypes import FLOATS
 
 _row = partial(Row, family="masked", rule=COMPOSITE, call="torch.*", dtypes=FLOATING, grad=FLOATING, judged=ROUNDED, counts=OWN)
-GLUE = "parity.catalog.glue.products.masked_extreme"
+GLUE = "parity.catalog.glue.layers.masked_extreme"
 
 
 def _mask(draw: Draw, shape: Shape) -> TensorSpec:

@@ -9,7 +9,7 @@ from parity.catalog.row import COMPOSITE, CONTRACTION, FLOATING, NUMERIC, OWN, U
 from parity.catalog.rows.contractions import sizes_of, unshared_shapes
 from parity.core.dtypes import FLOATS
 
-OF_PRODUCTS = "parity.catalog.glue.products."
+OF_PRODUCTS = "parity.catalog.glue.layers."
 _row = partial(Row, family="contractions", rule=CONTRACTION, dtypes=NUMERIC, grad=FLOATING)
 
 EQUATIONS = (

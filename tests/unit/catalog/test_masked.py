@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from cases import faulty_aspects
 
 from parity.devices import Call, Fault, resolve
-from tests.shared.cases import faulty_aspects
 
 MASK = "mask=bool[4, 5].uniform(seed=2)"
 X = "float32[4, 5].between(-2, 2, seed=1)"

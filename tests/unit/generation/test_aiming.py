@@ -16,7 +16,7 @@ from parity.engine import suite
 from parity.execution import execute
 from parity.execution.inputs import build
 from parity.execution.values import pool
-from parity.generation import aiming, generate, mixing, room
+from parity.generation import aiming, calls, generate, mixing, room
 from parity.generation.plainer import plainest
 from parity.generation.shrink import walk
 from parity.report.script import standalone
@@ -237,13 +237,13 @@ def test_each_operand_alone_is_expanded(name: str) -> None:
     row, alone = catalog.row(name), set()
     for case in drawn(name):
         for turn in range(3):
-            if met := aiming._expanded(row, case, by_turn(turn)):
+            if met := calls.expanded(row, case, by_turn(turn)):
                 changed = [k for k, (a, b) in enumerate(zip(case.operands(), met.operands())) if a.layout != b.layout]
                 alone |= set(changed)
                 assert len(changed) <= 1
                 assert all(met.operands()[k].layout[0][0] == "expand" for k in changed)
     assert {0, 1} <= alone
-    assert not any(aiming._expanded(catalog.row("copy_"), c, by_turn(0)) for c in drawn("copy_"))
+    assert not any(calls.expanded(catalog.row("copy_"), c, by_turn(0)) for c in drawn("copy_"))
 
 
 def test_the_least_whole_number_has_no_negative() -> None:
