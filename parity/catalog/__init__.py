@@ -23,6 +23,7 @@ from parity.catalog.rows import (
     kernels,
     linalg,
     losses,
+    masked,
     matrices,
     movement,
     normalization,
@@ -48,9 +49,9 @@ from parity.core.case import source_of
 from parity.core.errors import UsageError, near
 
 MODULES = (
-    unary, activations, special, binary, ternary, reductions, histograms, scans, selection, contractions, products, linalg,
-    matrices, convolutions, followed, pooling, normalization, attention, recurrent, losses, optimizers, gradients, kernels,
-    forms, vision, fft, movement, indexing, writing, sharing, shapes, creation, sparse, random,
+    unary, activations, special, binary, ternary, reductions, masked, histograms, scans, selection, contractions, products,
+    linalg, matrices, convolutions, followed, pooling, normalization, attention, recurrent, losses, optimizers, gradients,
+    kernels, forms, vision, fft, movement, indexing, writing, sharing, shapes, creation, sparse, random,
 )  # fmt: skip
 NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")  # of a row: of an op in a case
 ROWS: dict[str, Row] = {r.name: r for module in MODULES for r in module.ROWS}

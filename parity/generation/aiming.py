@@ -22,7 +22,7 @@ from parity.core.case import Case, TensorSpec, Values
 from parity.core.dtypes import FACTS
 from parity.core.layout import overlaps
 from parity.execution.values import EXTREME_FAMILIES, FLOAT_FAMILIES, INT_FAMILIES, MATRICES
-from parity.generation.calls import changes, draw_call, replaced, scalars
+from parity.generation.calls import FORCED, changes, draw_call, expanded_or, replaced, scalars
 from parity.generation.mixing import is_taken
 from parity.generation.planting import PLACES, words_of
 from parity.generation.room import is_slow, made
@@ -35,10 +35,9 @@ MOST = 1 << 12  # elements of a result of broadcast operands
 STEPS, NOT_FINITE = "optimizers", ("nan", "inf", "-inf")  # the family of functions of lists; values of `_special`
 BOUND = ("between", "inside", "index")  # families of values with limits
 PLACED = ("index", "unique")  # families of indices
-FORCED = {"sample", "unique"}  # families of values that belong to a shape
 SHORTEST, LONG, LONGEST = 300, 10_000, 100_000  # of one long dimension: the first ones are above the second, the next below
 LARGE = 1 << 18  # elements of all operands of a call that is drawn anew
-NUMBERS = 1.0, 2.0, 0.0  # in place of a number of a call, besides its negative
+NUMBERS = 1.0, 2.0, 2000.0, 0.0  # in place of a number of a call, besides its negative
 LEAST_NUMBER = 2.0**-6  # smaller ones keep a quotient finite
 CALLED_BEFORE = ("other_values", "other_scalar", "smaller", "garbage", "larger")
 BY_ELEMENT = "by element"  # more dimensions than a row draws: the CPU is asked, but not where any may be
@@ -202,8 +201,8 @@ def _again(row: Row, case: Case, pick: Pick) -> Case | None:
 
 
 def _number(row: Row, case: Case, pick: Pick) -> Case | None:
-    """A number of the call is its negative, 1, 2 or 0, if the CPU gives finite numbers for it; what keeps a quotient finite
-    stays."""
+    """A number of the call is its negative, 1, 2, 2000 or 0, if the CPU gives finite numbers for it; what keeps a quotient
+    finite stays."""
     if row.refuses.unchecked:
         return None
     whole = _broadcasts(row)  # of others they are sizes and dimensions
@@ -362,7 +361,7 @@ FORMS, SHAPES = (_long(0), TWINS, _long(2), EMPTY, _long(1)), (SIX, ONES, IMAGE,
 LENGTHS = 0, 4, 2  # which of the forms is that of the first dimension, of the second, and of the third
 NONFINITE, HUGE, TINY = _cotangent("nonfinite"), _cotangent("huge"), _cotangent("tiny")
 AIMS: tuple[Aim, ...] = (
-    *(NONFINITE, _outer, _shared, _cotangent("huge", "tiny"), _outer),
+    *(NONFINITE, _outer, _shared, _cotangent("huge", "tiny"), expanded_or(_outer, _broadcasts)),
     *(form.feature for form in FORMS),
     *(NONFINITE, _special, HUGE, _region, TINY),
     *(_alone, _number, _outer, _again, _shared),

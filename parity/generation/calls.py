@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from parity.catalog.draw import Arguments, Draw, Pick
 from parity.catalog.row import RAW, Quirk, Row
-from parity.core.case import HISTORIES, Arg, TensorSpec, Word, operands_in
+from parity.core.case import HISTORIES, Arg, Case, TensorSpec, Word, operands_in
 from parity.core.dtypes import FACTS
 from parity.core.errors import UsageError
+from parity.execution.values import MATRICES
 
 # 42 entries, the first seven histories last: a longer table would change every case drawn from the same picks.
 AFTER = (*("",) * (42 - len(HISTORIES)), *HISTORIES[7:], *HISTORIES[:7])
@@ -75,3 +77,31 @@ def replaced(tree: Any, x: float, y: float) -> Any:
     if isinstance(tree, tuple):
         return tuple([replaced(a, x, y) for a in tree])
     return y if type(tree) is type(x) and tree == x else tree
+
+
+FORCED = {"sample", "unique"}  # families of values that belong to a shape
+
+
+def expanded_or(other: Callable[[Row, Case, Pick], Case | None], holds: Callable[[Row], bool]) -> Callable[..., Case | None]:
+    """The feature `expanded`, or another of the rows for which this holds."""
+    return lambda row, case, pick: (other if holds(row) else expanded)(row, case, pick)
+
+
+def expanded(row: Row, case: Case, pick: Pick) -> Case | None:
+    """One operand alone, by turns, is expanded along one of its dimensions."""
+    if row.forms.mutates or row.draws.unexpanded or row.draws.packed or row.quirks:
+        return None
+    specs, kept = case.operands(), FORCED | set(MATRICES)
+    free = [k for k, s in enumerate(specs) if not (s.on_cpu or s.values.family in kept or s.values.literal is not None)]
+    able = [k for k in free if max(specs[k].shape, default=0) > 1 and (k or not row.forms.inplace) and _is_read(row, specs[k])]
+    if not able:
+        return None
+    k = able[pick(len(able))]
+    along = [d for d, n in enumerate(specs[k].shape) if n > 1]
+    layout = (("expand", along[pick(len(along))] - len(specs[k].shape)),)
+    return case.with_operands([replace(s, layout=layout) if j == k else s for j, s in enumerate(specs)])
+
+
+def _is_read(row: Row, s: TensorSpec) -> bool:
+    """Whether an operand does not say where the call writes."""
+    return not (row.draws.places and FACTS[s.dtype].kind == "int")

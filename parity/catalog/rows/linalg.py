@@ -277,6 +277,13 @@ ROWS = (
         counts=Counts(("linalg.lstsq", "linalg.lstsq:grad_oriented")),
     ),
     _row("pinv", _rectangular(), forms=OUT, judged=Judged(relation="pinv", by_norm=True), counts=OWN),
+    _row(
+        "pinverse",
+        _rectangular(singular=True),
+        call="torch.*",
+        judged=Judged(relation="pinv_any_rank", by_norm=True),
+        counts=OWN,
+    ),
     _row("svdvals", _rectangular(singular=True), forms=OUT, judged=Judged(relation="svdvals", by_norm=True), counts=OWN),
     _row(
         "eigvalsh",
@@ -298,6 +305,14 @@ ROWS = (
         forms=OUT,
         judged=Judged(relation="qr"),
         counts=OWN,
+    ),
+    DECOMPOSITION(
+        "geqrf",
+        _rectangular(singular=True, most=257),
+        call="parity.catalog.glue.layers.*",
+        grad=(),
+        judged=Judged(relation="qr"),
+        counts=Counts(("geqrf",)),
     ),
     DECOMPOSITION(
         "eigh",

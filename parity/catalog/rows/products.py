@@ -5,9 +5,11 @@ from __future__ import annotations
 from functools import partial
 
 from parity.catalog.draw import Arguments, Draw, keywords
-from parity.catalog.row import COMPOSITE, CONTRACTION, FLOATING, NUMERIC, OWN, Refuses, Row, Wrong
+from parity.catalog.row import COMPOSITE, CONTRACTION, FLOATING, NUMERIC, OWN, UNCHECKED, Draws, Judged, Refuses, Row, Wrong
 from parity.catalog.rows.contractions import sizes_of, unshared_shapes
+from parity.core.dtypes import FLOATS
 
+OF_PRODUCTS = "parity.catalog.glue.layers."
 _row = partial(Row, family="contractions", rule=CONTRACTION, dtypes=NUMERIC, grad=FLOATING)
 
 EQUATIONS = (
@@ -56,7 +58,56 @@ def _cdist(draw: Draw) -> Arguments:
     return Arguments(pair, keywords(p=p, compute_mode=mode))
 
 
+SIZES = 8, 16, 24, 64, 264  # of rows of grouped products, of which each begins at a multiple of 16 bytes
+TILES = 16, 32, 48, 128, 272
+
+
+def _grouped(draw: Draw) -> Arguments:
+    """Groups of rows of the first operand, of terms, of columns of the second, or a stack of both; some without an element. The
+    last one ends at the size."""
+    n, k, m = draw.extent((1, 2, 3, 5, 17, 65)), draw.choice(SIZES), draw.choice(SIZES)
+    count, kind = draw.choice((1, 2, 3, 5)), draw.pick(4)
+    size = (n, k, m, 0)[kind]
+    ends = tuple(sorted(draw.integer(0, size) for _ in range(count - 1))) + (size,)
+    if kind == 0:
+        return Arguments((draw.tensor((n, k)), draw.tensor((count, k, m)), ends))
+    if kind == 1:
+        return Arguments((draw.tensor((8 * n, k)), draw.tensor((k, m)), ends))
+    return Arguments(
+        (draw.tensor((count, n, k)), *((draw.tensor((k, m)), ends) if kind == 2 else (draw.tensor((count, k, m)), ())))
+    )
+
+
+def _scaled(draw: Draw) -> Arguments:
+    """Operands within float8's range, a scale of each."""
+    n, k, m = (draw.choice(TILES) for _ in range(3))
+    names = draw.choice(
+        (("float8_e4m3fn", "float8_e4m3fn"), ("float8_e5m2", "float8_e4m3fn"), ("float8_e4m3fn", "float8_e5m2"))
+    )
+    scales = (draw.inside((), 0.25, 2, dtype="float32", grad=False) for _ in range(2))
+    return Arguments((draw.inside((n, k), -4, 4, grad=False), draw.inside((k, m), -4, 4, grad=False), *scales, names))
+
+
 ROWS = (
+    # packed: rows must begin at multiples of 16 bytes
+    _row(
+        "grouped_mm",
+        _grouped,
+        call=f"{OF_PRODUCTS}*",
+        dtypes=FLOATS,
+        grad=FLOATS,
+        draws=Draws(packed=1 << 20),
+        refuses=UNCHECKED,
+    ),
+    _row(
+        "scaled_mm",
+        _scaled,
+        call=f"{OF_PRODUCTS}*",
+        dtypes=("float32", "bfloat16"),
+        grad=(),
+        refuses=UNCHECKED,
+        judged=Judged(oracle=f"{OF_PRODUCTS}scaled"),
+    ),
     _row("einsum", _einsum, counts=OWN),
     _row("tensordot", _tensordot, counts=OWN),
     _row(

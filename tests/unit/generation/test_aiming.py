@@ -16,7 +16,7 @@ from parity.engine import suite
 from parity.execution import execute
 from parity.execution.inputs import build
 from parity.execution.values import pool
-from parity.generation import aiming, generate, mixing, room
+from parity.generation import aiming, calls, generate, mixing, room
 from parity.generation.plainer import plainest
 from parity.generation.shrink import walk
 from parity.report.script import standalone
@@ -223,17 +223,32 @@ def test_attention_that_drops_weights_keeps_as_many_batches_of_keys_as_of_querie
     assert not any(aiming._alone(row, case, by_turn(k)) for k in range(4))
 
 
-def test_a_number_is_its_negative_one_two_or_zero_if_the_cpu_gives_finite_numbers() -> None:
+def test_a_number_is_its_negative_one_two_a_large_one_or_zero_if_the_cpu_gives_finite_numbers() -> None:
     row, case = catalog.row("leaky_relu"), parse("leaky_relu(float32[3].normal(), 0.25)")
-    assert [c.args[1] for k in range(4) if (c := aiming._number(row, case, by_turn(k)))] == [-0.25, 1.0, 2.0, 0.0]
+    assert [c.args[1] for k in range(5) if (c := aiming._number(row, case, by_turn(k)))] == [-0.25, 1.0, 2.0, 2000.0, 0.0]
     row, case = catalog.row("normal_"), parse("normal_(float32[3].normal(), 0.0, 0.5)")
     deviations = {c.args[2] for k in range(12) if (c := aiming._number(row, case, by_turn(k)))}
-    assert deviations == {0.5, 1.0, 2.0, 0.0}, "torch refuses negative ones"
+    assert deviations == {0.5, 1.0, 2.0, 2000.0, 0.0}, "torch refuses negative ones"
+
+
+@pytest.mark.parametrize("name", ["cdist", "bilinear", "mm", "layer_norm", "kl_div"])
+def test_each_operand_alone_is_expanded(name: str) -> None:
+    """By turns, along one of its dimensions; not an operand that the call writes, or whose matrices must be of a kind."""
+    row, alone = catalog.row(name), set()
+    for case in drawn(name):
+        for turn in range(3):
+            if met := calls.expanded(row, case, by_turn(turn)):
+                changed = [k for k, (a, b) in enumerate(zip(case.operands(), met.operands())) if a.layout != b.layout]
+                alone |= set(changed)
+                assert len(changed) <= 1
+                assert all(met.operands()[k].layout[0][0] == "expand" for k in changed)
+    assert {0, 1} <= alone
+    assert not any(calls.expanded(catalog.row("copy_"), c, by_turn(0)) for c in drawn("copy_"))
 
 
 def test_the_least_whole_number_has_no_negative() -> None:
     row, case = catalog.row("bitwise_and"), parse(f"bitwise_and(int64[2].large(), {-(2**63)})")
-    assert [c.args[1] for k in range(4) if (c := aiming._number(row, case, by_turn(k)))] == [1, 2, 0, 1]
+    assert [c.args[1] for k in range(4) if (c := aiming._number(row, case, by_turn(k)))] == [1, 2, 2000, 0]
 
 
 def test_one_operand_holds_numbers_of_extreme_size() -> None:
