@@ -47,11 +47,6 @@ def to_the_start(call: Call) -> Any:
     return None
 
 
-def unconjugated(call: Call) -> Any:
-    """The lazy conjugation is lost."""
-    return call.run().conj_physical()
-
-
 def shifted(call: Call) -> bool:
     return bool(call.args[0].storage_offset() > 0)
 

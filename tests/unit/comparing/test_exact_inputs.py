@@ -277,10 +277,11 @@ def test_steps_of_a_layer_that_is_one_kernel_on_the_cpu_round_as_it_does(factor:
     """Others compute an LSTM step by step, with its state in bfloat16: the simulated device was 35 budgets off."""
     torch.manual_seed(0)
     weights = [(torch.rand(68, n) * 2 - 1).bfloat16().requires_grad_() for n in (16, 17, 16, 17)]
-    x, h, state = torch.randn(5, 16).bfloat16(), *(torch.rand(2, 1, 17).mul(2).sub(1).bfloat16() for _ in range(2))
+    steps = 5 if factor == 1.0 else 2  # a fault shows in the first two, in half of the time
+    x, h, state = torch.randn(steps, 16).bfloat16(), *(torch.rand(2, 1, 17).mul(2).sub(1).bfloat16() for _ in range(2))
 
     def both_ways(x: Tensor, h: Tensor, state: Tensor, *weights: Tensor) -> Tensor:
-        return torch.lstm(x, torch.tensor([1] * 5), (h, state), weights, False, 1, 0.0, False, True)[0]
+        return torch.lstm(x, torch.tensor([1] * steps), (h, state), weights, False, 1, 0.0, False, True)[0]
 
     def effect(call: Call) -> tuple[Tensor, ...]:
         out, *rest = call.run()

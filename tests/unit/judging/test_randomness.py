@@ -330,6 +330,16 @@ def once_a_seed(like: Tensor, shape: tuple[int, ...], generator: Any = None) -> 
     return torch.randn(shape, generator=torch.Generator().manual_seed(torch.default_generator.initial_seed()))
 
 
+def unheard(like: Tensor, shape: tuple[int, ...], generator: Any = None) -> Tensor:
+    """A generator of one's own begins at one place, whatever its seed."""
+    if generator is None:
+        return torch.randn(shape)
+    if torch.equal(generator.get_state(), torch.Generator().manual_seed(generator.initial_seed()).get_state()):
+        UNSEEDED.manual_seed(5)
+    torch.rand(1, generator=generator)
+    return torch.randn(shape, generator=UNSEEDED)
+
+
 UNSEEDED = torch.Generator().manual_seed(5)
 
 
@@ -448,6 +458,8 @@ PLANTED: dict[str, tuple[str, Function, str]] = {
     "randn frozen": ("randn(float32[()], (8,))", frozen, "another seed gives the same stream"),
     "randn ignores the seed": ("randn(float32[()], (8,))", unseeded, "the same seed gives another stream"),
     "randn repeats between calls": ("randn(float32[()], (8,))", once_a_seed, "calls one after the other give the same"),
+    "randn ignores an own generator's seed": (
+        "randn(float32[()], (8,))", unheard, "another seed of an own generator gives the same stream"),
     "randperm of two runs": ("randperm(int64[()], 100)", two_runs, "outcome 0"),
     "randperm of one swap": ("randperm(int64[()], 100)", few_swaps, "outcome"),
     "randperm rotated": ("randperm(int64[()], 100)", rotated, "outcome"),

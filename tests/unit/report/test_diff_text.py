@@ -20,7 +20,6 @@ from parity.store.rows import End, Header, ItemRow, Run
 PRINT = Fingerprint("0.1", "2.13.0", "abc", "3.11", "macOS 15", "arm64", "mps", "Apple M2", environment=(("A", "1"),))
 HEADER = Header(PRINT, "0", "quick", "all")
 FAILING = (Group.DYING, Group.REGRESSED, Group.LOST, Group.SIGNATURE, Group.REFUSED)
-CELL = ("add", "float32", "forward")
 
 
 def record(case: str, status: str = "agree", op: str = "add", **more: object) -> Record:
