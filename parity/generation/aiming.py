@@ -37,7 +37,7 @@ BOUND = ("between", "inside", "index")  # families of values with limits
 PLACED = ("index", "unique")  # families of indices
 SHORTEST, LONG, LONGEST = 300, 10_000, 100_000  # of one long dimension: the first ones are above the second, the next below
 LARGE = 1 << 18  # elements of all operands of a call that is drawn anew
-NUMBERS = 1.0, 2.0, 2000.0, 0.0  # in place of a number of a call, besides its negative
+NUMBERS = 1.0, 2.0, 0.0  # in place of a number of a call, besides its negative
 LEAST_NUMBER = 2.0**-6  # smaller ones keep a quotient finite
 CALLED_BEFORE = ("other_values", "other_scalar", "smaller", "garbage", "larger")
 BY_ELEMENT = "by element"  # more dimensions than a row draws: the CPU is asked, but not where any may be
@@ -201,8 +201,8 @@ def _again(row: Row, case: Case, pick: Pick) -> Case | None:
 
 
 def _number(row: Row, case: Case, pick: Pick) -> Case | None:
-    """A number of the call is its negative, 1, 2, 2000 or 0, if the CPU gives finite numbers for it; what keeps a quotient
-    finite stays."""
+    """A number of the call is its negative, 1, 2 or 0, if the CPU gives finite numbers for it; what keeps a quotient finite
+    stays."""
     if row.refuses.unchecked:
         return None
     whole = _broadcasts(row)  # of others they are sizes and dimensions

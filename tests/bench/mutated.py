@@ -73,11 +73,10 @@ class Change:
     @property
     def others(self) -> list[str]:
         """All other files of tests that the README's command runs, those that reach the module by the fewest imports first."""
-        imports, away = imported(), {name_of(self.path): 0}
-        for steps in range(1, len(imports)):
-            away |= {
-                name: steps for name, of in imports.items() if name not in away and any(away.get(o) == steps - 1 for o in of)
-            }
+        imports, away, reached = imported(), dict[str, int](), {name_of(self.path)}
+        while reached:
+            away |= dict.fromkeys(reached, len(set(away.values())))
+            reached = {name for name, of in imports.items() if name not in away and of & reached}
         found = [str(p.relative_to(REPO)) for folder in TESTPATHS for p in sorted((REPO / folder).rglob("test_*.py"))]
         return sorted(
             (t for t in found if not any(Path(t).is_relative_to(own) for own in self.mirrored)),

@@ -223,12 +223,12 @@ def test_attention_that_drops_weights_keeps_as_many_batches_of_keys_as_of_querie
     assert not any(aiming._alone(row, case, by_turn(k)) for k in range(4))
 
 
-def test_a_number_is_its_negative_one_two_a_large_one_or_zero_if_the_cpu_gives_finite_numbers() -> None:
+def test_a_number_is_its_negative_one_two_or_zero_if_the_cpu_gives_finite_numbers() -> None:
     row, case = catalog.row("leaky_relu"), parse("leaky_relu(float32[3].normal(), 0.25)")
-    assert [c.args[1] for k in range(5) if (c := aiming._number(row, case, by_turn(k)))] == [-0.25, 1.0, 2.0, 2000.0, 0.0]
+    assert [c.args[1] for k in range(4) if (c := aiming._number(row, case, by_turn(k)))] == [-0.25, 1.0, 2.0, 0.0]
     row, case = catalog.row("normal_"), parse("normal_(float32[3].normal(), 0.0, 0.5)")
     deviations = {c.args[2] for k in range(12) if (c := aiming._number(row, case, by_turn(k)))}
-    assert deviations == {0.5, 1.0, 2.0, 2000.0, 0.0}, "torch refuses negative ones"
+    assert deviations == {0.5, 1.0, 2.0, 0.0}, "torch refuses negative ones"
 
 
 @pytest.mark.parametrize("name", ["cdist", "bilinear", "mm", "layer_norm", "kl_div"])
@@ -248,7 +248,7 @@ def test_each_operand_alone_is_expanded(name: str) -> None:
 
 def test_the_least_whole_number_has_no_negative() -> None:
     row, case = catalog.row("bitwise_and"), parse(f"bitwise_and(int64[2].large(), {-(2**63)})")
-    assert [c.args[1] for k in range(4) if (c := aiming._number(row, case, by_turn(k)))] == [1, 2, 2000, 0]
+    assert [c.args[1] for k in range(4) if (c := aiming._number(row, case, by_turn(k)))] == [1, 2, 0, 1]
 
 
 def test_one_operand_holds_numbers_of_extreme_size() -> None:
