@@ -272,8 +272,9 @@ def _float8(x: Tensor, name: str) -> Tensor:
 
 
 def scaled_mm(a: Tensor, b: Tensor, left: Tensor, right: Tensor, names: tuple[str, str]) -> Tensor:
-    """A product of float8 matrices, the second one in columns, times a scale of each."""
-    first, second = _float8(a, names[0]), _float8(b.mT.contiguous(), names[1]).mT
+    """A product of float8 matrices, the first one in rows and the second one in columns, as cuBLAS takes them, times a scale of
+    each."""
+    first, second = _float8(a.contiguous(), names[0]), _float8(b.mT.contiguous(), names[1]).mT
     return torch._scaled_mm(first, second, left, right, out_dtype=a.dtype)
 
 

@@ -64,11 +64,11 @@ TILES = 16, 32, 48, 128, 272
 
 def _grouped(draw: Draw) -> Arguments:
     """Groups of rows of the first operand, of terms, of columns of the second, or a stack of both; some without an element. The
-    last one ends at the size."""
+    last one ends at the size. CUDA asserts that terms and columns are cut at multiples of 16 bytes."""
     n, k, m = draw.extent((1, 2, 3, 5, 17, 65)), draw.choice(SIZES), draw.choice(SIZES)
     count, kind = draw.choice((1, 2, 3, 5)), draw.pick(4)
-    size = (n, k, m, 0)[kind]
-    ends = tuple(sorted(draw.integer(0, size) for _ in range(count - 1))) + (size,)
+    size, step = ((n, 1), (k, 8), (m, 8), (0, 1))[kind]
+    ends = tuple(sorted(step * draw.integer(0, size // step) for _ in range(count - 1))) + (size,)
     if kind == 0:
         return Arguments((draw.tensor((n, k)), draw.tensor((count, k, m)), ends))
     if kind == 1:
@@ -99,11 +99,12 @@ ROWS = (
         draws=Draws(packed=1 << 20),
         refuses=UNCHECKED,
     ),
+    # in float32 what shows is how coarsely tensor cores add float8 products
     _row(
         "scaled_mm",
         _scaled,
         call=f"{OF_PRODUCTS}*",
-        dtypes=("float32", "bfloat16"),
+        dtypes=("bfloat16",),
         grad=(),
         refuses=UNCHECKED,
         judged=Judged(oracle=f"{OF_PRODUCTS}scaled"),

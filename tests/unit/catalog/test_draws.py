@@ -92,8 +92,8 @@ def test_no_dilated_window_of_a_pool_steps_over_its_whole_input(name: str) -> No
     assert all(min(sizes) >= d for sizes, d in found)
 
 
-# `median` and its like draw the dim; of one number a softmax is 1, whatever is drawn.
-WITHOUT_DIM = ("median_all", "nanmedian_all", "max_all", "min_all", "gumbel_softmax")
+# `median` and its like draw the dim; of one number a softmax is 1 and a variance nothing, whatever is drawn.
+WITHOUT_DIM = ("median_all", "nanmedian_all", "max_all", "min_all", "gumbel_softmax", "masked.var", "masked.std")
 
 
 def test_whatever_takes_a_dim_of_a_0d_tensor_gets_one() -> None:
