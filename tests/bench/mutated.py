@@ -197,7 +197,7 @@ def failures(tests: list[str], change: Change | None, workers: int, limit: float
         if not Path(asked.strip()).is_relative_to(copy):
             raise SystemExit(f"the tests would import {asked.strip()}, and not the copy in {copy}")
         with subprocess.Popen(
-            [*command, *(f"--deselect={test}" for test in left_out)],
+            [*command, *(f"--deselect={test}" if "::" in test else f"--ignore={test}" for test in left_out)],
             cwd=copy,
             env=env,
             stdout=subprocess.PIPE,
@@ -280,6 +280,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if o.summary or not asks:
         print(summary(rows, len(all_of_them), stages[-1]))
         return 0
+    imported()  # once, and not by each thread
     cores, turn = Cores(max(o.jobs, *STAGES.values()) if o.readme else o.jobs, o.limit), threading.Lock()
     base = [r for r in rows if r.get("unchanged") and r["answer"] != "no answer"][-1:]
     with o.output.open("a") as file, ThreadPoolExecutor(len(asks)) as pool:
