@@ -34,6 +34,9 @@ PLURAL = {
     "values": "give wrong values",
     "memory": "write outside their destinations, or not at all",
     "raises": "raise where the CPU computes",
+    "accepts": "compute what must be refused",
+    "metadata": "give a wrong shape, dtype, stride or aliasing",
+    "operands": "change operands that they must only read",
 }
 
 

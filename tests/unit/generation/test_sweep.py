@@ -220,6 +220,7 @@ NOT_SWEPT = {
     *("cumprod", "cumprod_wider", "cumprod_into_itself", "kron", "bilinear", "int_mm", "tensorsolve", "tensorinv", "ctc_loss"),
     *("amp_update_scale", "weight_int8pack_mm", "weight_int4pack_mm", "set_part", "reshape_alias", "block_diag", "item"),
     "scaled_mm",
+    "masked.cumprod",
     *(
         "diagflat",
         "bmm_of_neighbours",

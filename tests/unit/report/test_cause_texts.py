@@ -17,7 +17,7 @@ from parity.core.results import UNSEARCHED, Cause, Fingerprint, Measure, Record,
 from parity.core.status import Conclusion
 from parity.faces.commands.report import run_script
 from parity.findings import known_entries
-from parity.findings.causes import Gathered, gather
+from parity.findings.causes import OPERATORS, Gathered, gather
 from parity.report import answers, issue
 from parity.report import causes as told
 from parity.report.known import what
@@ -76,6 +76,11 @@ def test_no_fault_of_a_kernel_hides_behind_another_one() -> None:
     assert {what(e).partition(" (")[2][:-1] for e in known_entries.of_cause(made[1], Run(header()), "why")} == {*words}
     assert "ways" not in told.render(gather(errors[:1]), header(), conclusion)
     assert ", and " not in told.render(gather(shapes[:1]), header(), conclusion)
+
+
+@pytest.mark.parametrize(("symptom", "verb"), [("values", "give"), ("accepts", "compute"), ("operands", "change")])
+def test_several_operators_take_a_plural(symptom: str, verb: str) -> None:
+    assert told.sentence(Cause(OPERATORS, symptom)).startswith(f"several operators {verb} ")
 
 
 def test_what_is_left_out_of_a_list_is_counted_by_kind() -> None:
