@@ -77,11 +77,13 @@ def checked_here(run: ItemRun, case: CaseDrawn) -> Checked:
     except CaseError as e:
         end_unless_alive(run.plan, run.journal, str(e))
         checked = Checked(void=str(e))
-    # A call that the CPU refuses as well may still have broken the device for all later calls.
-    odd = [r.verdict.reason for r in checked.results if r.verdict.status.is_doubtful]
+    # A call that the CPU refuses as well, or computes against the plan, may still have broken the device for all later calls.
+    odd = [r.verdict for r in checked.results if r.verdict.status.is_doubtful]
     refused = case.one.case.refused
     if odd or (refused and not checked.void):
-        end_unless_alive(run.plan, run.journal, odd[0] if odd else f"a call that is to be refused ({refused})")
+        planned = f"a call that is to be refused ({refused})"
+        reasons = [v.reason for v in odd if not (refused and v.status is Status.VOID)]
+        end_unless_alive(run.plan, run.journal, reasons[0] if reasons else planned)
     run.journal.end()
     return checked
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ import torch
 from parity import tolerance
 from parity.core import notation
 from parity.core.errors import CaseError, DeviceError
-from parity.core.results import Status
+from parity.core.results import Status, Verdict
 from parity.devices import Call, Fault, resolve
 from parity.engine import cases as cases_of_items
 from parity.engine import checking, suite
@@ -169,6 +170,20 @@ def test_a_device_that_a_refused_call_stopped_is_told(monkeypatch: pytest.Monkey
     monkeypatch.setattr(type(used.device), "answers", lambda self: False)
     with pytest.raises(DeviceError, match=r"computes nothing any more after: a call that is to be refused"):
         examine(item("index_select"), used, NoJournal())
+
+
+def test_a_call_that_was_to_be_refused_is_named_as_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not by what the check says of a plan that the CPU did not keep."""
+    void = SimpleNamespace(verdict=Verdict(Status.VOID, "drawn to be refused, but the reference computes it"))
+    monkeypatch.setattr(checking, "check_case", lambda *a: SimpleNamespace(results=(void,), void=""))
+    reasons: list[str] = []
+    monkeypatch.setattr(checking, "end_unless_alive", lambda plan, journal, why: reasons.append(why))
+    drawn: Any = SimpleNamespace(
+        ordinal=0, pinned=False, one=SimpleNamespace(case=notation.parse("sin(float32[1]).refused('dtype')"))
+    )
+    run: Any = SimpleNamespace(item=None, plan=None, notes=[], journal=NoJournal())
+    checking.checked_here(run, drawn)
+    assert reasons == ["a call that is to be refused (dtype)"]
 
 
 def test_a_device_that_stopped_without_a_word_is_told_at_the_end_of_its_item(monkeypatch: pytest.MonkeyPatch) -> None:
