@@ -45,8 +45,7 @@ class Module:
 @cache
 def modules() -> tuple[Module, ...]:
     """All modules of the package."""
-    read = ((name, path.read_text()) for name, path in layers.MODULES.items())
-    return tuple(Module(name, text, ast.parse(text)) for name, text in read)
+    return tuple(Module(name, path.read_text(), layers.tree(path)) for name, path in layers.MODULES.items())
 
 
 def functions() -> Iterator[tuple[Module, ast.FunctionDef | ast.AsyncFunctionDef]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 from collections.abc import Iterator
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
@@ -33,6 +34,16 @@ def folder(module: str) -> str:
 
 
 @cache
+def tree(path: Path) -> ast.Module:
+    """A file, parsed. The collector stands still: a tree is no garbage, and to look through all of them takes seconds."""
+    gc.disable()
+    try:
+        return ast.parse(path.read_text())
+    finally:
+        gc.enable()
+
+
+@cache
 def own_imports(module: str) -> tuple[tuple[str, bool], ...]:
     """(imported module below the package, whether the import is at the top of the file) of every import of parity, in every
     form: `import parity.a`, `from parity.a import b`, `from parity import a`, and relative ones."""
@@ -40,10 +51,9 @@ def own_imports(module: str) -> tuple[tuple[str, bool], ...]:
 
 
 def _imports(module: str) -> Iterator[tuple[str, bool]]:
-    path = MODULES[module]
-    tree = ast.parse(path.read_text())
-    top = set(map(id, tree.body))
-    for node in ast.walk(tree):
+    path, parsed = MODULES[module], tree(MODULES[module])
+    top = set(map(id, parsed.body))
+    for node in ast.walk(parsed):
         names: list[str] = []
         if isinstance(node, ast.ImportFrom):
             start = _absolute(path, node)

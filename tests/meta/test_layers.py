@@ -51,7 +51,6 @@ def test_every_form_of_import_is_seen(text: str, tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(
         layers, "MODULES", {"core.low": tmp_path / "core/low.py", "faces": Path(), "faces.cli": Path(), "": Path()}
     )
-    layers.own_imports.cache_clear()
     monkeypatch.setattr(layers, "own_imports", lambda m: tuple(layers._imports(m)) if m == "core.low" else ())
     assert len(layers.upward()) == 1
 
@@ -67,7 +66,7 @@ def test_the_top_level_is_small() -> None:
 
 def test_reports_put_into_words_what_was_decided() -> None:
     """They start and end no process, are no plugins, and conclude nothing: that is done in the folders before and after."""
-    decided = {m: layers.deciding(ast.parse(MODULES[m].read_text())) for m in MODULES if folder(m) == "report"}
+    decided = {m: layers.deciding(layers.tree(MODULES[m])) for m in MODULES if folder(m) == "report"}
     assert {m: found for m, found in decided.items() if found} == {}
 
 
