@@ -20,8 +20,7 @@ SKELETON = 100  # most characters of an error's message in a symptom
 
 @functools.cache
 def function_of(op: str) -> str:
-    """The public function or the operator of torch that an op calls; the op if it calls several, or is none of this
-    parity's."""
+    """The public function or the operator of torch that an op calls; the op itself if it calls several, or has no row here."""
     try:
         called = called_by(entries.row(op))
     except ParityError:
