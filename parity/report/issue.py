@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -70,9 +71,9 @@ def _of_death(d: Death, f: Fingerprint) -> list[str]:
     aspect, text, case = d.shrunk_aspect or d.aspect or "forward", "", None
     with contextlib.suppress(CaseError):
         case = notation.parse(d.least)
-    for drawn in (False, True):
-        if case is not None and (not text or is_long(text)):
-            text = minimal(case, aspect, f.device, DIES, tried=drawn) or text
+    for shown, drawn in itertools.product((aspect, "forward"), (False, True)):  # one may die late
+        if case is not None and (not text or (is_long(text) and shown == aspect)):
+            text = minimal(case, shown, f.device, DIES, tried=drawn) or text
     parts = ["There are no few lines of torch for it: it takes many, or ends the process that would write them, too."]
     if text:
         other = "; its numbers are drawn anew, and those of the case may matter" if re.search(DRAWN, text) else ""

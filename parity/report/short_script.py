@@ -252,9 +252,9 @@ def _steps(t: CaseScript, targets: Sequence[Destination]) -> tuple[list[str], st
     try:
         with Functions(calls.observe), calls.whole_steps():
             said = calls.say(called(*args, **kwargs, **into))
-    except Exception:
+    except Exception as e:
         if not (said := calls.refused or calls.step):
-            raise
+            raise Unwritable(f"{t.case.op} fails before it calls torch") from e
     for n in range(MANY, 1, -1):  # the first results of a call
         first = r"\((x\d+)\[0\]" + "".join(rf", \1\[{k}\]" for k in range(1, n))
         said = re.sub(first + r"\)", rf"\1[:{n}]", said)

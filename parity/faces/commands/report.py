@@ -215,7 +215,8 @@ def _causes(o: argparse.Namespace, run: Run) -> str:
     gathered, known = _gathered(run)
     ids = [c.cause.id for c in gathered]
     if o.cause:  # progress lines name the members of a cause before they are joined
-        gathered = tuple(c for c in gathered if o.cause in (c.cause.id, *(m.id for m in c.members)))
+        joined = tuple(c for c in gathered if o.cause in (m.id for m in c.members))
+        gathered = tuple(c for c in gathered if c.cause.id == o.cause) or joined
         if not gathered:
             what = near(o.cause, ids) or (f"it has {', '.join(ids)}" if ids else "it has none that counts")
             raise UsageError(f"{o.run} has no cause '{o.cause}'; {what}")

@@ -8,6 +8,8 @@ import json
 import zipfile
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import commands
 import pytest
@@ -16,12 +18,14 @@ import torch
 
 import parity
 from parity.core.errors import LONGEST, UsageError
+from parity.core.results import Fingerprint
 from parity.faces import cli, commandline
 from parity.faces.auditing import TEST
+from parity.faces.commands import report
 from parity.faces.files import check_output, in_words
 from parity.report.script_text import HEAD
 from parity.store import run_file
-from parity.store.rows import End
+from parity.store.rows import End, Header
 
 # The arguments that a command needs beside its output.
 NEEDED = {
@@ -176,3 +180,16 @@ def test_a_bug_report_ends_with_0(capsys: pytest.CaptureFixture[str]) -> None:
     cause = capsys.readouterr().out.partition("[")[2].partition("]")[0]
     assert cli.main(["report", "a.jsonl", cause]) == 1
     assert cli.main(["report", "a.jsonl", cause, "--format", "issue"]) == 0
+
+
+def test_an_id_names_the_cause_of_that_id_before_one_that_has_a_member_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a progress line has named may have been joined into another cause since."""
+    one, two, both = (SimpleNamespace(cause=SimpleNamespace(id=i), members=[]) for i in ("exp-1", "exp-2", "several-3"))
+    both.members = [one.cause, two.cause]
+    shown = list[object]()
+    monkeypatch.setattr(report, "_gathered", lambda run: ((both, two), ()))
+    monkeypatch.setattr("parity.report.issue.render", lambda cause, *_: shown.append(cause))
+    for cause in ("exp-2", "exp-1"):
+        run: Any = SimpleNamespace(header=Header(Fingerprint("0", "2", "", "3.11", "Linux", "x86_64", "sim", "a card")))
+        report._causes(argparse.Namespace(cause=cause, issue=True, run="run.jsonl"), run)
+    assert shown == [two, both]

@@ -191,6 +191,18 @@ def test_a_death_has_few_lines_though_its_numbers_are_many_and_its_results_rando
     assert "no few lines of torch" in said
 
 
+def test_a_death_that_came_late_or_whose_call_is_malformed_is_reported() -> None:
+    """One that came in the backward pass of a call without gradients is shown by its forward; a call that fails before torch is
+    called has no script."""
+    there = Fingerprint("0", "2.13.0", "", "3.11", "Linux", "x86_64", "cuda:0", "a card")
+    late = Death("exp", "float32", "exp(int64[2])", signal="SIGSEGV", shrunk="exp(int64[2])", shrunk_aspect="backward")
+    assert "return torch.exp(t0)" in "\n".join(issue._of_death(late, there))
+    group = "(float32[2].frozen(),)"
+    malformed = f"fused_adam({', '.join([group] * 5)}, None, amsgrad=True)"  # one None too few
+    said = "\n".join(issue._of_death(Death("fused_adam", "float32", malformed, signal="SIGABRT"), there))
+    assert "no few lines of torch" in said
+
+
 def test_a_script_calls_torch_and_no_function_of_parity() -> None:
     """The calls that the function makes, in their order; a copy to the CPU stays one, though it does nothing here."""
     text = minimal(notation.parse("max_unpool3d(float32[2, 2, 2, 2], int64[2, 2, 2, 2].index(0, 8), 1, 1)"), "forward", "mps")
