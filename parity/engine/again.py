@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from parity.core import notation
 from parity.core.child import BEGIN
@@ -28,7 +28,10 @@ from parity.core.results import Record
 from parity.engine.child import Child, Limit, Watch, surroundings
 from parity.engine.inquest import How
 from parity.store.reproduced import is_far, key_of
-from parity.store.rows import Again
+from parity.store.rows import Again, Death
+
+if TYPE_CHECKING:
+    from parity.engine.shrinking import Shrinking
 
 T = TypeVar("T")
 NONE: Mapping[str, Sequence[str]] = {}
@@ -45,8 +48,9 @@ class Early:
     """Tries findings in threads and processes of its own while the run goes on. A process takes some seconds to start, which
     are lost where all findings wait for the end of the run."""
 
-    def __init__(self, how: How) -> None:
-        self._how, self._limit = how, Limit(math.inf)
+    def __init__(self, how: How, deaths: Shrinking | None = None) -> None:
+        """deaths: what shrinks them, if they are."""
+        self._how, self._limit, self.deaths = how, Limit(math.inf), deaths
         self._pool: ThreadPoolExecutor | None = None
         self._lanes: list[Future[None]] = []
         self._lock = threading.Lock()
@@ -54,8 +58,10 @@ class Early:
         self._waiting: list[Record] = []  # those of them that nobody has begun with
         self._done: list[Again] = []
 
-    def offer(self, findings: Iterable[Record], free: int) -> None:
-        """Try findings that were not offered before. free: how many processes may run now."""
+    def offer(self, findings: Iterable[Record], free: int, deaths: Iterable[Death] = ()) -> None:
+        """Shrink deaths and try findings that were not offered before. free: how many processes may run now."""
+        if self.deaths is not None:
+            free -= self.deaths.offer(deaths, free)
         new = [f for f in findings if key_of(f) not in self._seen]
         with self._lock:
             self._waiting += new
@@ -99,6 +105,8 @@ class Early:
     def stop(self) -> None:
         """End what still runs."""
         self._limit.until = 0.0
+        if self.deaths is not None:
+            self.deaths.stop()
         if self._pool is not None:
             self._pool.shutdown(wait=True)
 

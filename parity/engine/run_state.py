@@ -317,9 +317,9 @@ class RunState:
         return kinds([r for r in self.records if not r.known])
 
     def idle(self, workers: int, idle: int) -> None:
-        """Some workers have nothing left to do while others are busy: try what was found already."""
+        """Some workers have nothing left to do while others are busy: shrink and try what was found already."""
         if self.early is not None and not self.is_cut:
-            self.early.offer(self.to_try, min(idle, memory.room(workers)))
+            self.early.offer(self.to_try, min(idle, memory.room(workers)), self.to_shrink)
 
     def try_again(self, how: How, workers: int, seconds: float) -> tuple[Again, ...]:
         """Try the findings that are not known once more in fresh processes, and store what came of it. seconds: for it."""

@@ -1,4 +1,5 @@
-"""Deaths are shrunk in processes of their own, after the items: to the least case that ends or hangs a process in the same way.
+"""Deaths are shrunk in processes of their own: to the least case that ends or hangs a process in the same way. Those that are
+known early are shrunk while some workers of the run have nothing left to do, the others after the items.
 
 `jobs.survive` is the job. It tries one case after another while they live, so that only a case that dies costs another
 start. Equal deaths (same words, same op) are shrunk once.
@@ -6,9 +7,10 @@ start. Equal deaths (same words, same op) are shrunk once.
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 
 from parity.catalog.draw import Sizes
@@ -20,13 +22,10 @@ from parity.core.results import Aspect
 from parity.engine import suite
 from parity.engine.child import STARTING, Child, Limit, surroundings, word
 from parity.engine.inquest import How
-from parity.engine.planning import patience
 from parity.findings.wording import death_words
-from parity.generation.generate import Drawn
-from parity.generation.plainer import plainest
-from parity.generation.shrink import shrink
 from parity.store.rows import Death, Shrunk
 
+Kind = tuple[str, str]  # of deaths: the op, and how they are named in words
 EACH = 60.0  # seconds for one death
 ALL = 240.0  # and for all of a run
 HUNG = 5.0  # after which a smaller case of one that hung counts as hung, too
@@ -36,63 +35,89 @@ ASPECTS = (Aspect.FORWARD, Aspect.BACKWARD, Aspect.OUT, Aspect.INPLACE, Aspect.D
            Aspect.REPEAT)  # fmt: skip
 
 
-def shrunk(
-    deaths: Sequence[Death], how: How, workers: int, seconds: float = ALL, hang_after: float | None = None
-) -> tuple[Shrunk, ...]:
-    """One of each kind of death, shrunk; in the order in which they came. seconds: for all of them; hang_after: after which a
-    case counts as hung, by default what an item's case may take."""
-    run = Limit(time.monotonic() + min(ALL, seconds))
-    over = f"the {ALL:.0f} s for shrinking deaths were over" if seconds >= ALL else "the time of the run was over"
-    kinds = list(_kinds(deaths))
-    if not kinds:
-        return ()
-    environment = surroundings()
-    with ThreadPoolExecutor(max(1, min(workers, len(kinds)))) as pool:
+class Shrinking:
+    """Shrinks one death of each kind in threads and processes of their own: those that are offered while the run goes on, the
+    others at its end."""
+
+    def __init__(self, how: How, workers: int, hang_after: float | None = None) -> None:
+        """hang_after: seconds after which a case counts as hung, by default what an item's case may take."""
+        self._how, self._workers, self._hang_after = how, max(1, workers), hang_after
+        self._run, self._over = Limit(), ""
+        self._pool: ThreadPoolExecutor | None = None
+        self._begun: dict[Kind, Future[Shrunk]] = {}
+
+    def offer(self, deaths: Iterable[Death], free: float = math.inf) -> int:
+        """Begin with kinds that nobody has begun with; how many run then. free: how many may run."""
+        running = sum(not f.done() for f in self._begun.values())
+        for kind, d in _kinds(deaths).items():
+            if kind in self._begun or running >= free:
+                continue
+            self._pool = self._pool or ThreadPoolExecutor(self._workers)
+            self._begun[kind] = self._pool.submit(self._one, d, surroundings())
+            running += 1
+        return running
+
+    def done(self, deaths: Sequence[Death], seconds: float = ALL) -> tuple[Shrunk, ...]:
+        """One of each kind, shrunk; in the order in which they came. seconds: for those that are left."""
+        self._over = f"the {ALL:.0f} s for shrinking deaths were over" if seconds >= ALL else "the time of the run was over"
+        self._run.until = time.monotonic() + min(ALL, seconds)
         try:
-            return tuple(pool.map(lambda d: _one(d, how, run, hang_after, environment, over), kinds))
-        except BaseException:  # Ctrl-C: the threads must not go on
-            run.until = 0.0
-            raise
+            self.offer(deaths)
+            return tuple(self._begun[kind].result() for kind in _kinds(deaths))
+        finally:
+            self.stop()
+
+    def stop(self) -> None:
+        """End what still runs."""
+        self._run.over.set()
+        if self._pool is not None:
+            self._pool.shutdown(wait=True)
+
+    def _one(self, d: Death, environment: Mapping[str, str]) -> Shrunk:
+        """One death. Its imports load torch, in this thread: meanwhile the run goes on."""
+        if not self._run.left:
+            return Shrunk(d, why=self._over)
+        from parity.engine.planning import patience
+        from parity.generation.generate import Drawn
+        from parity.generation.plainer import plainest
+        from parity.generation.shrink import shrink
+
+        try:
+            case = notation.parse(d.case)
+            row = suite.row(case.op)
+        except ParityError as e:
+            return Shrunk(d, why=str(e))
+        tried = Attempts(d, self._how, self._run, self._hang_after or patience(case), environment)
+        try:
+            aspect = next((a for a in ASPECTS if tried.dies(case, a)), None)
+            if aspect is None and not tried.dies(case, ""):
+                return Shrunk(d, tried.tries, tried.died, "it was not reproduced" if self._run.left else self._over)
+            tried.patience = min(tried.patience, HUNG) if d.how == "hang" else tried.patience
+            best = [case]
+
+            def fails(one: Case) -> bool:
+                if one != case and not tried.dies(one, aspect or ""):
+                    return False
+                best[0] = one
+                return True
+
+            shrink(row, case.dtype, Sizes(), Drawn(case, ()), fails)
+            least = plainest(best[0], aspect or Aspect.FORWARD, fails)
+            tried.close()  # memory that an earlier case has spoilt may end the process at a case that does nothing
+            least = least if least == case or not tried.left or tried.dies(least, aspect or "") else case
+            return Shrunk(replace(d, shrunk=notation.case_text(least), shrunk_aspect=aspect or ""), tried.tries, tried.died)
+        finally:
+            tried.close()
 
 
-def _kinds(deaths: Iterable[Death]) -> Iterator[Death]:
+def _kinds(deaths: Iterable[Death]) -> dict[Kind, Death]:
     """The shortest case of each kind of death."""
-    by: dict[tuple[str, str], Death] = {}
+    by: dict[Kind, Death] = {}
     for d in deaths:
         key = d.op, death_words(d)
         if d.case and (key not in by or len(d.case) < len(by[key].case)):
             by[key] = d
-    yield from by.values()
-
-
-def _one(d: Death, how: How, run: Limit, hang_after: float | None, environment: Mapping[str, str], over: str) -> Shrunk:
-    """One death. over: in words, that there is no time left."""
-    if not run.left:
-        return Shrunk(d, why=over)
-    try:
-        case = notation.parse(d.case)
-        row = suite.row(case.op)
-    except ParityError as e:
-        return Shrunk(d, why=str(e))
-    tried = Attempts(d, how, run, hang_after or patience(case), environment)
-    try:
-        aspect = next((a for a in ASPECTS if tried.dies(case, a)), None)
-        if aspect is None and not tried.dies(case, ""):
-            return Shrunk(d, tried.tries, tried.died, "it was not reproduced" if run.left else over)
-        tried.patience = min(tried.patience, HUNG) if d.how == "hang" else tried.patience
-        best = [case]
-
-        def fails(one: Case) -> bool:
-            if one != case and not tried.dies(one, aspect or ""):
-                return False
-            best[0] = one
-            return True
-
-        shrink(row, case.dtype, Sizes(), Drawn(case, ()), fails)
-        least = plainest(best[0], aspect or Aspect.FORWARD, fails)
-        return Shrunk(replace(d, shrunk=notation.case_text(least), shrunk_aspect=aspect or ""), tried.tries, tried.died)
-    finally:
-        tried.close()
+    return by
 
 
 class Attempts:

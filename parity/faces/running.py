@@ -259,8 +259,9 @@ def _compared(o: RunOptions, items: Sequence[suite.Item], workers: int, reporter
     how = How(o.device, o.faults, o.setup, fail_on_metadata=o.fail_on_metadata)
     if not (o.time or o.no_again):
         from parity.engine.again import Early
+        from parity.engine.shrinking import Shrinking
 
-        reporter.run.early = Early(how)
+        reporter.run.early = Early(how, None if o.no_shrink or o.tx else Shrinking(how, workers, o.hang_after))
     code = _pytest(o, workers, reporter, done) if items else reporter.run.result().exit_code  # a shard may be empty
     reporter.print_unexplained()
     if code == 1 and not (o.no_shrink or o.tx):
@@ -292,14 +293,16 @@ def _shrink_deaths(o: RunOptions, workers: int, reporter: Any, until: float) -> 
     """Look for the least case of each kind of death, within half of the time that is left."""
     if not (deaths := reporter.run.to_shrink):
         return
-    from parity.engine.shrinking import ALL, shrunk
+    from parity.engine.shrinking import ALL, Shrinking
     from parity.report.finding import write_script_of_death  # torch is loaded where there is something to shrink
 
     began = time.monotonic()
     seconds = min(ALL, max(0.0, until - began) / 2)
     reporter.wait("looking for the least case of each kind of death", seconds)
     reporter.run.idle(0, max(1, workers // 2))  # findings are tried once more meanwhile
-    done = shrunk(deaths, How(o.device, o.faults, o.setup), workers, seconds, o.hang_after)
+    early = reporter.run.early and reporter.run.early.deaths
+    shrinking = early or Shrinking(How(o.device, o.faults, o.setup), workers, o.hang_after)
+    done = shrinking.done(deaths, seconds)
     reporter.take_shrunk(done, o.device, time.monotonic() - began, write_script_of_death)
 
 

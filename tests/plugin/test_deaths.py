@@ -206,14 +206,14 @@ def test_a_hang_is_shrunk_with_few_attempts(tmp_path: Path, monkeypatch: pytest.
     hang = Death("tan", "float32", "tan(float32[3, 4].uniform(seed=7))", "", "hang", "ended by parity after 3.0 s", "device")
     other = Death("exp", "float32", "exp(float32[3])", "", "crash", "SIGSEGV", "device")
     how = inquest.How("sim", str(tmp_path / "faults.py"))
-    one, two = shrinking.shrunk([hang, other, other], how, 1, hang_after=3.0)
+    one, two = shrinking.Shrinking(how, 1, hang_after=3.0).done([hang, other, other])
     assert one.death.shrunk == "tan(float32[1, 1])"
     assert one.died <= shrinking.HANGS
     assert (two.death, two.died, two.why) == (other, 0, "it was not reproduced")
-    (late,) = shrinking.shrunk([hang], how, 1, seconds=0.0)
+    (late,) = shrinking.Shrinking(how, 1).done([hang], seconds=0.0)
     assert late.why == "the time of the run was over"
     monkeypatch.setattr(shrinking, "ALL", 0.0)
-    (late,) = shrinking.shrunk([hang], how, 1, seconds=600.0)
+    (late,) = shrinking.Shrinking(how, 1).done([hang], seconds=600.0)
     assert late.why == "the 0 s for shrinking deaths were over"
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+from dataclasses import replace
+
 import pytest
 
 from parity.core.notation import parse
 from parity.engine import shrinking
 from parity.engine.child import Limit
 from parity.engine.inquest import How
-from parity.store.rows import Death
+from parity.store.rows import Death, Shrunk
 
 
 @pytest.mark.parametrize(("how", "died", "starts"), [("hang", 0, 1), ("hang", shrinking.HANGS, 0), ("crash", 99, 1)])
@@ -35,6 +38,35 @@ def test_the_shortest_case_of_each_kind_of_death_is_shrunk() -> None:
 
     long, short, other = died("exp", "exp(float32[3, 4])"), died("exp", "exp(float32[3])"), died("cos", "cos(float32[3, 4])")
     for deaths in ([long, short, other], [short, long, other], [died("exp", ""), long, short, other]):
-        assert [*shrinking._kinds(deaths)] == [short, other]
+        assert [*shrinking._kinds(deaths).values()] == [short, other]
     aborted = died("exp", "exp(float32[5, 6])", "SIGABRT")
-    assert [*shrinking._kinds([short, aborted])] == [short, aborted]
+    assert [*shrinking._kinds([short, aborted]).values()] == [short, aborted]
+
+
+def test_a_death_that_is_known_early_is_shrunk_while_the_run_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many at once as processes are free; each kind once, also where a shorter case of it comes later."""
+    begun, go_on = list[str](), threading.Event()
+
+    def one(_: object, d: Death, environment: object) -> Shrunk:
+        begun.append(d.case)
+        go_on.wait(60)
+        return Shrunk(d, died=1)
+
+    monkeypatch.setattr(shrinking.Shrinking, "_one", one)
+    deaths = [Death(op, "float32", f"{op}(float32[3])", "", "crash", "SIGSEGV", "device") for op in ("exp", "cos", "sin")]
+    shorter = replace(deaths[0], case="exp(float32[])")
+    early = shrinking.Shrinking(How("sim"), 3)
+    assert early.offer(deaths[:1], 0) == 0
+    assert early.offer(deaths, 1) == 1
+    assert early.offer([shorter, *deaths], 1) == 1
+    assert early.offer([shorter, *deaths], 2) == 2
+    go_on.set()
+    assert [s.death.case for s in early.done([shorter, *deaths])] == [d.case for d in deaths]
+    assert sorted(begun) == sorted(d.case for d in deaths)
+
+
+def test_what_is_being_shrunk_ends_with_the_run() -> None:
+    early = shrinking.Shrinking(How("sim"), 1)
+    early.offer([Death("exp", "float32", "exp(float32[3])", "", "hang", "ended by parity", "device")], 1)
+    early.stop()
+    assert early.offer([]) == 0
