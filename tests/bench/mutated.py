@@ -6,10 +6,11 @@
     python tests/bench/mutated.py -o seen.jsonl --readme --summary
 
 Each change is made in a copy of the tree and tried by the tests of its own module; with --readme then by all others that the
-README's command runs, those that reach the module by the fewest imports first, until one fails. It is seen where that test
-fails again by itself, and does not on unchanged code. With --readme the unchanged code is asked first, and what fails there is
-left out. What has an answer in the file is not asked again. What is stopped at the limit, or after --each, has none: it counts
-neither as seen nor as unseen, and is asked by the next call.
+README's command runs and that compute what is changed, until one fails. It is seen where that test fails again by itself, and
+does not on unchanged code, or where no test can start. With --readme the unchanged code is asked first: what fails there is
+left out, and each test notes which of the changed expressions it computes, in other processes too. What has an answer in the
+file is not asked again. What is stopped at the limit, or after --each, has none: it counts neither as seen nor as unseen, and
+is asked by the next call.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
-import functools
 import importlib.metadata
 import json
 import os
@@ -32,7 +32,7 @@ import threading
 import time
 import tomllib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,16 +41,38 @@ from typing import Any
 REPO = Path(__file__).parents[2]
 FOLDERS = ("judging", "checks", "store", "engine")
 LEFT_OUT = (".git", ".venv", "__pycache__", ".*_cache", "parity-run-*")
-STAGES = {"mirrored": 1, "others": 5}  # cores of each
+STAGES = "mirrored", "others"
 TESTPATHS = tomllib.loads((REPO / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]["testpaths"]
 ENTRY = "[pytest11]\nparity = parity.faces.plugin\n"
+# A plugin of pytest that says in the environment which test runs, and what notes it, with the number of the change.
+WHICH = """import os
+import pytest
+def note(stage):
+    @pytest.hookimpl(wrapper=True)
+    def hook(item):
+        os.environ["TRIED_BY"] = f"{item.nodeid}\\t{stage}"
+        return (yield)
+    return hook
+pytest_runtest_setup, pytest_runtest_call = note("setup"), note("call")
+"""
+NOTES = """import builtins, os
+noted = set()
+def _noted(number):
+    line = f"{{number}}\\t{{os.environ.get('TRIED_BY', '')}}\\n"
+    if line not in noted:
+        noted.add(line)
+        with open({path!r}, "a") as file:
+            file.write(line)
+    return True
+builtins._noted = _noted
+"""
 SIGNS = {ast.Add: "-", ast.Sub: "+"}
 LIMITS = {ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">"}
 
 
 @dataclass(frozen=True, order=True)
 class Change:
-    """Bytes `begin` to `end` of a file are replaced by `new`."""
+    """Bytes `begin` to `end` of a file are replaced by `new`; start, stop: those of the whole expression."""
 
     path: str
     line: int
@@ -58,6 +80,8 @@ class Change:
     end: int
     kind: str
     new: str
+    start: int
+    stop: int
 
     def made(self, source: bytes) -> bytes:
         """The file with the change in it."""
@@ -70,40 +94,24 @@ class Change:
         own = sorted((REPO / folder).rglob(f"test_{Path(self.path).stem}.py"))
         return [str(p.relative_to(REPO)) for p in own] or [str(folder)]
 
-    @property
-    def others(self) -> list[str]:
-        """All other files of tests that the README's command runs, those that reach the module by the fewest imports first."""
-        imports, away, reached = imported(), dict[str, int](), {name_of(self.path)}
-        while reached:
-            away |= dict.fromkeys(reached, len(set(away.values())))
-            reached = {name for name, of in imports.items() if name not in away and of & reached}
-        found = [str(p.relative_to(REPO)) for folder in TESTPATHS for p in sorted((REPO / folder).rglob("test_*.py"))]
-        return sorted(
-            (t for t in found if not any(Path(t).is_relative_to(own) for own in self.mirrored)),
-            key=lambda t: away.get(name_of(t), len(imports)),
-        )
+    def others(self, notes: Iterable[str]) -> list[str]:
+        """The other tests that compute the expression: whole files where that is in a fixture, which others may share, and all
+        where it is while modules are imported. notes: the tests, each with its stage, on unchanged code."""
+        noted = (note.partition("\t") for note in notes)
+        named = dict.fromkeys(test.partition("::")[0] if stage == "setup" else test for test, _, stage in noted)
+        found = named if "" not in named else dict.fromkeys(TESTPATHS)
+        return [t for t in found if not ("::" in t and t.partition("::")[0] in found) and not self._is_mirrored(t)]
 
-    @property
-    def tests(self) -> dict[str, list[str]]:
-        """Those of each stage."""
-        return {"mirrored": self.mirrored, "others": self.others}
+    def _is_mirrored(self, test: str) -> bool:
+        return any(Path(test.partition("::")[0]).is_relative_to(own) for own in self.mirrored)
 
 
-def name_of(path: str) -> str:
-    """A module's name in an import. What tests/shared and tests/meta hold is imported without their folders."""
-    return re.sub(r"^tests\.(shared|meta)\.|\.__init__$", "", path.removesuffix(".py").replace("/", "."))
-
-
-@functools.cache
-def imported() -> dict[str, set[str]]:
-    """What each module of parity and of its tests imports, anywhere in it."""
-    files = {name_of(str(p.relative_to(REPO))): p for top in ("parity", "tests") for p in (REPO / top).rglob("*.py")}
-    of: dict[str, set[str]] = {}
-    for name, file in files.items():
-        nodes = [n for n in ast.walk(ast.parse(file.read_bytes())) if isinstance(n, ast.Import | ast.ImportFrom)]
-        named = {f"{n.module}.{a.name}" if isinstance(n, ast.ImportFrom) else a.name for n in nodes for a in n.names}
-        of[name] = {m for m in named | {m.rpartition(".")[0] for m in named} if m in files}
-    return of
+def watched(source: bytes, some: Mapping[int, Change]) -> bytes:
+    """A file in which each expression that would be changed notes that it is computed. some: by number."""
+    marks = [(c.stop, 0, "))") for c in some.values()] + [(c.start, 1, f"(_noted({i}) and (") for i, c in some.items()]
+    for place, _, text in sorted(marks, reverse=True):
+        source = source[:place] + text.encode() + source[place:]
+    return source
 
 
 def changes(path: str, source: bytes) -> Iterator[Change]:
@@ -125,12 +133,13 @@ def changes(path: str, source: bytes) -> Iterator[Change]:
             new, between, kind = LIMITS.get(type(node.ops[0])), (node.left, node.comparators[0]), "limit"
         elif isinstance(node, ast.If) and getattr(node.test, "id", "") != "TYPE_CHECKING":
             begin, end = place(node.test)
-            yield Change(path, node.lineno, begin, end, "branch", f"(False and ({source[begin:end].decode()}))")
-        if new and between:
+            yield Change(path, node.lineno, begin, end, "branch", f"(False and ({source[begin:end].decode()}))", begin, end)
+        if isinstance(node, ast.expr) and new and between:
             begin, end = place(between[0])[1], place(between[1])[0]
             found = re.search(rb"[-+]|[<>]=?", source[begin:end])  # brackets of the operands may stand in between
             if found:
-                yield Change(path, between[0].lineno, begin + found.start(), begin + found.end(), kind, new)
+                own = begin + found.start(), begin + found.end()
+                yield Change(path, between[0].lineno, *own, kind, new, *place(node))
 
 
 def drawn(number: int, seed: int) -> list[Change]:
@@ -168,8 +177,19 @@ class Cores:
                 self._free.notify_all()
 
 
-def failures(tests: list[str], change: Change | None, workers: int, limit: float, left_out: Sequence[str]) -> dict[str, Any]:
-    """The tests that fail in a copy of the tree: all of them where nothing is changed, else the first."""
+def said(code: int | None, fails: bool, changed: bool) -> str:
+    """What an end of pytest says. A change with which no test can start is seen by who runs them: 2, a file cannot be
+    collected; 3, pytest itself fails; 4, nor conftest.py can be imported. 5: all tests were left out."""
+    if code == 0 or (changed and code == 5):
+        return "not seen"
+    return "seen" if fails or (changed and code in (2, 3, 4)) else "no answer"
+
+
+def failures(
+    tests: list[str], change: Change | None, workers: int, limit: float, left_out: Sequence[str], watch: Sequence[Change] = ()
+) -> dict[str, Any]:
+    """The tests that fail in a copy of the tree: all of them where nothing is changed, else the first. watch: the changes whose
+    expressions are noted."""
     begun = time.monotonic()
     places = [Path(p).resolve() for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
     inside = [p.relative_to(REPO).parts[0] for p in places if p != REPO and p.is_relative_to(REPO)]  # packages, not copied
@@ -186,16 +206,23 @@ def failures(tests: list[str], change: Change | None, workers: int, limit: float
         if change:
             file = copy / change.path
             file.write_bytes(change.made(file.read_bytes()))
-        command = [sys.executable, "-m", "pytest", "-q", "-n", str(workers), *(["-x"] if change else []), *tests]
-        command += ["--dist", "load", "--maxschedchunk", "20"] if change and workers else []  # in the order of the files
-        path = [str(p) for p in (copy, entry, *(p for p in places if p != REPO))]
-        env = {**os.environ, "PYTHONPATH": os.pathsep.join(path), "TMPDIR": outside}
+        for file in {copy / c.path for c in watch}:
+            file.write_bytes(watched(file.read_bytes(), {i: c for i, c in enumerate(watch) if copy / c.path == file}))
+        if watch:
+            (entry / "which_test.py").write_text(WHICH)
+            (entry / "sitecustomize.py").write_text(NOTES.format(path=str(notes := Path(scratch, "notes"))))
+        (asked := Path(scratch, "tests")).write_text("\n".join(tests))
+        command = [sys.executable, "-m", "pytest", "-q", "-n", str(workers), *(["-x"] if change else [])]
+        command += tests if workers else [f"@{asked}"]  # xdist's workers read no such file
+        command += ["-p", "which_test"] if watch else []
+        paths = [str(p) for p in (copy, entry, *(p for p in places if p != REPO))]
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "TMPDIR": outside}
         where = "import importlib.util as u; print(u.find_spec('parity').origin)"
-        asked = subprocess.run(
+        found = subprocess.run(
             [sys.executable, "-c", where], cwd=outside, env=env, check=True, capture_output=True, text=True
         ).stdout
-        if not Path(asked.strip()).is_relative_to(copy):
-            raise SystemExit(f"the tests would import {asked.strip()}, and not the copy in {copy}")
+        if not Path(found.strip()).is_relative_to(copy):
+            raise SystemExit(f"the tests would import {found.strip()}, and not the copy in {copy}")
         with subprocess.Popen(
             [*command, *(f"--deselect={test}" if "::" in test else f"--ignore={test}" for test in left_out)],
             cwd=copy,
@@ -211,31 +238,31 @@ def failures(tests: list[str], change: Change | None, workers: int, limit: float
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 text, code = process.communicate()[0], None
+        noted = sorted({*notes.read_text().splitlines()}) if watch and notes.exists() else []
         last = copy / ".pytest_cache/v/cache/lastfailed"
         failed = sorted(json.loads(last.read_text())) if code in (1, 2) and last.exists() else []
-    answer = "not seen" if code == 0 else "seen" if failed else "no answer"
+    answer = said(code, bool(failed), change is not None)
     return {
         "answer": answer, "by": failed, "code": code,
-        "seconds": round(time.monotonic() - begun, 1), "tail": text[-300:] if answer == "no answer" else "",
+        "seconds": round(time.monotonic() - begun, 1), "tail": text[-300:] if answer == "no answer" else "", "notes": noted,
     }  # fmt: skip
 
 
-def answer(change: Change, stage: str, cores: Cores, broken: Sequence[str], each: float = 3600) -> dict[str, Any]:
-    """What a stage says of a change. broken: tests that fail on unchanged code, which are not asked."""
-    left_out, workers = [*broken], STAGES[stage]
+def answer(change: Change, tests: list[str], cores: Cores, broken: Sequence[str], each: float = 3600) -> dict[str, Any]:
+    """What tests say of a change. broken: those that fail on unchanged code, which are not asked."""
+    left_out = [*broken]
     while True:
-        with cores.taken(workers):
-            row = failures(change.tests[stage], change, workers if workers > 1 else 0, min(cores.left, each), left_out)
-        if row["answer"] != "seen":
-            return row
-        tests = row["by"][:3]
         with cores.taken(1):
-            again, unchanged = (failures(tests, c, 0, cores.left, ()) for c in (change, None))
+            row = failures(tests, change, 0, min(cores.left, each), left_out)
+        if not row["by"]:
+            return row
+        with cores.taken(1):
+            again, unchanged = (failures(row["by"][:3], c, 0, cores.left, ()) for c in (change, None))
         if None in (again["code"], unchanged["code"]):
             return {**row, "answer": "no answer"}
         if real := sorted({*again["by"]} - {*unchanged["by"]}):
             return {**row, "by": real}
-        left_out += tests
+        left_out += row["by"][:3]
 
 
 def summary(rows: Sequence[dict[str, Any]], number: int, asked: str) -> str:
@@ -280,8 +307,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if o.summary or not asks:
         print(summary(rows, len(all_of_them), stages[-1]))
         return 0
-    imported()  # once, and not by each thread
-    cores, turn = Cores(max(o.jobs, *STAGES.values()) if o.readme else o.jobs, o.limit), threading.Lock()
+    cores, turn = Cores(o.jobs, o.limit), threading.Lock()
     base = [r for r in rows if r.get("unchanged") and r["answer"] != "no answer"][-1:]
     with o.output.open("a") as file, ThreadPoolExecutor(len(asks)) as pool:
 
@@ -293,15 +319,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return row
 
         if o.readme and not base:
-            row = failures([], None, o.jobs, cores.left, ())
+            row = failures([*TESTPATHS], None, o.jobs, cores.left, (), all_of_them)
             base = [write({"unchanged": True, **row}, "unchanged:")]
             if row["answer"] == "no answer":
                 return 1
 
+        notes = [note.partition("\t") for note in (base[0]["notes"] if base else ())]
+
         def ask(i: int) -> None:
+            change = all_of_them[i]
             for stage in (s for s in stages if (i, s) not in done):
-                row = {"index": i, "stage": stage, "change": vars(all_of_them[i])}
-                row |= answer(all_of_them[i], stage, cores, base[0]["by"] if base else [], o.each)
+                tests = change.mirrored if stage == "mirrored" else change.others(rest for n, _, rest in notes if n == str(i))
+                row = {"index": i, "stage": stage, "change": vars(change), "tests": len(tests)}
+                nothing = {"answer": "not seen", "by": [], "code": 5, "seconds": 0.0, "tail": "", "notes": []}
+                row |= answer(change, tests, cores, base[0]["by"] if base else [], o.each) if tests else nothing
                 if write(row, f"{i} {stage}:")["answer"] != "not seen":
                     break
 

@@ -224,19 +224,36 @@ def test_mutated_counts_what_is_seen_by_either_stage_and_as_unseen_only_what_all
     assert bench.summary(rows, 5, "mirrored").splitlines()[-1] == "seen 2 of 5; not seen [1, 2]; not finished [4]"
 
 
-def test_mutated_asks_the_tests_that_are_nearest_to_the_change_first_and_each_file_once() -> None:
-    """What checks use judges by budgets; the upgrades of run files know nothing of them."""
+def test_mutated_asks_the_other_tests_that_compute_the_expression() -> None:
+    """Whole files where a fixture computes it, and all where it is computed while modules are imported."""
     bench = loaded("mutated")
     change = next(bench.changes("parity/judging/budget.py", (bench.REPO / "parity/judging/budget.py").read_bytes()))
-    own, others = change.tests.values()
-    assert own == ["tests/unit/judging/test_budget.py"]
-    assert others.index("tests/unit/judging/test_judge.py") < others.index("tests/unit/checks/test_check.py")
-    assert others.index("tests/unit/checks/test_check.py") < others.index("tests/unit/store/test_upgrades.py")
-    assert (
-        len({*own, *others})
-        == len(own) + len(others)
-        == sum(1 for top in bench.TESTPATHS for _ in (bench.REPO / top).rglob("test_*.py"))
+    assert change.mirrored == ["tests/unit/judging/test_budget.py"]
+    own, one, two = (
+        f"tests/unit/{name}.py::test_it[a b]" for name in ("judging/test_budget", "store/test_rows", "core/test_case")
     )
+    calls = [f"{own}\tcall", f"{one}\tcall", f"{two}\tcall"]
+    assert change.others(calls) == [one, two]
+    assert change.others([*calls, f"{one}\tsetup"]) == [two, one.partition("::")[0]]
+    assert change.others([*calls, ""]) == bench.TESTPATHS
+    assert change.others([]) == []
+
+
+def test_mutated_notes_each_expression_that_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is computed stays as it was; what is not reached is not noted."""
+    bench, noted = loaded("mutated"), list[int]()
+    monkeypatch.setattr("builtins._noted", lambda n: noted.append(n) or True, raising=False)
+    source = b"def f(a, b):\n    if (a + b) <= 3 and a < 2:\n        return a - 1\n    return -a\n"
+    some = dict(enumerate(bench.changes("parity/judging/judge.py", source)))
+    kinds = {i: source[c.start : c.stop].decode() for i, c in some.items()}
+    space: dict[str, Any] = {}
+    exec(bench.watched(source, some), space)
+    assert (space["f"](1, 1), [kinds[i] for i in noted]) == (
+        0,
+        ["(a + b) <= 3 and a < 2", "(a + b) <= 3", "a + b", "a < 2", "a - 1"],
+    )
+    noted.clear()
+    assert (space["f"](5, 1), [kinds[i] for i in noted]) == (-5, ["(a + b) <= 3 and a < 2", "(a + b) <= 3", "a + b"])
 
 
 def test_mutated_believes_a_test_that_fails_again_and_not_on_unchanged_code(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,11 +269,21 @@ def test_mutated_believes_a_test_that_fails_again_and_not_on_unchanged_code(monk
 
     fail = {("any", change), ("any", None), ("real", change)}
     monkeypatch.setattr(bench, "failures", failures)
-    assert bench.answer(change, "mirrored", bench.Cores(1, 60), ())["by"] == ["real"]
+    assert bench.answer(change, change.mirrored, bench.Cores(1, 60), ())["by"] == ["real"]
     assert [left for whole, _, left in asked if whole] == [(), ("any",), ("any", "flaky")]
     fail.clear()
     monkeypatch.setattr(bench, "failures", lambda *_: {"answer": "not seen", "by": [], "code": 0})
-    assert bench.answer(change, "mirrored", bench.Cores(1, 60), ())["answer"] == "not seen"
+    assert bench.answer(change, change.mirrored, bench.Cores(1, 60), ())["answer"] == "not seen"
+
+
+def test_mutated_counts_a_change_with_which_no_test_can_start_as_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On unchanged code that is no answer, nor is a limit of time."""
+    bench = loaded("mutated")
+    ends = [(0, False), (1, True), (2, False), (3, False), (4, False), (5, False), (None, False)]
+    assert [bench.said(*end, True) for end in ends] == ["not seen", *["seen"] * 4, "not seen", "no answer"]
+    assert [bench.said(*end, False) for end in ends[2:6]] == ["no answer"] * 4
+    monkeypatch.setattr(bench, "failures", lambda *_: {"answer": "seen", "by": [], "code": 2})  # asked once
+    assert bench.answer(bench.drawn(1, 1)[0], [], bench.Cores(1, 60), ())["answer"] == "seen"
 
 
 @pytest.mark.slow
@@ -266,7 +293,7 @@ def test_mutated_asks_the_tests_of_the_changed_module_in_a_copy() -> None:
     file = "parity/judging/budget.py"
     source = (bench.REPO / file).read_bytes()
     broken = next(c for c in bench.changes(file, source) if c.kind == "sign")
-    assert bench.answer(broken, "mirrored", bench.Cores(1, 300), ())["answer"] == "seen"
+    assert bench.answer(broken, broken.mirrored, bench.Cores(1, 300), ())["answer"] == "seen"
     assert (bench.REPO / file).read_bytes() == source
 
 
