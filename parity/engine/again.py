@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from parity.core import notation
 from parity.core.child import BEGIN
@@ -29,9 +29,6 @@ from parity.engine.child import Child, Limit, Watch, surroundings
 from parity.engine.inquest import How
 from parity.store.reproduced import is_far, key_of
 from parity.store.rows import Again, Death
-
-if TYPE_CHECKING:
-    from parity.engine.shrinking import Shrinking
 
 T = TypeVar("T")
 NONE: Mapping[str, Sequence[str]] = {}
@@ -44,11 +41,21 @@ MOST_EARLY = 64  # processes at once before the end of a run
 DEATHS = 4  # of processes of one share of the findings, after which the rest is left
 
 
+class Shrinks(Protocol):
+    """What shrinks deaths in processes of its own, as `shrinking.Shrinking` does."""
+
+    def offer(self, deaths: Sequence[Death], free: int) -> int:
+        """Begin with some; how many run then."""
+
+    def stop(self) -> None:
+        """End what still runs."""
+
+
 class Early:
     """Tries findings in threads and processes of its own while the run goes on. A process takes some seconds to start, which
     are lost where all findings wait for the end of the run."""
 
-    def __init__(self, how: How, deaths: Shrinking | None = None) -> None:
+    def __init__(self, how: How, deaths: Shrinks | None = None) -> None:
         """deaths: what shrinks them, if they are."""
         self._how, self._limit, self.deaths = how, Limit(math.inf), deaths
         self._pool: ThreadPoolExecutor | None = None
@@ -58,7 +65,7 @@ class Early:
         self._waiting: list[Record] = []  # those of them that nobody has begun with
         self._done: list[Again] = []
 
-    def offer(self, findings: Iterable[Record], free: int, deaths: Iterable[Death] = ()) -> None:
+    def offer(self, findings: Iterable[Record], free: int, deaths: Sequence[Death] = ()) -> None:
         """Shrink deaths and try findings that were not offered before. free: how many processes may run now."""
         if self.deaths is not None:
             free -= self.deaths.offer(deaths, free)

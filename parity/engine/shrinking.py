@@ -22,7 +22,11 @@ from parity.core.results import Aspect
 from parity.engine import suite
 from parity.engine.child import STARTING, Child, Limit, surroundings, word
 from parity.engine.inquest import How
+from parity.engine.planning import patience
 from parity.findings.wording import death_words
+from parity.generation.generate import Drawn
+from parity.generation.plainer import plainest
+from parity.generation.shrink import shrink
 from parity.store.rows import Death, Shrunk
 
 Kind = tuple[str, str]  # of deaths: the op, and how they are named in words
@@ -74,14 +78,9 @@ class Shrinking:
             self._pool.shutdown(wait=True)
 
     def _one(self, d: Death, environment: Mapping[str, str]) -> Shrunk:
-        """One death. Its imports load torch, in this thread: meanwhile the run goes on."""
+        """One death."""
         if not self._run.left:
             return Shrunk(d, why=self._over)
-        from parity.engine.planning import patience
-        from parity.generation.generate import Drawn
-        from parity.generation.plainer import plainest
-        from parity.generation.shrink import shrink
-
         try:
             case = notation.parse(d.case)
             row = suite.row(case.op)

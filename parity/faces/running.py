@@ -27,6 +27,7 @@ from parity.engine.doctor import banner, examined, fingerprint_of
 from parity.engine.inquest import How
 from parity.engine.options import AGAIN, ALSO, RunOptions
 from parity.engine.run_state import RunState
+from parity.faces import shrinking
 from parity.faces.commands import known as known_command
 from parity.faces.commands.groups import chosen, split
 from parity.faces.files import in_words, located
@@ -259,13 +260,12 @@ def _compared(o: RunOptions, items: Sequence[suite.Item], workers: int, reporter
     how = How(o.device, o.faults, o.setup, fail_on_metadata=o.fail_on_metadata)
     if not (o.time or o.no_again):
         from parity.engine.again import Early
-        from parity.engine.shrinking import Shrinking
 
-        reporter.run.early = Early(how, None if o.no_shrink or o.tx else Shrinking(how, workers, o.hang_after))
+        reporter.run.early = Early(how, None if o.no_shrink or o.tx else shrinking.EarlyDeaths(o, workers))
     code = _pytest(o, workers, reporter, done) if items else reporter.run.result().exit_code  # a shard may be empty
     reporter.print_unexplained()
     if code == 1 and not (o.no_shrink or o.tx):
-        _shrink_deaths(o, workers, reporter, until)
+        shrinking.shrink(o, workers, reporter, until)
     if code not in (0, 1):
         return code
     if code == 1 and o.no_again:
@@ -287,23 +287,6 @@ def _differing(computers: list[Any], mixed: bool) -> tuple[str, ...]:
     from parity.engine import machines
 
     return machines.differences(computers, mixed)
-
-
-def _shrink_deaths(o: RunOptions, workers: int, reporter: Any, until: float) -> None:
-    """Look for the least case of each kind of death, within half of the time that is left."""
-    if not (deaths := reporter.run.to_shrink):
-        return
-    from parity.engine.shrinking import ALL, Shrinking
-    from parity.report.finding import write_script_of_death  # torch is loaded where there is something to shrink
-
-    began = time.monotonic()
-    seconds = min(ALL, max(0.0, until - began) / 2)
-    reporter.wait("looking for the least case of each kind of death", seconds)
-    reporter.run.idle(0, max(1, workers // 2))  # findings are tried once more meanwhile
-    early = reporter.run.early and reporter.run.early.deaths
-    shrinking = early or Shrinking(How(o.device, o.faults, o.setup), workers, o.hang_after)
-    done = shrinking.done(deaths, seconds)
-    reporter.take_shrunk(done, o.device, time.monotonic() - began, write_script_of_death)
 
 
 def _pytest(o: RunOptions, workers: int, reporter: Any, done: Collection[str] = ()) -> int:

@@ -242,7 +242,7 @@ def test_mutated_asks_the_other_tests_that_compute_the_expression() -> None:
 def test_mutated_notes_each_expression_that_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is computed stays as it was; what is not reached is not noted."""
     bench, noted = loaded("mutated"), list[int]()
-    monkeypatch.setattr("builtins._noted", lambda n: noted.append(n) or True, raising=False)
+    monkeypatch.setattr("builtins._noted", lambda n: bool(noted.__iadd__([n])), raising=False)
     source = b"def f(a, b):\n    if (a + b) <= 3 and a < 2:\n        return a - 1\n    return -a\n"
     some = dict(enumerate(bench.changes("parity/judging/judge.py", source)))
     kinds = {i: source[c.start : c.stop].decode() for i, c in some.items()}

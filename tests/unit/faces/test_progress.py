@@ -6,6 +6,7 @@ import io
 import json
 import os
 import signal
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,7 +24,7 @@ from parity.report.output import Outlet
 from parity.store import run_file
 from parity.store.code import Code
 from parity.store.features import pack
-from parity.store.rows import End, Header, ItemRow, Row
+from parity.store.rows import Death, End, Header, ItemRow, Row
 
 
 class Screen(io.StringIO):
@@ -226,11 +227,16 @@ def test_an_output_that_is_full_costs_nothing_else(tmp_path: Path, capsys: pytes
     assert capsys.readouterr().err == "parity: cannot write to the standard output (No space left on device); the run goes on\n"
 
 
-def test_idle_workers_let_findings_be_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_workers_let_findings_be_tried_again_and_deaths_be_shrunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As many as there is memory for; those without a cause wait for it, and known ones are not tried."""
     made = reporter(tmp_path / "run.jsonl", io.StringIO())
-    offered: list[tuple[list[str], int]] = []
-    early: Any = SimpleNamespace(offer=lambda found, free: offered.append(([r.op for r in found], free)), stop=lambda: None)
+    offered: list[tuple[list[str], int, list[str]]] = []
+    dead = Death("cos", "float32", "cos(float32[3])", signal="SIGSEGV")
+
+    def offer(found: Sequence[Record], free: int, deaths: Sequence[Death]) -> None:
+        offered.append(([r.op for r in found], free, [d.op for d in deaths]))
+
+    early: Any = SimpleNamespace(offer=offer, stop=lambda: None)
     made.run.early, made.run.explains_later = early, True
     exp, neg = (
         Record(f"{op}(float32[3])", op, "float32", "forward", "wrong", shrunk=f"{op}(float32[3])") for op in ("exp", "neg")
@@ -241,10 +247,11 @@ def test_idle_workers_let_findings_be_tried_again(tmp_path: Path, monkeypatch: p
         made._examined({"rows": [run_file.encode(r) for r in rows], "findings": ["x"], "features": pack([])})
     monkeypatch.setattr("parity.engine.memory.ceiling", lambda: 10 << 30)
     made.run.idle(8, 5)
+    made.run.deaths += [dead, replace(dead, op="sin", known="k")]
     made.run.idle(8, 1)
     made.run.stopped = "interrupted"
     made.run.idle(8, 1)
-    assert offered == [(["exp"], 2), (["exp"], 1)]
+    assert offered == [(["exp"], 2, []), (["exp"], 1, ["cos"])]
 
 
 @pytest.mark.parametrize("after", ["end_of", "take"])
