@@ -158,7 +158,7 @@ def _asked(o: argparse.Namespace, made: Run) -> list[Entry]:
                 raise UsageError(
                     f"{o.run} has no cause '{name}' to add; {near(name, names) or 'it has ' + ', '.join(names[:24])}"
                 )
-        gathered = tuple(c for c in gathered if {c.cause.id, *(m.id for m in c.members)} & set(o.cause))
+        gathered = tuple(one for c in gathered for one in known_entries.named(c, o.cause))
     for c in gathered:
         new += known_entries.of_cause(c, made, o.reason, o.link, o.until)
     return new

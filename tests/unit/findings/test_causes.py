@@ -626,6 +626,10 @@ def test_a_death_in_a_cause_of_findings_is_known_by_its_own_words() -> None:
     entries = known_entries.of_cause(one, run, "reason")
     assert [(e.status, e.dies) for e in entries] == [("error", False), ("crash", True)]
     assert entries[1].cause == Cause("crash: SIGSEGV in Tensor_put", "dies")
+    assert known_entries.named(one, [one.cause.id, entries[1].id]) == (one,)
+    (alone,) = known_entries.named(one, [entries[1].id])  # who accepts a death accepts no wrong result
+    assert (alone.cause.id, alone.records) == (entries[1].id, ())
+    assert known_entries.named(one, ["another"]) == ()
 
 
 def test_a_death_by_a_call_that_must_be_refused_is_one_with_what_computes_it() -> None:
