@@ -176,6 +176,13 @@ def test_a_stored_run_passes_only_if_nothing_is_missing(facts: dict[str, Any], s
     assert of_causes(run, (), {}) == (Conclusion.INCONCLUSIVE if short else Conclusion.PASS)
 
 
+def test_only_a_run_that_ended_is_to_be_widened() -> None:
+    """One that was stopped is to go on."""
+    for stopped in ("", "interrupted"):
+        said = caveats.sentences(replace(WHOLE, items=(), end=End(1.0, {}, stopped, 1)))
+        assert ("widen the selection" in said[0]) is (not stopped)
+
+
 def test_a_stored_run_fails_for_what_it_was_asked_to_fail_on() -> None:
     """Its end says so; an older file does not."""
     words = "--fail-on fails the run for 1 check unsupported"
