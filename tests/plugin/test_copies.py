@@ -169,6 +169,7 @@ def test_what_it_imports_prints_nothing_into_a_runs_answer(
     assert capfd.readouterr().out == "7\n"
 
 
+@pytest.mark.cold
 def test_what_ends_a_run_does_not_end_it_while_it_is_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
