@@ -168,12 +168,6 @@ class Cores:
                 self._free.notify_all()
 
 
-def said(code: int | None, fails: bool, changed: bool) -> str:
-    """What an end of pytest says. A change with which no test can start is seen by who runs them: 2, a file cannot be
-    collected; 3, pytest itself fails."""
-    return "not seen" if code == 0 else "seen" if fails or (changed and code in (2, 3)) else "no answer"
-
-
 def failures(tests: list[str], change: Change | None, workers: int, limit: float, left_out: Sequence[str]) -> dict[str, Any]:
     """The tests that fail in a copy of the tree: all of them where nothing is changed, else the first."""
     begun = time.monotonic()
@@ -219,7 +213,7 @@ def failures(tests: list[str], change: Change | None, workers: int, limit: float
                 text, code = process.communicate()[0], None
         last = copy / ".pytest_cache/v/cache/lastfailed"
         failed = sorted(json.loads(last.read_text())) if code in (1, 2) and last.exists() else []
-    answer = said(code, bool(failed), change is not None)
+    answer = "not seen" if code == 0 else "seen" if failed else "no answer"
     return {
         "answer": answer, "by": failed, "code": code,
         "seconds": round(time.monotonic() - begun, 1), "tail": text[-300:] if answer == "no answer" else "",
@@ -232,7 +226,7 @@ def answer(change: Change, stage: str, cores: Cores, broken: Sequence[str], each
     while True:
         with cores.taken(workers):
             row = failures(change.tests[stage], change, workers if workers > 1 else 0, min(cores.left, each), left_out)
-        if not row["by"]:
+        if row["answer"] != "seen":
             return row
         tests = row["by"][:3]
         with cores.taken(1):

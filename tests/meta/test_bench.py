@@ -259,16 +259,6 @@ def test_mutated_believes_a_test_that_fails_again_and_not_on_unchanged_code(monk
     assert bench.answer(change, "mirrored", bench.Cores(1, 60), ())["answer"] == "not seen"
 
 
-def test_mutated_counts_a_change_with_which_no_test_can_start_as_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On unchanged code that is no answer, nor is a limit of time."""
-    bench = loaded("mutated")
-    ends = [(0, False), (1, True), (2, False), (3, False), (4, False), (None, False)]
-    assert [bench.said(*end, True) for end in ends] == ["not seen", "seen", "seen", "seen", "no answer", "no answer"]
-    assert [bench.said(*end, False) for end in ends[2:4]] == ["no answer"] * 2
-    monkeypatch.setattr(bench, "failures", lambda *_: {"answer": "seen", "by": [], "code": 2})  # asked once
-    assert bench.answer(bench.drawn(1, 1)[0], "mirrored", bench.Cores(1, 60), ())["answer"] == "seen"
-
-
 @pytest.mark.slow
 @pytest.mark.cold
 def test_mutated_asks_the_tests_of_the_changed_module_in_a_copy() -> None:
