@@ -3,11 +3,15 @@
 import os
 import sys
 
-from parity.core import processes
+try:
+    from parity.core import processes
 
-processes.leave_the_current_folder()  # before anything else is imported
+    processes.leave_the_current_folder()  # before anything else is imported
 
-from parity.faces.cli import INTERRUPTED, main  # noqa: E402
+    from parity.faces.cli import INTERRUPTED, main
+except KeyboardInterrupt:
+    print("parity: interrupted", file=sys.stderr, flush=True)
+    os._exit(130)
 
 
 def run() -> None:

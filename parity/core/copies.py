@@ -34,6 +34,7 @@ LOADED = (  # what workers and jobs need, and the suite with it
 ADDRESS = "PARITY_COPIES"  # in the environment of a run's processes: where copies are asked for
 LARGEST = 1 << 20  # bytes of what is asked for: mostly an environment
 LOADING = 120.0  # seconds until a copy is there
+ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if hasattr(signal, "SIGHUP") else ()  # who started it ends all
 LOOK = 0.02  # seconds between two looks at whether one has ended
 
 
@@ -120,7 +121,8 @@ def _started(address: str, names: Sequence[str]) -> subprocess.Popen[bytes]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(address)
         listener.listen(256)
-        code = f"import sys; sys.path[:] = {sys.path!r}; from parity.core import copies; "
+        code = f"import signal, sys; [signal.signal(s, signal.SIG_IGN) for s in {[*map(int, ENDS)]}]; "  # before it imports
+        code += f"sys.path[:] = {sys.path!r}; from parity.core import copies; "
         command = [sys.executable, "-c", code + f"copies.serve({listener.fileno()}, {[*names]!r})"]
         variables = os.environ | {"OPENBLAS_NUM_THREADS": "1"}  # numpy's starts threads when it is loaded
         nowhere, held = subprocess.DEVNULL, [listener.fileno()]  # what it imports must print nothing into a run's answer
@@ -129,8 +131,6 @@ def _started(address: str, names: Sequence[str]) -> subprocess.Popen[bytes]:
 
 def serve(number: int, names: Sequence[str]) -> None:
     """Load modules, and make copies as long as somebody may ask for them. number: of the socket."""
-    for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # who started it ends all
-        signal.signal(s, signal.SIG_IGN)
     processes.prepare_torch()
     for name in names:
         with suppress(ImportError):  # whoever needs it says so
@@ -207,7 +207,7 @@ def _do(job: Sequence[str], environment: Mapping[str, str], folder: str, streams
     """Do in a copy what a new process would be started for, and exit as it would."""
     os.environ.clear()
     os.environ.update(environment)
-    for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for s in ENDS:
         signal.signal(s, signal.default_int_handler if s == signal.SIGINT else signal.SIG_DFL)
     with suppress(OSError):
         os.chdir(folder)

@@ -26,7 +26,7 @@ from parity.engine.known_cases import recognition, replay_known, take_out_known
 from parity.engine.planning import BASE_SECONDS, RunPlan
 from parity.engine.rounds import PINNED, Part
 from parity.engine.suite import Item
-from parity.engine.tally import Held, ItemTally, record
+from parity.engine.tally import Held, ItemTally, is_near, record
 from parity.execution.modes import Unwatched
 from parity.generation.generate import Drawn
 from parity.store.figures import Figures
@@ -100,7 +100,8 @@ class Reported:
 
 
 class FirstFound:
-    """A listener that reports the first finding as soon as a case shows it: the item may take long to end."""
+    """A listener that reports the first finding as soon as a case shows it: the item may take long to end. What the whole run
+    may call marginal is not reported."""
 
     def __init__(self, item: Item, say: Callable[[Record], None]) -> None:
         """say: called once."""
@@ -111,9 +112,9 @@ class FirstFound:
         """Report it."""
         if self._said or not isinstance(event, CaseChecked):
             return
-        for found in (r for r in event.checked.results if r.verdict.status.is_finding):
+        for r in (r for r in event.checked.results if r.verdict.status.is_finding and not is_near(r)):
             self._said = True
-            self._say(record(self._item, found, event.drawn.text, event.checked.digest, event.drawn.pinned))
+            self._say(record(self._item, r, event.drawn.text, event.checked.digest, event.drawn.pinned))
             return
 
 

@@ -86,6 +86,7 @@ class _Front(Parser):
         o, more = self.parse_known_args(args, namespace)
         takes = getattr(o, "rest", "") and (o.rest_options or not any(w.startswith("-") for w in more))
         if more and not takes:
+            self.prog += f" {o.command}"
             self.error(f"unrecognized arguments: {' '.join(more)}")
         if more:
             setattr(o, o.rest, [*getattr(o, o.rest), *more])

@@ -75,7 +75,7 @@ class Reporter:
         self._screen = Screen(stream)
         self.memory = Growth()
         self._causes: set[Cause] = set()
-        self._said_found = False
+        self._said_found, self._first_in = False, ""  # the test in which it was found, if that went on then
         self._dead: set[str] = set()  # how processes died
         self.unexplained = ""
         self._session: pytest.Session | None = None
@@ -136,6 +136,7 @@ class Reporter:
                 self.say(f"ended when the time was over, and not judged: a case that was still running\n  {command}")
             return
         if first := [run_file.decode(part["first"]) for part in parts if "first" in part]:
+            self._first_in = self._first_in or report.nodeid
             self._first_found(r for r in first if isinstance(r, Record) and not self.verbose)
             return
         comes_again = any("death" in part and not part["death"].get("last") for part in parts)
@@ -172,7 +173,9 @@ class Reporter:
         if not self.run.stopped:
             self.run.stopped = INTERRUPTED
             verb = "is" if self.run.done == 1 else "are"
-            self.say(f"interrupted: keeping the {plural(self.run.done, 'item')} that {verb} done in {self.run.output}")
+            lost = self._said_found and self._first_in and self._first_in not in self.run.ended
+            more = "; the first finding is of one that is not" if lost else ""
+            self.say(f"interrupted: keeping the {plural(self.run.done, 'item')} that {verb} done in {self.run.output}{more}")
 
     # ------------------------------------------------------------------------------------------------ what they mean
 

@@ -107,6 +107,12 @@ def gather(records: Iterable[Record], deaths: Iterable[Death] = ()) -> tuple[Gat
     return tuple(sorted(_with_deaths(causes, deaths), key=_place))
 
 
+def apart(records: Iterable[Record], deaths: Iterable[Death]) -> tuple[Gathered, ...]:
+    """The causes of a run that is compared with another one, in which the same death may come without the finding: none of the
+    deaths has the cause of a finding."""
+    return *gather(records), *gather((), deaths)
+
+
 def _by_chance(records: Sequence[Record]) -> dict[int, Cause]:
     """What findings of an op say that comes and goes, by their ids: that they went without a setting was chance, and an error
     in some calls is the fault by which others give wrong values."""
@@ -128,7 +134,8 @@ def _with_deaths(causes: Sequence[Gathered], deaths: Iterable[Death]) -> list[Ga
     """The causes with the deaths: with the cause of the finding that the same call shows, or a call of the same op that must be
     refused for the same reason; if nobody looked into that finding, with the one cause of its kernel's wrong results. Of the
     others those with equal words are one cause."""
-    shown = {key: (k, said_of(r)) for k, c in enumerate(causes) for r in c.records for key in _calls(r, r.also)}
+    order = sorted(range(len(causes)), key=lambda k: _place(causes[k]), reverse=True)  # of several that a call shows, the first
+    shown = {key: (k, said_of(r)) for k in order for r in causes[k].records for key in _calls(r, r.also)}
     own = [(k, m) for k, c in enumerate(causes) if c.searched and c.cause.subject != OPERATORS for m in c.members]
     known = {(m.kernel, m.symptom): k for k, m in own}
     of: dict[int, list[Death]] = defaultdict(list)

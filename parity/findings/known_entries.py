@@ -33,6 +33,14 @@ def causes_of(run: Run, marginal: bool = False) -> tuple[Gathered, ...]:
     return causes.gather(records, [d for d in counted(run.deaths, run.items) if d.known not in accepted])
 
 
+def named(c: Gathered, ids: Collection[str]) -> tuple[Gathered, ...]:
+    """What these ids name of a cause: all of it, or only the deaths among its findings that have the ids."""
+    deaths = {d.cause.id: d for d in causes.gather((), c.deaths)}
+    if any(i in ids and i not in deaths for i in (c.cause.id, *(m.id for m in c.members))):
+        return (c,)
+    return tuple(d for i, d in deaths.items() if i in ids)
+
+
 def of_cause(c: Gathered, run: Run, reason: str, link: str = "", until: date | None = None) -> tuple[Entry, ...]:
     """The entries of a cause: one, or several where its findings are of several kinds (drift and errors in words). Those that
     come and go are entries of their ops: what the experiments said of their causes is chance."""

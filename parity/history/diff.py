@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from parity.core.errors import NothingCompared
 from parity.core.results import DEATHS, Record, Status
 from parity.core.status import Conclusion
-from parity.findings.causes import gather
+from parity.findings.causes import apart
 from parity.history import change, own_change
 from parity.history.cells import (
     Item,
@@ -107,7 +107,7 @@ def compare(before: Run, after: Run, partial: bool = False, ops: Sequence[str] =
     """
     narrow = () if ops else tuple(narrow_runs(before, after, {i for run in (before, after) for i in broken_in(run)}))
     before, after = (without_gone(only(run, ops, word)) for word, run in (("first", before), ("second", after)))
-    causes_before, causes_after = (gather(r.records, counted(r.deaths, r.items)) for r in (before, after))
+    causes_before, causes_after = (apart(r.records, counted(r.deaths, r.items)) for r in (before, after))
     before, after = with_deaths(before), with_deaths(after)
     old, new = {r.key: r for r in before.records}, {r.key: r for r in after.records}
     pairs = [(r, new[key]) for key, r in old.items() if key in new]

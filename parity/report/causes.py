@@ -18,7 +18,10 @@ from parity.report.words import called_in, listed, plural, reproduced, script_li
 from parity.store.rows import Header
 
 UNKNOWN = "?"
-UNKNOWN_WORDS = "not looked into: the run was cut (parity run --resume RUN), or shrinking was skipped; by operator"
+UNKNOWN_WORDS = (
+    "not looked into: no time was left, it ended the process, the run was cut (parity run --resume RUN), "
+    "or shrinking was skipped; by operator"
+)
 COMMENT = 65_536  # most characters of a comment on GitHub
 OF_NUMBERS = (
     EXTREME_VALUES,

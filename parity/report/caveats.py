@@ -25,7 +25,7 @@ def failures(run: Run) -> Iterator[tuple[str, str]]:
 def _more(s: Shortfall, run: Run) -> str:
     end = run.end
     if s is Shortfall.NOTHING:
-        return "this is no success; widen the selection"
+        return "this is no success" + ("; widen the selection" if end is not None and not end.stopped else "")
     if end is None:
         return "it has no end row, so findings may be missing"
     if s is Shortfall.STOPPED:

@@ -252,7 +252,7 @@ def verdict(t: SummaryData, code: int) -> str:
             following += f"; to accept them: parity known add {run_file} --reason TEXT --file {shlex.quote(known.code.name)}"
         return last_line(conclusion, said + stopped, t.seconds, run_file, t.go_on or following)
     if code == NothingCompared.exit_code or not done:
-        why = "nothing was compared: this is no success; widen the selection or see why above"
+        why = "nothing was compared" + ("" if stopped else ": this is no success; widen the selection or see why above")
         return last_line(conclusion, why + stopped, t.seconds, run_file, t.go_on)
     checks = sum(n for s, n in totals(t.result.items).items() if s in COMPARED)
     said = agreed(t.result.records) + (", or is known" if known is not None else "")

@@ -12,7 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from parity.core.dtypes import DEFAULT
 from parity.core.results import Record
 from parity.core.status import Status
-from parity.findings.causes import gather
+from parity.findings.causes import apart
 from parity.history.cells import without_gone
 from parity.report import answers, caveats
 from parity.report.causes import COMMENT, code, inert, sentence
@@ -60,7 +60,7 @@ def answer(runs: Sequence[tuple[str, Run]]) -> Support:
         kept = without_gone(run)
         deaths = counted(kept.deaths, kept.items)
         found: dict[tuple[str, str], list[str]] = {}
-        for c in gather(kept.records, deaths):
+        for c in apart(kept.records, deaths):
             sentences[c.cause.id] = sentence(c.cause, c.members)
             members: list[Record | Death] = [*c.records, *c.deaths]
             for where in dict.fromkeys((x.op, x.dtype) for x in members):

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 
 from parity.core.results import COMPARED, FINDINGS, Fingerprint, Status
-from parity.findings.causes import Gathered, gather
+from parity.findings.causes import Gathered, apart
 from parity.findings.weights import WEIGHTS
 from parity.history.diff import Diff, compare
 from parity.report.causes import sentence
@@ -104,7 +104,7 @@ def of_runs(before: Run, after: Run) -> Trends:
 
 
 def _causes(run: Run) -> tuple[Gathered, ...]:
-    return gather(run.records, counted(run.deaths, run.items))
+    return apart(run.records, counted(run.deaths, run.items))
 
 
 def _ran(c: Gathered, run: Run) -> bool:

@@ -295,6 +295,13 @@ def test_replay_of_a_healthy_case(capfd: pytest.CaptureFixture[str]) -> None:
     assert aspects == ["forward", "backward", "double backward", "forward-mode", "out=", "in-place", "transfer"]
 
 
+def test_replay_of_a_case_without_elements_compares_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    """Shapes and dtypes that agree are no success; a sum of nothing has an element."""
+    code, out, _ = told(capfd, "replay", "exp(float32[0])", "--device", "sim")
+    assert (code, out.splitlines()[-1].partition(" but ")[0]) == (3, "INCONCLUSIVE  nothing was compared")
+    assert told(capfd, "replay", "sum(float32[0])", "--device", "sim")[0] == 0
+
+
 def test_list_names_ops_families_and_dtypes(capsys: pytest.CaptureFixture[str]) -> None:
     """Without running anything."""
     code, out, _ = told(capsys, "run", "--list", "soft*")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import subprocess
@@ -166,6 +167,26 @@ def test_what_it_imports_prints_nothing_into_a_runs_answer(
     os.close(theirs)
     os.close(ours)
     assert capfd.readouterr().out == "7\n"
+
+
+@pytest.mark.cold
+def test_what_ends_a_run_does_not_end_it_while_it_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Ctrl-C reaches all processes of a terminal: here, with a request to end, from the first module that parity imports."""
+    sent = "for s in (signal.SIGINT, signal.SIGTERM): os.kill(os.getpid(), s)"
+    (tmp_path / "dataclasses.py").write_text(f"import os, signal\n{sent}\nexec(open({dataclasses.__file__!r}).read())")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    theirs, ours = os.pipe()
+    with copies.offered(True, ()):
+        copy = copies.start((), os.environ, (theirs, 1, 2))
+        os.write(ours, b"'print(7)'\n")
+        assert copy is not None
+        assert copy.wait(20) == 0
+    os.close(theirs)
+    os.close(ours)
+    assert capfd.readouterr() == ("7\n", "")
 
 
 @pytest.mark.usefixtures("little")

@@ -309,3 +309,12 @@ def test_an_interruption_while_source_text_is_executed_ends_with_130_too(tmp_pat
         encoding="utf-8",
     )
     assert subprocess.run([sys.executable, "-m", "stopped"], cwd=tmp_path, check=False).returncode == 130
+
+
+@pytest.mark.cold
+def test_ctrl_c_while_parity_is_imported_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here it comes in the first module that parity imports."""
+    (tmp_path / "dataclasses.py").write_text("raise KeyboardInterrupt\n")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
+    done = subprocess.run((*PARITY, "--version"), capture_output=True, text=True, cwd=tmp_path.parent, check=False)
+    assert (done.returncode, done.stderr) == (130, "parity: interrupted\n")

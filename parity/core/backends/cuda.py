@@ -23,6 +23,14 @@ REFUSALS = (
         text("CUDA error: CUBLAS_STATUS_NOT_SUPPORTED when calling `", "{call}", "`"),
     ),
     says(RuntimeError, r"rnn: hx is not contiguous", "rnn: hx is not contiguous"),
+    *(  # of float8 and of grouped products, before and since torch checks them as values
+        says(
+            kind,
+            r"is only supported on CUDA devices with compute capability",
+            "torch._scaled_mm is only supported on CUDA devices with compute capability >= 9.0 or 8.9, or ROCm MI300+",
+        )
+        for kind in (RuntimeError, ValueError)
+    ),
 )
 OUT_OF_MEMORY = (
     says(RuntimeError, r"CUDNN_STATUS_ALLOC_FAILED", "cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),

@@ -33,7 +33,7 @@ def add(to: argparse.ArgumentParser) -> None:
     to.add_argument("before", type=Path, metavar="BEFORE", help="the run file of the earlier run")
     to.add_argument("after", type=Path, metavar="AFTER", help="the run file of the later run")
     how = "compare these ops alone, by name, with * and ?, whatever else one of the runs has"
-    to.add_argument("ops", nargs="*", metavar="PATTERN", help=how)
+    to.add_argument("ops", nargs="*", default=[], metavar="PATTERN", help=how)
     add_accept(to)
     to.add_argument(
         "--format", choices=WAYS, help="terminal by default, or as the file of -o is called (.md, .json, .xml, .html)"

@@ -35,7 +35,8 @@ def add(to: argparse.ArgumentParser) -> None:
     actions = to.add_subparsers(dest="action", required=True, metavar="ACTION")
     add = actions.add_parser("add", help="write the causes of a run into the file", description="Write causes of a run.")
     add.add_argument("run", type=Path, metavar="RUN", help="the run file")
-    add.add_argument("cause", nargs="*", metavar="CAUSE", help="ids of causes (parity report RUN lists them); all by default")
+    how = "ids of causes (parity report RUN lists them); all by default"
+    add.add_argument("cause", nargs="*", default=[], metavar="CAUSE", help=how)
     add.add_argument("--reason", default="", metavar="TEXT", help="why they are accepted; a new entry needs it")
     add.add_argument("--link", default="", metavar="URL", help="where they are reported or discussed")
     add.add_argument("--until", type=read_day, metavar="DATE", help="the last day on which they are accepted: 2027-01-31")
@@ -157,7 +158,7 @@ def _asked(o: argparse.Namespace, made: Run) -> list[Entry]:
                 raise UsageError(
                     f"{o.run} has no cause '{name}' to add; {near(name, names) or 'it has ' + ', '.join(names[:24])}"
                 )
-        gathered = tuple(c for c in gathered if {c.cause.id, *(m.id for m in c.members)} & set(o.cause))
+        gathered = tuple(one for c in gathered for one in known_entries.named(c, o.cause))
     for c in gathered:
         new += known_entries.of_cause(c, made, o.reason, o.link, o.until)
     return new

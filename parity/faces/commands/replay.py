@@ -13,7 +13,7 @@ from pathlib import Path
 
 from parity.core import notation, project
 from parity.core.errors import CaseError, NothingCompared, RunFileError, UsageError
-from parity.core.results import FINDINGS, Record, Status
+from parity.core.results import FINDINGS, Aspect, Record, Status
 from parity.core.status import Conclusion
 from parity.engine import child, inquest, suite
 from parity.engine.doctor import examined
@@ -26,7 +26,7 @@ from parity.history import cells
 from parity.report import explanation
 from parity.report.answers import Replay, Replayed
 from parity.report.output import last_line
-from parity.report.words import called_in
+from parity.report.words import called_in, plural
 from parity.store import run_file
 from parity.store.code import code_of
 from parity.store.rows import CPU, Header, Run, is_own
@@ -39,7 +39,7 @@ SECONDS = 120
 
 def add(to: argparse.ArgumentParser) -> None:
     """Add the options."""
-    to.add_argument("case", help="a case id, in quotes, or a run file: all its findings")
+    to.add_argument("case", metavar="CASE|RUN", help="a case id, in quotes, or a run file: all its findings")
     add_device(to, by_default="auto by default; for a run file, its own device")
     add_code(to)
     read = read_words("thing that a replay can fail on", METADATA)
@@ -99,9 +99,11 @@ def _replayed(cases: Sequence[str], deadly: Collection[str], how: How) -> list[R
 
 
 def _lived(case: str, ended: inquest.Attempt) -> Replayed:
-    """A case whose process did not end."""
+    """A case whose process did not end. One that agrees and of which no result has an element compared nothing."""
     texts = [line for r in ended.records for line in explanation.lines(r, suite.row(r.op))]
-    return Replayed(case, ended.code, ended.records, (*texts,))
+    totals = [m.total for r in ended.records if r.aspect != Aspect.TRANSFER for m in r.measures]  # which counts none
+    empty = bool(totals) and not any(totals)
+    return Replayed(case, ended.code or (NothingCompared.exit_code if empty else 0), ended.records, (*texts,))
 
 
 def _verdict(o: argparse.Namespace, replayed: Sequence[Replayed]) -> int:
@@ -109,9 +111,13 @@ def _verdict(o: argparse.Namespace, replayed: Sequence[Replayed]) -> int:
     o.answer, codes = Replay((*replayed,)), [r.code for r in replayed]
     code = max(codes, key=lambda code: (code == 1, code))
     differ = sum(c == 1 for c in codes)
+    agrees = all(any(r.status == Status.AGREE for r in x.records) for x in replayed if x.code)
     said = "the case agrees" if not code else "the case differs" if code == 1 else "nothing was compared"
     if len(codes) > 1:
-        said = f"{differ} of {len(codes)} cases differ" if code in (0, 1) else f"{sum(map(bool, codes))} cases compared nothing"
+        idle = plural(sum(map(bool, codes)), "case")
+        said = f"{differ} of {len(codes)} cases differ" if code in (0, 1) else f"{idle} compared nothing"
+    if code == NothingCompared.exit_code and agrees:
+        said += " but shapes and dtypes, which agree: no result has an element"
     if code in (0, 1, NothingCompared.exit_code):  # others ended with a message of their own
         print(last_line(Conclusion.of(code), said))
     return code

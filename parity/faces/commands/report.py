@@ -15,6 +15,7 @@ from parity.core.errors import UsageError, near
 from parity.core.status import Conclusion
 from parity.faces.commands.groups import add_output, format_of, take_rest
 from parity.report import formats, output
+from parity.report.words import plural
 from parity.store import run_file
 from parity.store.rows import Run, counted
 
@@ -84,7 +85,10 @@ def run(o: argparse.Namespace) -> int:
         _side_by_side(o, runs)
     else:
         _report(o, runs[0][1])
-    return 0 if o.issue else _ended(o, [run for _, run in runs])
+    code = 0 if o.issue else _ended(o, [run for _, run in runs])
+    if o.output and o.verdict is not None:  # why it ends so
+        print(output.last_line(o.verdict, f"report of {plural(len(runs), 'run')}", stored=str(o.output)))
+    return code
 
 
 def _asked(o: argparse.Namespace, given: str | None, default: str) -> str:

@@ -20,6 +20,7 @@ REFUSALS = [
         'false INTERNAL ASSERT FAILED at ".../aten/src/ATen/native/DispatchStub.cpp":226, please report a bug to PyTorch. '
         "DispatchStub: missing kernel for mps"
     ),
+    RuntimeError("torch._grouped_mm is only supported on CUDA devices with compute capability = 9.0"),
     RuntimeError("linear_backward does not support automatic differentiation for outputs with complex dtype."),
     RuntimeError("mode only supports CPU, CUDA and XPU device type, got: mps"),
     RuntimeError("_pdist_forward only supports CPU, XPU, CUDA and PrivateUse1 devices, got: mps"),

@@ -12,16 +12,17 @@ import pytest
 import torch
 
 from parity import tolerance
+from parity.checks.check import Result
 from parity.core import notation
 from parity.core.errors import CaseError, DeviceError
-from parity.core.results import Status, Verdict
+from parity.core.results import Aspect, Measure, Status, Verdict
 from parity.devices import Call, Fault, resolve
 from parity.engine import cases as cases_of_items
 from parity.engine import checking, suite
 from parity.engine import examine as examining
 from parity.engine.alone import Checked
 from parity.engine.cases import CaseChecked, CaseDrawn, CaseLeftOut, drawn
-from parity.engine.examine import Event, Examination, Examined, examine
+from parity.engine.examine import Event, Examination, Examined, FirstFound, examine
 from parity.engine.findings import Finding
 from parity.engine.journal import Journal, NoJournal
 from parity.engine.options import RunOptions
@@ -251,6 +252,17 @@ def test_what_the_cpus_own_kernels_do_once_is_no_finding(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(checking, "check", once)
     assert not examine(item("exp"), plan(), NoJournal()).findings
+
+
+def test_a_first_finding_is_none_that_the_run_may_call_marginal() -> None:
+    told: list[str] = []
+    first = FirstFound(item("exp"), lambda r: told.append(r.status))
+    one = CaseDrawn(0, True, next(drawn(item("exp"), plan()))[2], "exp(float32[40])")
+    of_many = Measure("out", total=40)
+    near, far = (Result(Aspect.FORWARD, Verdict(Status.DRIFT, "", of_many, near=near)) for near in (True, False))
+    for result, said in ((near, []), (far, ["drift"]), (far, ["drift"])):
+        first.hear(CaseChecked(one, Checked((result,))))
+        assert told == said
 
 
 def test_a_finding_knows_the_cases_before_its_first_one(tmp_path: Path) -> None:

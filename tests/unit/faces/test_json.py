@@ -118,13 +118,12 @@ def test_what_keeps_a_command_from_answering_is_an_answer(
 @pytest.mark.parametrize(
     ("argv", "command", "error"),
     [
-        (("run", "--nosuch"), "run", "unrecognized arguments: --nosuch; see parity --help"),
+        (("run", "--nosuch"), "run", "unrecognized arguments: --nosuch; see parity run --help"),
         (
             ("run", "exp", "--examples", "0"),
             "run",
             "argument --examples: '0' is not a number of 1 or more; see parity run --help",
         ),
-        (("diff",), "diff", "the following arguments are required"),
         (("upgrade", "exp", "--after", ".", "--examples", "x"), "upgrade", "'x' is not a number of 1 or more"),
         (("-v", "known", "nosuch"), "known", "invalid choice: 'nosuch'"),
         (("runn",), "parity", "invalid choice: 'runn'"),
@@ -144,6 +143,14 @@ def test_a_wrong_command_line_is_an_answer(
         with pytest.raises(SystemExit):
             cli.main([*argv, "--", "--json"])
         assert capfd.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "names"), [(("diff",), "BEFORE, AFTER"), (("known", "add"), "RUN"), (("replay",), "CASE|RUN")]
+)
+def test_only_what_is_required_is_named(words: tuple[str, ...], names: str, capfd: pytest.CaptureFixture[str]) -> None:
+    _, answer, _ = asked_in_json(capfd, *words, command=words[0])
+    assert answer["error"] == f"the following arguments are required: {names}; see parity {' '.join(words)} --help"
 
 
 def test_wrong_settings_are_an_answer(capfd: pytest.CaptureFixture[str]) -> None:

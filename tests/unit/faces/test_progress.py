@@ -188,6 +188,9 @@ def test_the_first_finding_is_on_the_screen_before_its_item_ends(tmp_path: Path)
         said = "first finding, its cause comes later: exp float32 forward: wrong, far off: exp(float32[2])"
         assert log.getvalue().count("first finding") == log.getvalue().count(said) == (0 if verbose else 1)
         assert (made.run.done, made.run.ended) == (done, set())
+        made.pytest_keyboard_interrupt()
+        kept = "done in " + str(made.run.output)
+        assert log.getvalue().endswith(f"{kept}\n" if verbose else f"{kept}; the first finding is of one that is not\n")
 
 
 def _no_room(line: str) -> None:

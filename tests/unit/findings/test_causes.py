@@ -613,6 +613,12 @@ def test_a_death_by_the_call_of_a_finding_has_that_one_s_cause() -> None:
     assert [len(c.deaths) for c in gather([unseen], [nan])] == [1, 0]
 
 
+def test_a_death_by_a_call_of_two_findings_has_the_same_cause_whichever_was_stored_first() -> None:
+    two = [found("put", Cause("aten::put", "values")), replace(found("put", Cause("aten::copy_", "values")), aspect="out=")]
+    ids = {next(c.cause.id for c in gather(records, [died("put")]) if c.deaths) for records in (two, two[::-1])}
+    assert len(ids) == 1
+
+
 def test_a_death_in_a_cause_of_findings_is_known_by_its_own_words() -> None:
     """Its entry is none of the findings'."""
     run = Run(Header(Fingerprint("0", "2.13.0", "", "3", "Linux", "x86_64", "sim", "")))
@@ -620,6 +626,10 @@ def test_a_death_in_a_cause_of_findings_is_known_by_its_own_words() -> None:
     entries = known_entries.of_cause(one, run, "reason")
     assert [(e.status, e.dies) for e in entries] == [("error", False), ("crash", True)]
     assert entries[1].cause == Cause("crash: SIGSEGV in Tensor_put", "dies")
+    assert known_entries.named(one, [one.cause.id, entries[1].id]) == (one,)
+    (alone,) = known_entries.named(one, [entries[1].id])  # who accepts a death accepts no wrong result
+    assert (alone.cause.id, alone.records) == (entries[1].id, ())
+    assert known_entries.named(one, ["another"]) == ()
 
 
 def test_a_death_by_a_call_that_must_be_refused_is_one_with_what_computes_it() -> None:

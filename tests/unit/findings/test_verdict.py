@@ -70,6 +70,7 @@ def test_what_is_found(facts: dict[str, Any], found: bool) -> None:
     [
         ({}, 0),
         ({"broken": ["exp-float32: no"]}, 1),
+        ({"broken": ["net.py:net raises on the CPU"]}, 1),
         ({"failures": 1}, 1),
         ({"unchecked": ["neg-float32"]}, 1),
         ({"fail_on": [Status.UNSUPPORTED]}, 1),
@@ -90,6 +91,8 @@ def test_nothing_compared_is_no_success() -> None:
     for items in ([], [replace(ITEM, counts={"forward": {"unsupported": 4}, "refusal": {"agree": 4}})]):
         assert not any(map(compared, items))
         assert RunResult(items).exit_code == 3
+        assert RunResult(items, broken=["net.py:net raises on the CPU"]).exit_code == 3
+        assert RunResult(items, broken=["exp-float32: no"]).exit_code == 1  # parity itself
         assert [RunResult(items).conclusion(code) for code in (3, 0, 1)] == [
             *(Conclusion.INCONCLUSIVE, Conclusion.INCONCLUSIVE, Conclusion.FAIL)
         ]
@@ -174,6 +177,13 @@ def test_a_stored_run_passes_only_if_nothing_is_missing(facts: dict[str, Any], s
     run = replace(WHOLE, **facts)
     assert shortfalls(run) == short
     assert of_causes(run, (), {}) == (Conclusion.INCONCLUSIVE if short else Conclusion.PASS)
+
+
+def test_only_a_run_that_ended_is_to_be_widened() -> None:
+    """One that was stopped is to go on."""
+    for stopped in ("", "interrupted"):
+        said = caveats.sentences(replace(WHOLE, items=(), end=End(1.0, {}, stopped, 1)))
+        assert ("widen the selection" in said[0]) is (not stopped)
 
 
 def test_a_stored_run_fails_for_what_it_was_asked_to_fail_on() -> None:

@@ -142,6 +142,17 @@ def test_two_runs_give_trends() -> None:
         html.render(replace(after, records=(), deaths=(), items=after.items[1:2]), other)
 
 
+def test_a_death_that_a_finding_joins_is_not_gone() -> None:
+    """By the same words in both runs, whether the later one shows a finding by the same call, too."""
+    after = stored.run()
+    before = replace(after, records=tuple(r for r in after.records if not r.shrunk))
+    found = next(r for r in after.records if r.shrunk)
+    same = replace(after.deaths[0], op=found.op, dtype=found.dtype, case=found.case, blame="device", known="")
+    page = html.render(replace(after, deaths=(same,)), replace(before, deaths=(same,)))
+    assert "Causes that are gone" not in page
+    assert "Causes in both: 1" in page
+
+
 def test_a_page_of_200000_checks_has_less_than_5_megabytes() -> None:
     """Although every finding has the largest picture, a script and a budget; what finds no room is one line."""
     big = stored.large()

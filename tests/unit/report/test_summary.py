@@ -108,6 +108,10 @@ def test_nothing_compared_is_no_success() -> None:
         "0.0 s; stored in RUN; next: parity run --resume RUN"
     )
     assert verdict(cut, 0).startswith("INCONCLUSIVE  ")
+    nothing = data_of(header(), stopped="interrupted after 0 of 4 items", go_on="parity run --resume RUN")
+    assert verdict(nothing, 130).startswith(
+        "INCONCLUSIVE  nothing was compared; the run was interrupted after 0 of 4 items, in "
+    )
 
 
 def test_the_counts_of_a_run_are_told_together() -> None:

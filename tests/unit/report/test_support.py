@@ -83,6 +83,15 @@ def test_texts_of_three_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert r"| `exp` | works: float32 | wrong: float32 \[exp\-b4c8f1\] | works: float32 |" in capsys.readouterr().out
 
 
+def test_a_cause_ends_no_process_because_a_death_has_joined_it_in_another_run() -> None:
+    after = stored.run()
+    found = next(r for r in after.records if r.shrunk)
+    same = replace(after.deaths[0], op=found.op, dtype=found.dtype, case=found.case, blame="device")
+    made = support.answer([("a", replace(after, deaths=())), ("b", replace(after, deaths=(same,)))])
+    assert found.cause is not None
+    assert "ends the process" not in made.causes[found.cause.id]
+
+
 def test_json_is_as_its_schema_says(capsys: pytest.CaptureFixture[str]) -> None:
     made = answers.tree(support.answer([("a.jsonl", stored.run(stored.EVIL)), ("b.jsonl", stored.run())]))
     validator = jsonschema.Draft202012Validator(schema.of_report())
@@ -93,7 +102,7 @@ def test_json_is_as_its_schema_says(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith('{\n "parity_support": 1,')
 
 
-def test_a_page_holds_what_a_file_holds_as_text(tmp_path: Path) -> None:
+def test_a_page_holds_what_a_file_holds_as_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = support.as_html(support.answer([("a.jsonl", stored.run(stored.EVIL)), ("b.jsonl", stored.run())]))
     assert "<script>window.evil" not in page
     assert "&lt;script&gt;window.evil" in page
@@ -103,6 +112,7 @@ def test_a_page_holds_what_a_file_holds_as_text(tmp_path: Path) -> None:
         run_file.write(Path(path), stored.run())
     for _ in range(2):  # the second one is written over the first, as a report of parity
         assert cli.main(["report", *paths, "-o", str(tmp_path / "page.html")]) == 1
+        assert capsys.readouterr().out == f"FAIL  report of {len(paths)} runs; stored in {tmp_path / 'page.html'}\n"
     page = (tmp_path / "page.html").read_text()
     assert 'data-is="wrong"' in page
     # On a narrow screen each cell says which run it is of; two of one machine differ in the file alone.
