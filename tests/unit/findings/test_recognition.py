@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,7 +30,7 @@ from parity.findings.recognition import Recognition, known_death, outline, uncov
 from parity.findings.standing import FIXED, KNOWN, NOT_SEEN, standings
 from parity.generation import shrink
 from parity.store.code import Code
-from parity.store.rows import AGREES, EXPIRED, GROWN, SEEN, Death, Header, Run
+from parity.store.rows import AGREES, EXPIRED, GROWN, NOTHING, SEEN, Death, Header, Run
 
 PRINT = Fingerprint("0", "2.13.0", "", "3.11", "Linux 6.8", "x86_64", "sim", "simulated", simulated=True)
 TODAY = date.today()
@@ -385,6 +386,17 @@ def test_refusals_and_fallbacks_are_known_by_hand() -> None:
     assert states([done]) == {(EXPIRED, True)}
     (done,) = run([fault], ["exp"], [replace(entry, dtypes=("int8",))], fail_on=("unsupported",))
     assert done.unknown == done.summary
+
+
+def test_a_known_death_is_tried_in_a_process_of_its_own_and_is_gone_only_where_it_agrees(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cause = Cause("crash: SIGABRT in exp", "dies")
+    entry = Entry("dies", "r", ("exp",), "crash", cause, dtypes=("float32",), cases=("exp(float32[2])",))
+    for died, code, state in ((True, None, SEEN), (False, 0, AGREES), (False, 1, NOTHING)):
+        ended = SimpleNamespace(died=died, code=code)
+        monkeypatch.setattr("parity.engine.inquest.attempt", lambda *_, ended=ended, **more: ended)
+        assert {s for s, _ in states(run([], ["exp"], [entry], examples=1))} == {state}
 
 
 def test_a_death_is_known_by_its_case_or_its_words() -> None:
