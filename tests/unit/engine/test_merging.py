@@ -26,7 +26,7 @@ PRINT = Fingerprint("0.1.0", "2.13.0", "cf30153", "3.11.7", "Linux", "x86_64", "
 FAULTS = """
 from parity.devices import Fault
 
-FAULTS = [Fault("halved", ops=("_softmax",), effect=lambda call: call.run() * 0.5, level="kernel")]
+FAULTS = [Fault("halved", ops=("exp",), effect=lambda call: call.run() * 0.5, level="kernel")]
 """
 
 
@@ -171,26 +171,26 @@ def rows(path: Path) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("examined_once")
-def test_five_shards_merged_are_the_whole_run(
+def test_seven_shards_merged_are_the_whole_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Record for record, with findings and their causes, with the errors that were put in, and with an empty shard."""
     monkeypatch.chdir(tmp_path)
     Path("faults.py").write_text(FAULTS)
-    asked: tuple[str, ...] = ("run", "softmax_kernel", "log_softmax_kernel", "--device", "sim", "-n", "1")
-    asked += ("--examples", "4", "--power", "20", "--setup", "faults.py")
+    asked: tuple[str, ...] = ("run", "exp", "log", "--device", "sim", "--examples", "4", "--power", "20", "-n", "1")
+    asked += ("--setup", "faults.py")
     asked += ("--dtype", "float32,float16", "--skip", "again")
-    ends = [cli.main([*asked, "--shard", f"{k}/5", "--output", f"{k}.jsonl"]) for k in range(1, 6)]
+    ends = [cli.main([*asked, "--shard", f"{k}/7", "--output", f"{k}.jsonl"]) for k in range(1, 8)]
     assert cli.main([*asked, "--output", "whole.jsonl"]) == 1
     assert set(ends) == {0, 1, 3}, "the test needs shards that find something, that do not, and that are empty"
-    assert cli.main(["merge", *(f"{k}.jsonl" for k in (4, 1, 2, 3, 5)), "-o", "merged.jsonl"]) == 0
+    assert cli.main(["merge", *(f"{k}.jsonl" for k in (4, 1, 7, 2, 6, 3, 5)), "-o", "merged.jsonl"]) == 0
     assert rows(Path("merged.jsonl")) == rows(Path("whole.jsonl"))
     whole = run_file.read(Path("whole.jsonl"))
     assert any(r.cause for r in whole.records)
     assert whole.power
     capsys.readouterr()
     assert cli.main(["merge", "3.jsonl", "5.jsonl", "-o", "two.jsonl"]) == 2
-    assert "parity: shards 1, 2, 4 of 5 missing" in capsys.readouterr().err
+    assert "parity: shards 1, 2, 4, 6, 7 of 7 missing" in capsys.readouterr().err
 
 
 def test_what_shards_saw_of_known_findings_is_that_of_the_whole(tmp_path: Path) -> None:

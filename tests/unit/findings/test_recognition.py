@@ -55,8 +55,7 @@ def run(
     plan = RunPlan(resolve("sim", tuple(faults)), resolve("cpu"), tolerance.load("sim"), profile, options)
     plan = replace(plan, known=held)
     items = suite.select(tuple(ops), dtypes=dtypes)
-    items = items if derived else [replace(i, row=replace(i.row, grad=())) for i in items]
-    return [examine(i, plan, NoJournal()) for i in items]
+    return [examine(i if derived else replace(i, row=replace(i.row, grad=())), plan, NoJournal()) for i in items]
 
 
 def accepted(done: Iterable[Examined], until: date | None = None) -> tuple[Entry, ...]:
