@@ -10,15 +10,18 @@ import sys
 import sysconfig
 import threading
 import venv
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from parity.core.errors import DeviceError, UsageError
+from parity.core.results import Fingerprint
 from parity.engine import machines
 from parity.store import run_file
 from parity.store.rows import OUTSIDE
 
+PRINT = Fingerprint("0.1", "2.13.0", "abc", "3.11", "Linux", "x86_64", "sim", "simulated", simulated=True)
 ROOT = Path(__file__).parents[2]
 TIMES = ("seconds", "started", "setup", "device_seconds", "device_spread")
 ASKED = ("run", "exp", "log", "sin", "--dtype", "float32,int8", "--examples", "6", "--device", "sim", "--power", "40")
@@ -165,6 +168,15 @@ def test_machines_that_differ_are_refused(tmp_path: Path, other: Path) -> None:
     assert "MIXED machines: " in done.stdout
     (text,) = run_file.read(tmp_path / "run.jsonl").header.machines
     assert text.startswith(f"{odd}: OMP_NUM_THREADS")
+
+
+def test_what_differs_is_told_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machines, "fingerprint_of", lambda answer: replace(PRINT, os=answer["os"]))
+    one, same, other = (machines.Machine(spec, 1, {"os": os}) for spec, os in (("a", "Linux"), ("b", "Linux"), ("c", "Mac")))
+    assert machines.differences([one, same], False) == ()
+    assert machines.differences([one, same, other], True) == ("c: os 'Linux' and 'Mac'",)
+    with pytest.raises(UsageError, match="machines a and c differ: os 'Linux' and 'Mac'; take equal ones"):
+        machines.differences([one, same, other], False)
 
 
 def test_a_gateway_has_a_number_of_workers() -> None:

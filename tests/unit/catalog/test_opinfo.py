@@ -189,10 +189,10 @@ def test_samples_are_the_same_whatever_was_seeded_and_leave_the_generators_alone
 
 
 def test_many_samples_are_thinned_evenly_and_keep_their_indices() -> None:
-    kept = list(samples("nn.functional.max_pool2d", "float32"))
+    kept = list(samples("unique", "float32"))
     assert len(kept) == opinfo.KEPT
     assert kept[0] == 0
-    assert kept[-1] > 1000
+    assert kept[-1] > 500
 
 
 def test_large_samples_and_dropout_are_left_out() -> None:

@@ -228,6 +228,14 @@ def unsteady(x: Tensor) -> Tensor:
     return y
 
 
+def spent(x: Tensor) -> Tensor:
+    """Works once on each side, each time with another result."""
+    y = unsteady(x)
+    if COUNT[0] > 2:
+        raise RuntimeError("no memory left")
+    return y
+
+
 def steady(x: Tensor) -> Tensor:
     return x.clone()
 
@@ -240,8 +248,11 @@ def odd(name: str, **more: object) -> Row:
     return Row(name=name, family="odd", rule=OpClass.COMPOSITE, call=f"{__name__}.{name}", signature=_unary, **more)  # type: ignore[arg-type]  # fields by name
 
 
-def test_a_reference_that_differs_from_itself_accuses_nobody() -> None:
-    result = checked("unsteady(float32[4])", row=odd("unsteady"))[Aspect.FORWARD]
+@pytest.mark.parametrize("name", ["unsteady", "spent"])
+def test_a_reference_that_differs_from_itself_accuses_nobody(name: str) -> None:
+    """Nor one that raises when it is asked again."""
+    COUNT[0] = 0
+    result = checked(f"{name}(float32[4])", row=odd(name))[Aspect.FORWARD]
     assert result.verdict.status is Status.VOID
     assert result.verdict.reason.startswith("the reference is unstable")
 

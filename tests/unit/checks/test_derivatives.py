@@ -156,6 +156,10 @@ def test_a_cotangent_that_is_not_finite_has_as_many_such_numbers_as_its_seed_say
     assert not values("nonfinite", torch.float32, 0, 1, 0).numel()
 
 
+def test_a_cotangent_of_ones_or_zeros_holds_nothing_else() -> None:
+    assert [values(family, torch.float16, 3, 1, 0).tolist() for family in ("ones", "zero")] == [[1.0] * 3, [0.0] * 3]
+
+
 def test_a_cotangent_of_a_dtype_that_is_not_judged_holds_rounded_numbers() -> None:
     narrow, wide = (values("normal", dtype, 5, 3, 0) for dtype in (torch.complex32, torch.complex64))
     assert torch.equal(narrow.to(wide.dtype), wide.to(narrow.dtype).to(wide.dtype))

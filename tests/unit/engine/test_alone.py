@@ -9,13 +9,14 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from parity.engine import alone, suite
+from parity.engine import alone, jobs, suite
 from parity.engine.alone import DONE, Asked, Checked, Ended, IsolatedRunner
 from parity.engine.options import RunOptions
 from parity.engine.suite import Item
@@ -182,3 +183,9 @@ def test_nothing_goes_on_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (got, one.left_out) == ([], "a process ended (SIGABRT) before it came to a case")
     assert len(played.started) == alone.STARTS
     assert [d["why"] for d in one.deaths] == [f"{one.left_out}, so the rest of the item is not run"]
+
+
+def test_a_process_checks_the_cases_from_the_first_to_the_last_that_it_is_asked_for(tmp_path: Path) -> None:
+    asked = Asked(RunOptions(device="sim", examples=CASES), 0.0, "exp", "float32", None, 1, 4, frozenset({2}), 0.0)
+    given: Any = SimpleNamespace(asked=asdict(asked), journal=tmp_path / "journal")
+    assert [row["ordinal"] for row in jobs.isolated(given)] == [1, 3, 4]

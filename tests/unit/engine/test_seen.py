@@ -15,7 +15,7 @@ from parity.checks.trial import Result
 from parity.core import notation
 from parity.core.results import STRIDED_DESTINATION, UNSEARCHED, Aspect, Cause, Record, Status, Verdict
 from parity.devices import Call, Fault, resolve
-from parity.engine import findings, suite
+from parity.engine import findings, known_cases, suite
 from parity.engine.checking import ItemRun
 from parity.engine.examine import examine
 from parity.engine.journal import NoJournal
@@ -91,7 +91,7 @@ def test_what_promises_most_is_looked_into_first_in_an_item_too() -> None:
 
     plan = RunPlan(resolve("sim", (Fault("exp", ("exp",), wrong),)), resolve("cpu"), tolerance.load("sim"),
                    suite.profile("quick"), RunOptions(examples=8, power=0), later=True)  # fmt: skip
-    (item,) = suite.select(("exp",), dtypes=("float32",))
+    item = suite.Item(replace(suite.row("exp"), grad=()), "float32")  # derivatives take most of the time
     held = examine(item, plan, NoJournal()).held
     assert held is not None
     run = ItemRun(item, plan, NoJournal())
@@ -213,6 +213,17 @@ def test_a_finding_comes_and_goes_if_one_of_its_tries_does_not_show_it(monkeypat
         monkeypatch.setattr(findings, "_again", lambda *_, results=results: (r,) if (r := next(results)) else ())
         case = notation.parse("exp(float32[2])")
         assert findings.comes_and_goes(SimpleNamespace(), case, shown, 3, 60.0) is expected  # type: ignore[arg-type]
+
+
+def test_a_known_case_that_may_have_stopped_the_device_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is replayed and drawn behind it would compare nothing."""
+    reasons = list[str]()
+    monkeypatch.setattr(known_cases, "end_unless_alive", lambda plan, journal, why: reasons.append(why))
+    odd = Result(Aspect.FORWARD, Verdict(Status.ERROR, "device-side assert"))
+    run: Any = SimpleNamespace(recheck=lambda *_: (odd,), notes=[], plan=None, journal=None)
+    text = "forward: exp(float32[2])"
+    known_cases._results_of_known(run, SimpleNamespace(aspects=()), text, notation.parse("exp(float32[2])"))  # type: ignore[arg-type]
+    assert reasons == ["device-side assert"]
 
 
 @pytest.mark.parametrize("seconds", [0.0, 601.0])

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,7 +30,7 @@ from parity.findings.recognition import Recognition, known_death, outline, uncov
 from parity.findings.standing import FIXED, KNOWN, NOT_SEEN, standings
 from parity.generation import shrink
 from parity.store.code import Code
-from parity.store.rows import AGREES, EXPIRED, GROWN, SEEN, Death, Header, Run
+from parity.store.rows import AGREES, EXPIRED, GROWN, NOTHING, SEEN, Death, Header, Run
 
 PRINT = Fingerprint("0", "2.13.0", "", "3.11", "Linux 6.8", "x86_64", "sim", "simulated", simulated=True)
 TODAY = date.today()
@@ -43,15 +44,18 @@ def _few_tries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(findings, "_ways", lambda *_: ())
 
 
-def run(faults: Iterable[Fault], ops: Iterable[str], entries: Iterable[Entry] = (), **more: Any) -> list[Examined]:
-    """Some ops examined on a device with these faults."""
+def run(
+    faults: Iterable[Fault], ops: Iterable[str], entries: Iterable[Entry] = (), derived: bool = False, **more: Any
+) -> list[Examined]:
+    """Some ops examined on a device with these faults. derived: with their derivatives, which take four fifths of the time."""
     dtypes = more.pop("dtypes", ("float32",))
     held = Known(Code("known.toml"), Environment(), tuple(entries))
     profile = replace(suite.profile("quick"), source=more.pop("source", "native"))
     options = RunOptions(**{"examples": 10, "power": 0, **more})
     plan = RunPlan(resolve("sim", tuple(faults)), resolve("cpu"), tolerance.load("sim"), profile, options)
     plan = replace(plan, known=held)
-    return [examine(i, plan, NoJournal()) for i in suite.select(tuple(ops), dtypes=dtypes)]
+    items = suite.select(tuple(ops), dtypes=dtypes)
+    return [examine(i if derived else replace(i, row=replace(i.row, grad=())), plan, NoJournal()) for i in items]
 
 
 def accepted(done: Iterable[Examined], until: date | None = None) -> tuple[Entry, ...]:
@@ -82,13 +86,13 @@ def of_exp() -> list[Examined]:
 
 def test_what_was_found_is_known_and_is_not_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the same seed; nothing of it fails, and neither the shrinker nor the search for causes runs."""
-    first = [*of_exp(), *run([wrong()], ["log_softmax"], examples=24)]
+    first = [d for op, n in (("exp", 10), ("log_softmax", 24)) for d in run([wrong()], [op], derived=True, examples=n)]
     entries = accepted(first)
     assert [e.cause for e in entries] == [Cause("aten::exp", "values")]
     assert set(entries[0].ops) == {"exp", "log_softmax"}
     monkeypatch.setattr(findings, "shrink", None)
     monkeypatch.setattr(findings, "_cause", None)
-    again = [d for op, n in (("exp", 10), ("log_softmax", 24)) for d in run([wrong()], [op], entries, examples=n)]
+    again = [d for op, n in (("exp", 10), ("log_softmax", 24)) for d in run([wrong()], [op], entries, True, examples=n)]
     assert states(again) == {(SEEN, False)}
     assert not any(d.findings for d in again)
     held = [r for d in again for r in d.records if r.status in ("drift", "wrong")]
@@ -253,11 +257,11 @@ def test_known_errors_of_many_elements_hide_neither_strided_ones_nor_a_lost_nan(
 def test_an_error_of_the_gradient_is_not_hidden_by_one_of_the_forward() -> None:
     """Which is larger in budgets; the known one itself is known with another seed."""
     gradient = Fault("gradient", ("exp",), lambda c: c.run_with_gradient(lambda g: g * 1.5), level="function")
-    entries = accepted(run([wrong(1.02)], ["exp"], examples=20))
-    twin = run([wrong(1.02)], ["exp"], entries, examples=20, seed="1")
+    entries = accepted(run([wrong(1.02)], ["exp"], derived=True, examples=20))
+    twin = run([wrong(1.02)], ["exp"], entries, derived=True, examples=20, seed="1")
     assert not new(twin)
     assert not any(fails for _, fails in states(twin))
-    assert (GROWN, True) in states(run([wrong(1.02), gradient], ["exp"], entries, examples=20))
+    assert (GROWN, True) in states(run([wrong(1.02), gradient], ["exp"], entries, derived=True, examples=20))
 
 
 @pytest.mark.slow
@@ -280,8 +284,8 @@ def test_a_joined_entry_accepts_the_operators_that_it_names() -> None:
 def test_what_comes_and_goes_hides_nothing_that_comes_each_time() -> None:
     draw = random.Random(3)
     flaky = wrong(1.03, when=lambda c: draw.random() < 0.5)
-    entries = accepted(run([flaky], ["exp"]))
-    assert not any(fails for _, fails in states(run([flaky], ["exp"], entries)))
+    entries = accepted(run([flaky], ["exp"], derived=True))
+    assert not any(fails for _, fails in states(run([flaky], ["exp"], entries, derived=True)))
     assert new(run([PLAIN], ["exp"], entries))
 
 
@@ -334,11 +338,11 @@ def test_what_agrees_now_is_fixed_and_what_was_not_run_is_not_seen() -> None:
 
 @pytest.mark.slow
 def test_an_entry_is_fixed_only_if_all_of_its_cases_were_run() -> None:
-    entries = accepted(run([wrong()], ["exp", "log_softmax"], examples=24))
+    entries = accepted(run([wrong()], ["exp", "log_softmax"], derived=True, examples=24))
     (one,) = standings(entries, [s for d in run([], ["exp"], entries) for s in d.known])
     assert one.state == NOT_SEEN
     assert one.why == ("1 of its 2 cases agree, the others were not run",)
-    (one,) = standings(entries, [s for d in run([], ["exp", "log_softmax"], entries, examples=24) for s in d.known])
+    (one,) = standings(entries, [s for d in run([], ["exp", "log_softmax"], entries, True, examples=24) for s in d.known])
     assert one.state == FIXED
 
 
@@ -385,6 +389,17 @@ def test_refusals_and_fallbacks_are_known_by_hand() -> None:
     assert states([done]) == {(EXPIRED, True)}
     (done,) = run([fault], ["exp"], [replace(entry, dtypes=("int8",))], fail_on=("unsupported",))
     assert done.unknown == done.summary
+
+
+def test_a_known_death_is_tried_in_a_process_of_its_own_and_is_gone_only_where_it_agrees(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cause = Cause("crash: SIGABRT in exp", "dies")
+    entry = Entry("dies", "r", ("exp",), "crash", cause, dtypes=("float32",), cases=("exp(float32[2])",))
+    for died, code, state in ((True, None, SEEN), (False, 0, AGREES), (False, 1, NOTHING)):
+        ended = SimpleNamespace(died=died, code=code)
+        monkeypatch.setattr("parity.engine.inquest.attempt", lambda *_, ended=ended, **more: ended)
+        assert {s for s, _ in states(run([], ["exp"], [entry], examples=1))} == {state}
 
 
 def test_a_death_is_known_by_its_case_or_its_words() -> None:

@@ -22,7 +22,7 @@ from parity.execution import execute
 from parity.execution.inputs import build
 from parity.judging.judge import judge
 from parity.judging.limits import Limits, detectable_error
-from parity.judging.promises import one_kernel
+from parity.judging.promises import one_kernel, one_sided
 from parity.judging.relations import RELATIONS, Bound, Problem
 from parity.judging.rules import rule_of
 from parity.oracle.oracle import CaseOracle
@@ -384,3 +384,10 @@ def test_a_norm_may_be_wider_inside_than_what_its_gradient_divides_by(size: str,
     right = truth.to(torch.float32)
     found = judge(bench_for("normalize", made), {"grad[0]": right * math.nan}, {"grad[0]": right}, "backward")[0]
     assert found.status is status
+
+
+def test_a_sum_of_unequal_terms_leans_only_behind_the_first_that_no_longer_count() -> None:
+    """Of 64 and 128 terms in a format of 1 / u = 64: none and three quarters of what equal terms lean by."""
+    n, s, u = np.array([64.0, 128.0]), np.ones(2), 1 / 64
+    assert one_sided(s, n, u, True).tolist() == [0.5, 1.0]
+    assert one_sided(s, n, u, False).tolist() == [0.0, 0.75]

@@ -130,11 +130,16 @@ def test_a_few_equal_outcomes_spread_less_than_all_numbers() -> None:
 
 
 def test_the_small_numbers_in_the_first_half_of_a_permutation_are_counted() -> None:
+    """And in which quarter the first number lies, the one in the middle, and the last."""
     of, call = law("randperm", 4)
     for p, small in (([0, 1, 2, 3], 2), ([2, 0, 1, 3], 1), ([2, 3, 0, 1], 0)):
         (seen,) = of.observe(call, {"out": torch.tensor(p)})
         assert seen.tallies is not None
         assert seen.tallies.counts[3] == small
+        assert seen.tallies.counts[4:].view(3, 4).argmax(-1).tolist() == [p[0], p[2], p[3]]
+        assert seen.tallies.counts[4:].sum() == 3
+        assert seen.tallies.most[4:].tolist() == [0.25] * 12
+    assert of.outside(call, {"out": torch.tensor([0, 1, 1, 3])}) == [("out", "is no permutation of 0..3")]
 
 
 def test_the_gradient_of_rrelu_at_0_may_be_either_slope() -> None:
@@ -209,6 +214,9 @@ def test_a_window_of_a_single_result_is_the_last_one() -> None:
     of, call = law("fractional_max_pool2d", x, 2)
     assert of.outside(call, {"out": x[..., [1, 3, 5], :][..., [1, 3, 5]]}) == []
     assert of.outside(call, {"out": x[..., [5, 3, 5], :][..., [1, 3, 5]]}) != []
+    for index in (36, -1):
+        drawn = {"out[0]": x[..., 5:, 5:], "out[1]": torch.full((1, 1, 1, 1), index)}
+        assert of.outside(call, drawn) == [("out[1]", "an index is outside the plane")]
 
 
 def test_a_second_layer_of_an_lstm_makes_its_mask_one_that_changes_results() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
@@ -19,7 +20,7 @@ from parity.judging import laws
 from parity.judging.concentration_bounds import entropy, improbable
 from parity.judging.laws.law import Observations, Results, coins
 from parity.judging.relations import Bound
-from parity.judging.uniformity import POINTS, _below, _lags, judged
+from parity.judging.uniformity import POINTS, _below, _lags, _pairs, judged
 from parity.tolerance import load
 
 CPU = resolve("cpu")
@@ -77,6 +78,10 @@ def test_pairs_at_every_distance_are_looked_at() -> None:
     x = x.clone()
     x[96:192] = x[0:96]  # 96 is half of the period that is asked about
     assert "96 places on" in _lags(Observations(x, x, x, fuzzy=True, peak=1e-6), x, 192)
+    assert [(a.tolist(), b.tolist()) for a, b in _pairs(np.arange(7.0)[None], 2)] == [
+        ([[[0.0, 1.0]]], [[[2.0, 3.0]]]),
+        ([[[4.0]]], [[[6.0]]]),  # of the block that is not whole
+    ]
 
 
 def test_what_follows_closely_is_correlated_though_nothing_is_equal() -> None:

@@ -171,18 +171,17 @@ def test_a_long_training_says_how_far_it_is(
     assert capsys.readouterr().err == (said if late else "")
 
 
-@pytest.mark.parametrize(("since", "every"), [(1, 1), (3, 2)])
-def test_step_and_layer_of_a_wrong_gradient_are_named(since: int, every: int) -> None:
+def test_step_and_layer_of_a_wrong_gradient_are_named() -> None:
     """0.1 % in one layer, although the gradients are clipped all together afterwards."""
-    found = compared(recipe(every=every), off(since))
+    found = compared(recipe(every=2), off(3))
     first = found.first
     assert first is not None
-    assert (first.step, first.kind, first.name) == (since, "gradient", "two.weight")
+    assert (first.step, first.kind, first.name) == (3, "gradient", "two.weight")
     assert found.located is not None
     assert found.located.first is not None
     assert found.located.first.place.module == "two"
     assert found.located.first.operator == "aten::linear_backward"
-    assert f"at step {since} of 4, first in the gradient of two.weight" in str(found).splitlines()[0]
+    assert "at step 3 of 4, first in the gradient of two.weight" in str(found).splitlines()[0]
     assert not found
 
 
@@ -419,7 +418,7 @@ def _counting(kind: str) -> Callable[[torch.device], Any]:
 def test_what_a_step_keeps_is_its_state(kind: str) -> None:
     """Whatever it keeps it in: so that each side that takes a step again takes the same one."""
     assert compared(_counting(kind), steps=3).agrees
-    first = compared(_counting(kind), off(2), steps=3).first
+    first = compared(_counting(kind), off(2), steps=3, locate=False).first
     assert first is not None
     assert (first.step, first.name) == (2, "two.weight")
 
@@ -525,7 +524,7 @@ def test_without_float64_and_with_complex_weights(net: Callable[[], nn.Module]) 
 
     assert compared(make).agrees
     assert compared(make, *HONEST).agrees
-    first = compared(make, Fault("large", ("linear_backward",), larger, level="kernel")).first
+    first = compared(make, Fault("large", ("linear_backward",), larger, level="kernel"), locate=False).first
     assert first is not None
     assert (first.step, first.kind, first.name) == (1, "gradient", "two.weight")
 

@@ -54,6 +54,21 @@ def test_equal_terms_may_all_be_rounded_to_one_side(monkeypatch: pytest.MonkeyPa
     assert [t - totals[0] for t in totals[1:]] == pytest.approx([sided, sided / 4])
 
 
+def test_a_second_derivative_may_lean_by_two_roundings_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The results of two kernels are added."""
+    bench = bench_of(SUM)
+    truth, magnitudes = bench.oracle.truth("out"), bench.oracle.magnitudes("out")
+    assert truth is not None
+    assert magnitudes is not None
+    scales = []
+    for fed in (0, 1):
+        monkeypatch.setattr(type(bench.oracle), "fed", fed)
+        scale = RULE.budget(bench, truth, "out", F, "forward", TOL, False).scale
+        assert scale is not None
+        scales.append(scale.item())
+    assert scales[1] - scales[0] == pytest.approx(2 * F.unit_roundoff * magnitudes[0].item())
+
+
 def test_without_magnitudes_the_budget_follows_from_the_sensitivity(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = bench_of(SUM)
     truth = bench.oracle.truth("out")

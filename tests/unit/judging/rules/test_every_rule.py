@@ -56,6 +56,7 @@ def test_drift_ends_where_no_coarser_rounding_explains_the_error(dtype: str) -> 
     for share, status in ((1.0, Status.AGREE), (limit, Status.DRIFT), (math.nextafter(limit, math.inf), Status.WRONG)):
         assert Rule().verdict(replace(OUT, share=share), TOL, dtype).status is status
     assert Rule().verdict(OUT, TOL, dtype).reason == "5 times the budget"
+    assert Rule().verdict(replace(OUT, share=1.0), TOL, dtype).reason == ""
     assert Rule().verdict(replace(OUT, share=1e5), TOL, dtype).reason.endswith(": more than a coarser rounding explains")
 
 
