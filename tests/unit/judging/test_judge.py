@@ -308,7 +308,8 @@ def test_a_part_of_a_complex_number_that_is_moved_keeps_its_sign() -> None:
 ])  # fmt: skip
 def test_a_gradient_that_is_moved_keeps_the_signs_of_zeros(case: str, kernel: str, told: bool) -> None:
     def plain(call: Call) -> Tensor:
-        return call.run() + 0
+        moved: Tensor = call.run()
+        return moved + 0
 
     lost = Fault("sign of zero lost", (kernel,), plain, lambda call: call.direction == "backward")
     text = f'{case}.cotangent("zero", "contiguous", 0)'
