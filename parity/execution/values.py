@@ -143,7 +143,7 @@ EXTREME_FAMILIES = "vast", "minute"  # drawn by plan only
 OVERFLOWING = ("huge",)  # not drawn where one Inf in the result hides everything else
 ALWAYS_LEGAL = "between", "inside", "index", "unique"
 ROWS = "shares", "sorted"  # the last dimension sums to 1 up to rounding; rises, with equal neighbours
-MATRICES = (*("conditioned", "spd", "symmetric", "lower", "upper", "full_rank", "half_rank", "one_hot", "orthogonal"), *ROWS)
+MATRICES = (*("conditioned", "spd", "symmetric", "lower", "upper", "full_rank", "half_rank", "unit_rows", "orthogonal"), *ROWS)
 
 
 def integer_range(f: DtypeFacts) -> tuple[int, int]:
@@ -340,7 +340,7 @@ def matrices(spec: TensorSpec, position: int) -> torch.Tensor:
         matrix = a[..., :r] @ a[..., :r, :]
     elif kind == "symmetric":
         matrix = (a + a.mH) / 2
-    elif kind == "one_hot" and spec.numel:  # a permutation, of a square matrix
+    elif kind == "unit_rows" and spec.numel:  # a permutation, of a square matrix
         places = torch.argsort(raw.reshape(-1, n * m)[:, : max(n, m)], stable=True)[:, :n] % m
         matrix = torch.nn.functional.one_hot(places, m).view(shape).to(a.dtype)
     elif kind == "orthogonal":  # a reflection

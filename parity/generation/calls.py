@@ -17,7 +17,7 @@ from parity.execution.values import FLOAT_FAMILIES, MATRICES, ROWS
 # 42 entries, the first seven histories last: a longer table would change every case drawn from the same picks.
 AFTER = (*("",) * (42 - len(HISTORIES)), *HISTORIES[7:], *HISTORIES[:7])
 SQUARE = "orthogonal", "symmetric", "upper"
-STRUCTURES = (*ROWS, "one_hot", *SQUARE)
+STRUCTURES = (*ROWS, "unit_rows", *SQUARE)
 FRACTIONS = 3  # of the empty entries, from the second on: another scalar, for a call that has a fraction (caches print them)
 
 
@@ -113,7 +113,7 @@ def _may_be(s: TensorSpec, word: str) -> bool:
     kind, rank = FACTS[s.dtype].kind, len(s.shape)
     if word in ROWS:
         return kind == "float" and s.numel > 1 and rank > 0
-    square = rank > 1 and (word == "one_hot" or s.shape[-1] == s.shape[-2])
+    square = rank > 1 and (word == "unit_rows" or s.shape[-1] == s.shape[-2])
     return square and s.numel > 1 and kind in ("float", "complex")
 
 

@@ -247,8 +247,8 @@ def test_each_operand_alone_is_expanded(name: str) -> None:
 
 
 @pytest.mark.parametrize(("operand", "words"), [
-    ("float32[4, 5]", {"shares", "sorted", "one_hot"}), ("float32[2, 5, 5]", set(calls.SQUARE)),
-    ("complex64[4, 5]", {"one_hot"}),
+    ("float32[4, 5]", {"shares", "sorted", "unit_rows"}), ("float32[2, 5, 5]", set(calls.SQUARE)),
+    ("complex64[4, 5]", {"unit_rows"}),
 ])  # fmt: skip
 def test_operands_have_a_structure_that_random_numbers_never_have(operand: str, words: set[str]) -> None:
     """By turns; square matrices, which are rarer, one of their own."""
@@ -260,7 +260,7 @@ def test_operands_have_a_structure_that_random_numbers_never_have(operand: str, 
         assert {
             "shares": lambda x: bool((x > 0).all()) and torch.allclose(x.sum(-1), torch.ones(4)),
             "sorted": lambda x: torch.equal(x.sort(-1).values, x),
-            "one_hot": lambda x: torch.equal(x.real.sort(-1).values, torch.eye(5)[4].expand(4, 5)),
+            "unit_rows": lambda x: torch.equal(x.real.sort(-1).values, torch.eye(5)[4].expand(4, 5)),
             "symmetric": lambda x: torch.equal(x, x.mT),
             "upper": lambda x: torch.equal(x, x.triu()),
             "orthogonal": lambda x: torch.allclose(x @ x.mT, identity.expand_as(x), atol=1e-5),  # noqa: B023
@@ -273,7 +273,7 @@ def test_calls_that_have_no_outer_broadcast_meet_structures() -> None:
 
 
 def test_a_square_one_hot_matrix_is_a_permutation() -> None:
-    x = dense(parse("mm(float32[5, 5].one_hot(seed=3), complex64[3, 3].orthogonal(seed=1))").operands()[0])
+    x = dense(parse("mm(float32[5, 5].unit_rows(seed=3), complex64[3, 3].orthogonal(seed=1))").operands()[0])
     assert torch.equal(x.sum(0), torch.ones(5))
     y = dense(parse("mm(complex64[3, 3].orthogonal(seed=1), complex64[3, 3].normal())").operands()[0])
     assert torch.allclose(y @ y.mH, torch.eye(3, dtype=y.dtype), atol=1e-5)
