@@ -187,9 +187,12 @@ def values(family: str, dtype: torch.dtype, n: int, seed: int, position: int) ->
     """n values of a cotangent or tangent."""
     if dtype not in KNOWN:  # results that are not judged (complex32) are differentiated, too
         return values(family, torch.complex64 if dtype.is_complex else torch.float32, n, seed, position).to(dtype)
-    if family in ("ones", "zero"):
-        return torch.full((n,), 1.0 if family == "ones" else 0.0, dtype=dtype)
+    if family == "ones":
+        return torch.ones(n, dtype=dtype)
     x = window(_bell(dtype), n, seed, 50 + position).clone()
+    if family == "zero":  # of both signs
+        parts = torch.view_as_real(x) if dtype.is_complex else x
+        parts.copy_(torch.copysign(torch.zeros_like(parts), parts))
     if family in SCALES:
         x *= 2.0 ** int(SCALES[family][seed % 2] * math.log2(torch.finfo(dtype).max))
     elif family == "nonfinite" and n:

@@ -142,7 +142,8 @@ BOOL_FAMILIES: dict[str, Callable[[], npt.NDArray[np.bool_]]] = {
 EXTREME_FAMILIES = "vast", "minute"  # drawn by plan only
 OVERFLOWING = ("huge",)  # not drawn where one Inf in the result hides everything else
 ALWAYS_LEGAL = "between", "inside", "index", "unique"
-MATRICES = ("conditioned", "spd", "symmetric", "lower", "upper", "full_rank", "half_rank")
+ROWS = "shares", "sorted"  # the last dimension sums to 1 up to rounding; rises, with equal neighbours
+MATRICES = (*("conditioned", "spd", "symmetric", "lower", "upper", "full_rank", "half_rank", "unit_rows", "orthogonal"), *ROWS)
 
 
 def integer_range(f: DtypeFacts) -> tuple[int, int]:
@@ -314,9 +315,13 @@ def _entries(key: int) -> torch.Tensor:
 
 
 def matrices(spec: TensorSpec, position: int) -> torch.Tensor:
-    """A stack of matrices of the kind that the spec asks for. Entries are multiples of 2**-6 in [-1, 1], so that products are
-    exact. Raises CaseError for a shape of rank below 2."""
+    """A stack of matrices of the kind that the spec asks for, or rows. Entries are multiples of 2**-6 in [-1, 1], so that
+    products are exact. Raises CaseError for a shape of rank below 2, and of rows below 1."""
     kind, shape, f = spec.values.family, spec.shape, FACTS[spec.dtype]
+    if kind in ROWS and shape:
+        row = window(_entries(33), spec.numel, spec.values.seed, position).view(shape).to(torch.float64)
+        share = (row + 65) / (row + 65).sum(-1, keepdim=True)
+        return (share if kind == "shares" else torch.sort(row // 8).values / 8).to(getattr(torch, spec.dtype))
     if len(shape) < 2:
         raise CaseError(f"values '{kind}' need a matrix, got shape {list(shape)}")
     n, m = shape[-2], shape[-1]
@@ -335,6 +340,12 @@ def matrices(spec: TensorSpec, position: int) -> torch.Tensor:
         matrix = a[..., :r] @ a[..., :r, :]
     elif kind == "symmetric":
         matrix = (a + a.mH) / 2
+    elif kind == "unit_rows" and spec.numel:  # a permutation, of a square matrix
+        places = torch.argsort(raw.reshape(-1, n * m)[:, : max(n, m)], stable=True)[:, :n] % m
+        matrix = torch.nn.functional.one_hot(places, m).view(shape).to(a.dtype)
+    elif kind == "orthogonal":  # a reflection
+        v = a[..., :1]
+        matrix = eye - v * v.mH * (2 / (v.mH @ v).real.clamp(min=2.0**-12))
     elif kind == "lower":
         matrix = torch.tril(a) + (n + 1) * eye
     else:

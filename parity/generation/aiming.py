@@ -22,7 +22,7 @@ from parity.core.case import Case, TensorSpec, Values
 from parity.core.dtypes import FACTS
 from parity.core.layout import overlaps
 from parity.execution.values import EXTREME_FAMILIES, FLOAT_FAMILIES, INT_FAMILIES, MATRICES
-from parity.generation.calls import FORCED, changes, draw_call, expanded_or, replaced, scalars
+from parity.generation.calls import FORCED, changes, draw_call, either, expanded, replaced, scalars, structured
 from parity.generation.mixing import is_taken
 from parity.generation.planting import PLACES, words_of
 from parity.generation.room import is_slow, made
@@ -361,7 +361,8 @@ FORMS, SHAPES = (_long(0), TWINS, _long(2), EMPTY, _long(1)), (SIX, ONES, IMAGE,
 LENGTHS = 0, 4, 2  # which of the forms is that of the first dimension, of the second, and of the third
 NONFINITE, HUGE, TINY = _cotangent("nonfinite"), _cotangent("huge"), _cotangent("tiny")
 AIMS: tuple[Aim, ...] = (
-    *(NONFINITE, _outer, _shared, _cotangent("huge", "tiny"), expanded_or(_outer, _broadcasts)),
+    *(NONFINITE, either(_outer, _broadcasts, structured), _shared, _cotangent("huge", "tiny")),
+    either(_outer, _broadcasts, expanded),
     *(form.feature for form in FORMS),
     *(NONFINITE, _special, HUGE, _region, TINY),
     *(_alone, _number, _outer, _again, _shared),

@@ -8,13 +8,16 @@ from typing import Any
 
 from parity.catalog.draw import Arguments, Draw, Pick
 from parity.catalog.row import RAW, Quirk, Row
-from parity.core.case import HISTORIES, Arg, Case, TensorSpec, Word, operands_in
+from parity.core.case import HISTORIES, Arg, Case, TensorSpec, Values, Word, operands_in
 from parity.core.dtypes import FACTS
 from parity.core.errors import UsageError
-from parity.execution.values import MATRICES
+from parity.core.layout import overlaps
+from parity.execution.values import FLOAT_FAMILIES, MATRICES, ROWS
 
 # 42 entries, the first seven histories last: a longer table would change every case drawn from the same picks.
 AFTER = (*("",) * (42 - len(HISTORIES)), *HISTORIES[7:], *HISTORIES[:7])
+SQUARE = "orthogonal", "symmetric", "upper"
+STRUCTURES = (*ROWS, "unit_rows", *SQUARE)
 FRACTIONS = 3  # of the empty entries, from the second on: another scalar, for a call that has a fraction (caches print them)
 
 
@@ -82,9 +85,36 @@ def replaced(tree: Any, x: float, y: float) -> Any:
 FORCED = {"sample", "unique"}  # families of values that belong to a shape
 
 
-def expanded_or(other: Callable[[Row, Case, Pick], Case | None], holds: Callable[[Row], bool]) -> Callable[..., Case | None]:
-    """The feature `expanded`, or another of the rows for which this holds."""
-    return lambda row, case, pick: (other if holds(row) else expanded)(row, case, pick)
+Feature = Callable[[Row, Case, Pick], Case | None]
+
+
+def either(one: Feature, holds: Callable[[Row], bool], other: Feature) -> Feature:
+    """A feature of the rows for which this holds, another of all others."""
+    return lambda row, case, pick: (one if holds(row) else other)(row, case, pick)
+
+
+def structured(row: Row, case: Case, pick: Pick) -> Case | None:
+    """One operand that may have any values is made of shares of 1, sorted, one-hot, symmetric, triangular or orthogonal, by
+    turns, without special values."""
+    specs = case.operands()
+    free = [k for k, s in enumerate(specs) if s.values.family in FLOAT_FAMILIES and s.values.literal is None]
+    able = [(k, word) for word in STRUCTURES for k in free if _may_be(specs[k], word)]
+    if not able:
+        return None
+    square = [(k, word) for k, word in able if word in SQUARE]  # rarer
+    k, word = (square or able)[pick(len(square or able))]
+    laid = () if overlaps(specs[k].layout) else specs[k].layout
+    one = replace(specs[k], layout=laid, values=Values(word, (), specs[k].values.seed))
+    return case.with_operands([one if j == k else s for j, s in enumerate(specs)])
+
+
+def _may_be(s: TensorSpec, word: str) -> bool:
+    """Whether an operand has the dtype and the shape for such values."""
+    kind, rank = FACTS[s.dtype].kind, len(s.shape)
+    if word in ROWS:
+        return kind == "float" and s.numel > 1 and rank > 0
+    square = rank > 1 and (word == "unit_rows" or s.shape[-1] == s.shape[-2])
+    return square and s.numel > 1 and kind in ("float", "complex")
 
 
 def expanded(row: Row, case: Case, pick: Pick) -> Case | None:

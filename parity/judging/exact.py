@@ -22,7 +22,7 @@ UNFAMILIAR_ULP = 4.0
 def exactly(bench: Bench, name: str, device: Tensor, expected: Tensor) -> Verdict:
     """The verdict on a result that must equal the expected one, NaN equal to NaN; signs of zeros as the tables say."""
     if same_values(device, expected):
-        if device.is_floating_point() and not bit_equal(device, expected):
+        if (device.is_floating_point() or device.is_complex()) and not bit_equal(device, expected):
             odd = of_zeros(bench, name, device, expected, expected)
             if odd is not None:
                 return odd
@@ -51,9 +51,12 @@ def where_the_reference_errs(bench: Bench, name: str, device: Tensor, reference:
     )
 
 
-def of_zeros(bench: Bench, name: str, device: Tensor, reference: Tensor, truth: Tensor) -> Verdict | None:
+def of_zeros(
+    bench: Bench, name: str, device: Tensor, reference: Tensor, truth: Tensor, pass_: str = "forward"
+) -> Verdict | None:
     """A WRONG verdict for a zero of the other sign, if the tables ask for the sign; else None."""
-    if bench.tables.special(bench.row.name, bench.row.rule, "signed_zero") == "any":
+    value = "signed_zero" if pass_ == "forward" else "gradient_zero"
+    if bench.tables.special(bench.row.name, bench.row.rule, value) == "any":
         return None
     m = odd_zero(name, device, reference, truth)
     if m is None:

@@ -68,9 +68,9 @@ def by_oracle(
     reference = None if reference is None else as_promised(bench, truth, reference, pass_)
     t = RoundedResult(bench, name, device, reference, truth, truth_name, pass_, f, tol)
     verdict = _by_row(t)
-    zeros = verdict.status is Status.AGREE and reference is not None and pass_ == "forward" and not t.truth_parts.all()
+    zeros = verdict.status is Status.AGREE and reference is not None and not device.is_complex() and not t.truth_parts.all()
     if zeros and reference is not None and not _flushed(t):
-        return of_zeros(bench, name, device, reference, truth) or verdict
+        return of_zeros(bench, name, device, reference, truth, pass_) or verdict
     return verdict
 
 

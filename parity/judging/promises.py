@@ -136,10 +136,11 @@ def as_promised(bench: Bench, truth: Tensor, x: Tensor, pass_: str) -> Tensor:
 
 
 def odd_zero(name: str, device: Tensor, reference: Tensor, truth: Tensor) -> Measure | None:
-    """The first zero whose sign differs from the one that truth and reference agree on; None without one."""
-    if device.is_complex():
-        return None
-    odd = (device == 0) & (reference == 0) & (truth == 0)
-    odd &= torch.signbit(reference) == torch.signbit(truth)
-    odd &= torch.signbit(device) != torch.signbit(reference)
+    """The first zero, or part of a complex number, whose sign differs from the one that truth and reference agree on; None
+    without one."""
+    ours, theirs, true = (torch.view_as_real(x.resolve_conj()) if x.is_complex() else x for x in (device, reference, truth))
+    odd = (ours == 0) & (theirs == 0) & (true == 0)
+    odd &= torch.signbit(theirs) == torch.signbit(true)
+    odd &= torch.signbit(ours) != torch.signbit(theirs)
+    odd = odd.any(-1) if device.is_complex() else odd
     return mismatch(name, "zero", odd, device, reference, truth)

@@ -20,7 +20,7 @@ from parity.core.results import Tolerance
 GRADIENT = "gradient"
 # Special values, and the policy for each if no row gives one.
 SPECIALS = dict.fromkeys(("nonfinite_spread", "subnormals", "at_nan", "at_negative_zero", "partial_overflow", "branch"), "kept")
-SPECIALS["signed_zero"] = "any"
+SPECIALS["signed_zero"] = SPECIALS["gradient_zero"] = "any"
 
 
 @dataclass(frozen=True, slots=True, eq=False)  # compared by identity: equal rows are still two rows

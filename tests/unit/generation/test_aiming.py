@@ -15,7 +15,7 @@ from parity.devices.resolve import resolve
 from parity.engine import suite
 from parity.execution import execute
 from parity.execution.inputs import build
-from parity.execution.values import pool
+from parity.execution.values import dense, pool
 from parity.generation import aiming, calls, generate, mixing, room
 from parity.generation.plainer import plainest
 from parity.generation.shrink import walk
@@ -244,6 +244,39 @@ def test_each_operand_alone_is_expanded(name: str) -> None:
                 assert all(met.operands()[k].layout[0][0] == "expand" for k in changed)
     assert {0, 1} <= alone
     assert not any(calls.expanded(catalog.row("copy_"), c, by_turn(0)) for c in drawn("copy_"))
+
+
+@pytest.mark.parametrize(("operand", "words"), [
+    ("float32[4, 5]", {"shares", "sorted", "unit_rows"}), ("float32[2, 5, 5]", set(calls.SQUARE)),
+    ("complex64[4, 5]", {"unit_rows"}),
+])  # fmt: skip
+def test_operands_have_a_structure_that_random_numbers_never_have(operand: str, words: set[str]) -> None:
+    """By turns; square matrices, which are rarer, one of their own."""
+    row, case = catalog.row("exp"), parse(f'exp({operand}.normal(seed=3).at(0, "nan"))')
+    specs = [s for k in range(6) if (c := calls.structured(row, case, by_turn(k))) for s in c.operands()]
+    assert words == {s.values.family for s in specs}
+    for s in specs:
+        x, identity = dense(s), torch.eye(5)
+        assert {
+            "shares": lambda x: bool((x > 0).all()) and torch.allclose(x.sum(-1), torch.ones(4)),
+            "sorted": lambda x: torch.equal(x.sort(-1).values, x),
+            "unit_rows": lambda x: torch.equal(x.real.sort(-1).values, torch.eye(5)[4].expand(4, 5)),
+            "symmetric": lambda x: torch.equal(x, x.mT),
+            "upper": lambda x: torch.equal(x, x.triu()),
+            "orthogonal": lambda x: torch.allclose(x @ x.mT, identity.expand_as(x), atol=1e-5),  # noqa: B023
+        }[s.values.family](x), s
+
+
+def test_calls_that_have_no_outer_broadcast_meet_structures() -> None:
+    met = {s.values.family for seed in range(12) for c in drawn("cat", seed=str(seed), count=8) for s in c.operands()}
+    assert {"shares", "sorted"} & met
+
+
+def test_a_square_one_hot_matrix_is_a_permutation() -> None:
+    x = dense(parse("mm(float32[5, 5].unit_rows(seed=3), complex64[3, 3].orthogonal(seed=1))").operands()[0])
+    assert torch.equal(x.sum(0), torch.ones(5))
+    y = dense(parse("mm(complex64[3, 3].orthogonal(seed=1), complex64[3, 3].normal())").operands()[0])
+    assert torch.allclose(y @ y.mH, torch.eye(3, dtype=y.dtype), atol=1e-5)
 
 
 def test_the_least_whole_number_has_no_negative() -> None:

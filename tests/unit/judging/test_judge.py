@@ -9,14 +9,15 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from cases import bench_for, prepared, verdict_on
+from cases import bench_for, faulty_aspects, prepared, verdict_on
 from torch import Tensor
 
 from parity import catalog
 from parity.core.case import OpClass
 from parity.core.notation import parse
 from parity.core.results import Status, Verdict
-from parity.devices import resolve
+from parity.devices import Fault, resolve
+from parity.devices.sim.call import Call
 from parity.execution import execute
 from parity.execution.inputs import Inputs, build
 from parity.judging import numeric
@@ -286,6 +287,34 @@ def test_a_zero_of_the_other_sign_is_told_where_it_is_promised() -> None:
     assert (found.status, found.reason) == (Status.WRONG, "a zero of the other sign: -0 where the truth is 0")
     assert verdict_on('relu(float32[4].at(1, "-0.0"))', flip).status is Status.AGREE
     assert verdict_on('sum(float32[1].at(0, "0"))', flip).status is Status.AGREE
+    assert verdict_on('prod(float32[2].at(0, "0"))', flip).status is Status.WRONG
+    assert verdict_on('normalize(float32[1, 4].at(0, "0"))', flip).status is Status.WRONG
+
+
+def test_a_part_of_a_complex_number_that_is_moved_keeps_its_sign() -> None:
+    def plain(t: Tensor) -> Tensor:
+        return t + 0  # -0.0 + 0 is 0
+
+    assert verdict_on('roll(complex64[4].at(1, "-0.0j"), 1)', plain).status is Status.WRONG
+    assert verdict_on("roll(complex64[4], 1)", plain).status is Status.AGREE
+    assert verdict_on('mul(complex64[4].at(1, "-0.0j"), complex64[4])', plain).status is Status.AGREE
+
+
+@pytest.mark.parametrize("case, kernel, told", [
+    ("flip(float32[8], (0,))", "flip", True),
+    ("neg(float32[8])", "neg", True),
+    ("tril(float32[3, 3])", "tril", True),
+    ("expand(float32[8], (2, 8))", "sum", False),  # a sum of zeros may begin with one
+])  # fmt: skip
+def test_a_gradient_that_is_moved_keeps_the_signs_of_zeros(case: str, kernel: str, told: bool) -> None:
+    def plain(call: Call) -> Tensor:
+        moved: Tensor = call.run()
+        return moved + 0
+
+    lost = Fault("sign of zero lost", (kernel,), plain, lambda call: call.direction == "backward")
+    text = f'{case}.cotangent("zero", "contiguous", 0)'
+    assert ("backward" in faulty_aspects(resolve("sim", (lost,)), text)) is told
+    assert not faulty_aspects(resolve("sim"), text)
 
 
 def test_nan_may_spread_only_where_the_tables_say_so() -> None:
