@@ -140,7 +140,8 @@ def stepwise() -> dict[Any, Formula]:
     """Formulas, by overload, for kernels that round at every inner step, written out so that each step is rounded here too.
 
     logcumsumexp and cumprod add one term, or multiply by one factor, at every step. grid_sampler_3d first adds 1 to its
-    coordinates: even a coordinate near 0 gets a rounding error as large as that of a number near 1.
+    coordinates: even a coordinate near 0 gets a rounding error as large as that of a number near 1. soft_margin_loss is three
+    kernels.
     """
     aten = torch.ops.aten
     ways: dict[str, Formula] = {
@@ -149,8 +150,17 @@ def stepwise() -> dict[Any, Formula]:
         "cumprod": _products,
         "grid_sampler_3d": _in_volume,
         "grid_sampler_3d_backward": _in_volume_backward,
+        "soft_margin_loss": _soft_margin,
     }
     return {kernel: formula for name, formula in ways.items() if (kernel := _overload(name)) is not None}
+
+
+def _soft_margin(x: Tensor, target: Tensor, reduction: int = 1) -> Tensor:
+    """Three kernels on every device, of which each hands on what the dtype holds; a product with 1 or -1 is exact."""
+    product = x * target
+    power = stored(torch.exp(-torch.where(target.abs() == 1.0, product, stored(product))))
+    loss = torch.log1p(power)
+    return loss.mean() if reduction == 1 else loss.sum() if reduction == 2 else loss
 
 
 def _scanned(scan: Formula) -> Formula:

@@ -413,6 +413,54 @@ def test_a_mean_of_inf_may_be_nan_and_no_number(name: str, given: float) -> None
         assert_parity(lambda t: getattr(torch, name)(t, 0), x, device=device)
 
 
+@pytest.mark.parametrize(("given", "at_nan"), [(-torch.inf, True), (0.0, True), (torch.nan, False)])
+def test_a_weight_next_to_0_makes_nan_of_inf_or_leaves_it(given: float, at_nan: bool) -> None:
+    """The middle of three elements lies at a whole number, or just beside it: 0 times Inf, or Inf. A number there is wrong, and
+    so is NaN in place of a number."""
+
+    def effect(call: Call) -> Any:
+        made = call.run()
+        return torch.where(made.isnan() if at_nan else made.isfinite(), given, made)
+
+    x = torch.tensor([-torch.inf, -47.5, 49.5, 22.5]).view(1, 1, 4, 1)
+    device = resolve("sim", (Fault("weights", ("upsample_bilinear2d",), effect, level="kernel"),))
+    with contextlib.nullcontext() if given == -torch.inf else pytest.raises(ParityFailure, match="wrong in out"):
+        assert_parity(bilinear, x, device=device)
+
+
+def bilinear(x: Tensor) -> Tensor:
+    """Resampled to other sizes in both dimensions."""
+    return nn.functional.interpolate(x, size=(11, 3), mode="bilinear")
+
+
+@pytest.mark.parametrize("cancels", [True, False])
+def test_the_sign_of_inf_is_free_where_a_rounding_decides_it(cancels: bool) -> None:
+    """Inf times a sum of differences from the mean, of which nothing but roundings remain."""
+
+    def infinite(x: Tensor) -> Tensor:
+        return (x - x.mean() if cancels else x).sum() * torch.inf
+
+    def effect(call: Call) -> Any:
+        made = call.run()
+        return torch.where(made.isinf(), -made, made)
+
+    device = resolve("sim", (Fault("turned", ("mul",), effect, level="kernel"),))
+    with contextlib.nullcontext() if cancels else pytest.raises(ParityFailure, match="wrong in out"):
+        assert_parity(infinite, torch.linspace(0.1, 0.7, 7), device=device)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_margin_loss_hands_a_power_on_in_a_half_type(dtype: torch.dtype) -> None:
+    """On every device it is three kernels, whose roundings the honest one has as well; 1 % is told beside them."""
+    torch.manual_seed(0)
+    x, target = (torch.randn(200) * 2.0).to(dtype), torch.randn(200).sign().to(dtype)
+    loss = functools.partial(nn.functional.soft_margin_loss, reduction="none")
+    assert_parity(loss, x, target, device=resolve("sim", tuple(honest.FAULTS)))
+    faulty = resolve("sim", (BENCH.scaled(("soft_margin_loss", "log1p"), 1.01), *honest.FAULTS))
+    with pytest.raises(ParityFailure, match="in out"):
+        assert_parity(loss, x, target, device=faulty)
+
+
 class Branches(nn.Module):
     """A large function of two results."""
 
