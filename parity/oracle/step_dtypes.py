@@ -39,20 +39,34 @@ def _floats(tree: Any) -> list[Tensor]:
     return [x for x in tree_leaves(tree) if isinstance(x, Tensor) and (x.is_floating_point() or x.is_complex())]
 
 
+def _place(t: Tensor) -> int:
+    return int(t.untyped_storage()._cdata) if t.layout is torch.strided else id(t)
+
+
 class Recorded(Operators):
-    """Records the dtypes of the results of each operator, in the order of its calls. asked: whether the dtype of a call
-    is wanted; "" is recorded for the others."""
+    """Records the dtypes of the results of each operator, in the order of its calls: the half type to which a result is cast
+    afterwards, as attention is that computes in float32. asked: whether the dtype of a call is wanted; "" is recorded for the
+    others."""
 
     def __init__(self, asked: Callable[[], bool] = lambda: True) -> None:
         super().__init__()
         self.dtypes: dict[str, list[str]] = defaultdict(list)
         self._asked = asked
+        self._made: dict[int, tuple[str, int]] = {}  # by storage: the operator whose result it holds, and which of its calls
 
     def observe(self, func: Any, args: Any, kwargs: Any) -> Any:
         result = func(*args, **kwargs)
         kernel, outputs = kernel_of(func), _floats(result) or _floats(written(func, args, kwargs))
-        if outputs and not kernel.exact and not (kernel.aliases and not kernel.writes):
-            self.dtypes[kernel.name].append(_word(outputs[0].dtype) if self._asked() else "")
+        if not outputs or (kernel.aliases and not kernel.writes):
+            return result
+        if not kernel.exact:
+            dtypes = self.dtypes[kernel.name]
+            dtypes.append(_word(outputs[0].dtype) if self._asked() else "")
+            self._made[_place(outputs[0])] = kernel.name, len(dtypes) - 1
+        elif kernel.name == "_to_copy" and _word(outputs[0].dtype) in HALF and (made := self._made.get(_place(args[0]))):
+            self.dtypes[made[0]][made[1]] = max(self.dtypes[made[0]][made[1]], _word(outputs[0].dtype), key=_coarse)
+        else:
+            self._made.pop(_place(outputs[0]), None)
         return result
 
 

@@ -449,16 +449,34 @@ def test_the_sign_of_inf_is_free_where_a_rounding_decides_it(cancels: bool) -> N
         assert_parity(infinite, torch.linspace(0.1, 0.7, 7), device=device)
 
 
+def margin(x: Tensor) -> Tensor:
+    """The loss of each number next to the sign of another."""
+    return nn.functional.soft_margin_loss(x, x.detach().flip(0).sign(), reduction="none")
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_a_margin_loss_hands_a_power_on_in_a_half_type(dtype: torch.dtype) -> None:
-    """On every device it is three kernels, whose roundings the honest one has as well; 1 % is told beside them."""
+@pytest.mark.parametrize(("f", "last"), [(margin, "log1p"), (functools.partial(torch.logsumexp, dim=1), "log")])
+def test_an_operator_of_several_kernels_hands_on_half_types(f: Any, last: str, dtype: torch.dtype) -> None:
+    """On every device its roundings come one after the other, as on the honest one; 5 % is told beside them."""
     torch.manual_seed(0)
-    x, target = (torch.randn(200) * 2.0).to(dtype), torch.randn(200).sign().to(dtype)
-    loss = functools.partial(nn.functional.soft_margin_loss, reduction="none")
-    assert_parity(loss, x, target, device=resolve("sim", tuple(honest.FAULTS)))
-    faulty = resolve("sim", (BENCH.scaled(("soft_margin_loss", "log1p"), 1.01), *honest.FAULTS))
+    x = torch.randn(400, 2).to(dtype).requires_grad_()
+    assert_parity(f, x, device=resolve("sim", tuple(honest.FAULTS)))
     with pytest.raises(ParityFailure, match="in out"):
-        assert_parity(loss, x, target, device=faulty)
+        assert_parity(f, x, device=resolve("sim", (BENCH.scaled((last,), 1.05), *honest.FAULTS)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_cast_to_a_half_type_rounds_what_was_computed(dtype: torch.dtype) -> None:
+    """A result that is cast afterwards lies on either side of a number's middle; what is off by more than that is told."""
+
+    def cast(x: Tensor, w: Tensor) -> Tensor:
+        return (x @ w).to(dtype).float() * 2.0
+
+    torch.manual_seed(0)
+    x, w = torch.randn(300, 30), torch.randn(30, 300)
+    assert_parity(cast, x, w, device=resolve("sim", tuple(honest.FAULTS)))
+    with pytest.raises(ParityFailure, match="in out"):
+        assert_parity(cast, x, w, device=resolve("sim", (BENCH.scaled(("mm",), 1.01), *honest.FAULTS)))
 
 
 class Branches(nn.Module):
