@@ -32,7 +32,7 @@ from parity.oracle.protocol import Oracle
 from parity.oracle.rounding import Rounding, whole_numbers
 from parity.oracle.roundoffs import extremes, perturbed_in_place, unit_roundoff
 from parity.oracle.sensitivity import PERTURBATIONS, Changes, Movements, among_neighbours, kept_of, least_of
-from parity.oracle.step_dtypes import Recorded, Steps, finfo_recorded, finfo_replayed, in_double, with_autocast
+from parity.oracle.step_dtypes import Given, Recorded, Steps, finfo_recorded, finfo_replayed, in_double, with_autocast
 from parity.oracle.yardstick import BETWEEN_KERNELS, COARSE, STANDARD, STEP
 
 ALL = SAMPLES[-1]
@@ -89,9 +89,9 @@ class FunctionTruth(Oracle):
     def _in_double(self, put: Put, fed: Sequence[Tensor]) -> dict[str, Tensor]:
         """All results of a run in float64, even if the function casts to other dtypes. Raises RuntimeError if it draws other
         random numbers there: what it computes is then another function, and no rounding of it."""
-        own = self._own
-        with in_double(self._s.coarsest), finfo_replayed(own.limits):
-            results, stream = self._run(put, fed)
+        own, given = self._own, Given(zip(fed, self._fed))
+        with in_double(self._s.coarsest, given), finfo_replayed(own.limits):
+            results, stream = self._run(lambda t: given.note(put(t), t), fed)
         if stream is not None and own.stream is not None and not torch.equal(stream, own.stream):
             raise RuntimeError("it draws other random numbers there")
         return results

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -123,10 +123,37 @@ def _epsilon(dtype: torch.dtype) -> float:
         return FINFO(dtype if float(F.rms_norm(x, (1,))) < 0.9 else torch.promote_types(dtype, torch.float32)).eps
 
 
+class Given:
+    """What a run in float64 is given, each next to what both sides are given: these round it alike where it is cast to a half
+    type, so that it is rounded there as well."""
+
+    def __init__(self, pairs: Iterable[tuple[Tensor, Tensor]] = ()) -> None:
+        self._known: dict[int, tuple[Tensor, Tensor]] = {}
+        for wide, t in pairs:
+            self.note(wide, t)
+
+    def note(self, wide: Tensor, t: Tensor) -> Tensor:
+        """Note what stands for a tensor that was given, and return it."""
+        if t.layout is torch.strided and t.stride() == wide.stride() and t.is_floating_point() and not t.is_nested:
+            self._known[_place(wide)] = wide, t.detach()
+        return wide
+
+    def cast(self, x: Tensor, dtype: torch.dtype) -> Tensor | None:
+        """What was given cast to a half type, in float64; None for anything else, and what was written since."""
+        if (known := self._known.get(_place(x))) is None:
+            return None
+        wide, t = known
+        with _disable_current_modes():
+            part = t.as_strided(x.shape, x.stride(), t.storage_offset() + x.storage_offset() - wide.storage_offset())
+            moved = torch.isclose(part.to(x.dtype), x.detach(), rtol=2.0**-18, atol=0.0, equal_nan=True)
+            return part.to(dtype).to(x.dtype) if bool(moved.all()) else None
+
+
 @contextmanager
-def in_double(coarsest: torch.dtype) -> Iterator[None]:
-    """Every operator runs in float64 whatever dtype the function casts to, and tensors that the function makes are widened.
-    Norms without an epsilon use that of their input's dtype, which float64 would change: they keep `_epsilon(coarsest)`."""
+def in_double(coarsest: torch.dtype, given: Given | None = None) -> Iterator[None]:
+    """Every operator runs in float64 whatever dtype the function casts to, and tensors that the function makes are widened;
+    only casts of what was given round. Norms without an epsilon use that of their input's dtype, which float64 would change:
+    they keep `_epsilon(coarsest)`."""
     eps = _epsilon(coarsest) if coarsest.is_floating_point else None
 
     def with_epsilon(func: Any, args: Any, kwargs: Any) -> Any:
@@ -135,10 +162,16 @@ def in_double(coarsest: torch.dtype) -> Iterator[None]:
             args, kwargs = args[:3], {**kwargs, "eps": eps}
         return func(*args, **kwargs)
 
+    def wide(func: Any, args: Any, kwargs: Any) -> Any:
+        dtype = kwargs.get("dtype")
+        narrows = given is not None and dtype in NARROW[:2] and func is torch.ops.aten._to_copy.default
+        made = given.cast(args[0], dtype) if narrows and given is not None else None
+        return _in_float64(func, args, kwargs) if made is None else made
+
     kept = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
-        with Operators(_in_float64), Functions(with_epsilon):
+        with Operators(wide), Functions(with_epsilon):
             yield
     finally:
         torch.set_default_dtype(kept)
