@@ -443,4 +443,6 @@ def test_a_cast_of_what_was_given_is_exact(f: Function) -> None:
 
 
 def test_a_cast_of_what_was_written_is_none_of_what_was_given() -> None:
-    assert assert_parity(lambda x: x.sin_().half().float().exp(), torch.randn(64), device="sim").share < 1.0
+    torch.manual_seed(1)
+    sound = resolve("sim", tuple(honest.FAULTS))
+    assert assert_parity(lambda x: x.sin_().half().float().exp(), torch.randn(64), device=sound).share < 1.0
