@@ -39,6 +39,12 @@ def _floats(tree: Any) -> list[Tensor]:
     return [x for x in tree_leaves(tree) if isinstance(x, Tensor) and (x.is_floating_point() or x.is_complex())]
 
 
+class CastTo(str):
+    """The half type to which the result of a kernel of float32 was cast: that takes its operands as they are."""
+
+    __slots__ = ()
+
+
 def _place(t: Tensor) -> int:
     return int(t.untyped_storage()._cdata) if t.layout is torch.strided else id(t)
 
@@ -64,7 +70,8 @@ class Recorded(Operators):
             dtypes.append(_word(outputs[0].dtype) if self._asked() else "")
             self._made[_place(outputs[0])] = kernel.name, len(dtypes) - 1
         elif kernel.name == "_to_copy" and _word(outputs[0].dtype) in HALF and (made := self._made.get(_place(args[0]))):
-            self.dtypes[made[0]][made[1]] = max(self.dtypes[made[0]][made[1]], _word(outputs[0].dtype), key=_coarse)
+            dtypes, call = self.dtypes[made[0]], made[1]
+            dtypes[call] = dtypes[call] and max(dtypes[call], CastTo(_word(outputs[0].dtype)), key=_coarse)
         else:
             self._made.pop(_place(outputs[0]), None)
         return result
@@ -74,8 +81,8 @@ def with_autocast(here: Mapping[str, list[str]], there: Mapping[str, list[str]])
     """The dtypes of the steps on the CPU (here), each replaced by that of the same step on the device if it runs under autocast
     there and is coarser: every backend has its own list of the operators that autocast casts. there: as `Recorded` gives it for
     the device's forward pass; a derivative takes the dtype of its operator."""
-    merged = dict(here)
-    for name, dtypes in here.items():
+    merged = {n: [str(d) for d in dtypes] for n, dtypes in here.items()} if there else dict(here)  # it casts operands, too
+    for name, dtypes in (*merged.items(),):
         cast = there.get(name) or next((d for n, d in there.items() if name.startswith(f"{n}_backward")), [])
         known = [d for d in cast if d in FACTS]
         if known:
@@ -107,12 +114,12 @@ class Steps:
             return known[at]
         return max((d for d in known if d in FACTS), key=lambda d: FACTS[d].unit_roundoff, default="")
 
-    def rounding(self, u: float, times: float, half: float, name: str) -> tuple[float, float, DtypeFacts]:
-        """(u, least, dtype) of the next call of an operator, as `Rounding` asks for them: its result moves by `times` roundoffs
-        of its own dtype, in a half type by `half` times as many, and by u at least."""
+    def rounding(self, u: float, times: float, half: float, name: str) -> tuple[float, float, DtypeFacts, bool]:
+        """(u, least, dtype, whether operands are cast to it) of the next call of an operator, as `Rounding` asks for them: its
+        result moves by `times` roundoffs of its own dtype, in a half type by `half` times as many, and by u at least."""
         f = FACTS.get(own := self.dtype(name), FACTS["float32"])
         parts = half if f.name in HALF else 1.0
-        return max(u, times * parts * f.unit_roundoff) if own in FACTS else u, least_of(f), f
+        return max(u, times * parts * f.unit_roundoff) if own in FACTS else u, least_of(f), f, not isinstance(own, CastTo)
 
 
 @functools.cache
