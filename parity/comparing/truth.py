@@ -25,17 +25,17 @@ from parity.core.observer import Operators
 from parity.core.results import Raised
 from parity.execution import execute as ex
 from parity.oracle.float64 import widen
+from parity.oracle.kernels import UNSETTLED
 from parity.oracle.limited_range import ADDS, Limited, Range, range_of
 from parity.oracle.oracle import SAMPLES
 from parity.oracle.protocol import Oracle
 from parity.oracle.rounding import Rounding, whole_numbers
 from parity.oracle.roundoffs import extremes, perturbed_in_place, unit_roundoff
 from parity.oracle.sensitivity import PERTURBATIONS, Changes, Movements, among_neighbours, kept_of, least_of
-from parity.oracle.step_dtypes import Recorded, Steps, finfo_recorded, finfo_replayed, in_double, with_autocast
+from parity.oracle.step_dtypes import Given, Recorded, Steps, finfo_recorded, finfo_replayed, in_double, with_autocast
 from parity.oracle.yardstick import BETWEEN_KERNELS, COARSE, STANDARD, STEP
 
 ALL = SAMPLES[-1]
-ATEN_UPDATED = ("var_mean", "std_mean")  # operators that update a mean by one number after the other
 WAYS = 20  # in which inputs are moved before a function counts as one that takes no others than it was given
 FEW_KERNELS, FEW_ELEMENTS = 64, 1 << 18  # of a function, all of whose samples are taken for any result that is outside
 
@@ -89,9 +89,9 @@ class FunctionTruth(Oracle):
     def _in_double(self, put: Put, fed: Sequence[Tensor]) -> dict[str, Tensor]:
         """All results of a run in float64, even if the function casts to other dtypes. Raises RuntimeError if it draws other
         random numbers there: what it computes is then another function, and no rounding of it."""
-        own = self._own
-        with in_double(self._s.coarsest), finfo_replayed(own.limits):
-            results, stream = self._run(put, fed)
+        own, given = self._own, Given(zip(fed, self._fed))
+        with in_double(self._s.coarsest, given), finfo_replayed(own.limits):
+            results, stream = self._run(lambda t: given.note(put(t), t), fed)
         if stream is not None and own.stream is not None and not torch.equal(stream, own.stream):
             raise RuntimeError("it draws other random numbers there")
         return results
@@ -215,9 +215,10 @@ class FunctionTruth(Oracle):
         return self._by(times).of(name, self._truths[name].numel()) if wanted and self._truths else None
 
     def turned(self, name: str, u: float, between: float) -> Tensor | None:
-        """As `Oracle` has it. An update of a mean takes Inf from Inf: the CPU's own kernels give NaN for a mean of -Inf."""
+        """As `Oracle` has it, by the samples, and wherever the truth is not finite behind one of `UNSETTLED`."""
         truth = self.truth(name)
-        return None if truth is None or self._own.dtypes.keys().isdisjoint(ATEN_UPDATED) else ~truth.abs().isfinite()
+        settled = truth is None or self._own.dtypes.keys().isdisjoint(UNSETTLED)
+        return self._by().turned.get(name) if settled or truth is None else ~truth.abs().isfinite()
 
     def changes(self, name: str, u: float, between: float) -> Changes | None:
         """How the result moved in each sample, 0 in those that are not taken."""
@@ -350,6 +351,7 @@ class FunctionTruth(Oracle):
                     t = mode.unrounded(t)  # rounding the result itself has a term of its own
                 signed = widen(t, None) - at
                 taken.add(n, signed / factor if factor != 1.0 else signed)
+                taken.turn(n, t, at)
         return not isinstance(got, Raised)
 
 

@@ -140,7 +140,8 @@ def stepwise() -> dict[Any, Formula]:
     """Formulas, by overload, for kernels that round at every inner step, written out so that each step is rounded here too.
 
     logcumsumexp and cumprod add one term, or multiply by one factor, at every step. grid_sampler_3d first adds 1 to its
-    coordinates: even a coordinate near 0 gets a rounding error as large as that of a number near 1.
+    coordinates: even a coordinate near 0 gets a rounding error as large as that of a number near 1. logsumexp and
+    soft_margin_loss are several kernels.
     """
     aten = torch.ops.aten
     ways: dict[str, Formula] = {
@@ -149,8 +150,41 @@ def stepwise() -> dict[Any, Formula]:
         "cumprod": _products,
         "grid_sampler_3d": _in_volume,
         "grid_sampler_3d_backward": _in_volume_backward,
+        "logsumexp": _logsumexp,
+        "soft_margin_loss": _soft_margin,
+        "soft_margin_loss_backward": _soft_margin_backward,
     }
     return {kernel: formula for name, formula in ways.items() if (kernel := _overload(name)) is not None}
+
+
+def _logsumexp(x: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
+    """Five kernels on every device, of which each hands on what the dtype holds."""
+    if not x.numel():
+        return torch.exp(x).sum(dim, keepdim).log()
+    top = torch.amax(torch.real(x), dim, True)
+    top = torch.where(top.abs() == math.inf, 0.0, top)
+    total = stored(stored(torch.exp(stored(x - top))).sum(dim, keepdim))
+    result: Tensor = stored(total.log()) + (top if keepdim else top.squeeze(dim))
+    return result
+
+
+def _margin_power(x: Tensor, target: Tensor) -> Tensor:
+    product = x * target
+    power: Tensor = stored(torch.exp(-torch.where(target.abs() == 1.0, product, stored(product))))  # else exact
+    return power
+
+
+def _soft_margin(x: Tensor, target: Tensor, reduction: int = 1) -> Tensor:
+    """Three kernels and more on every device, as `_logsumexp`."""
+    loss = torch.log1p(_margin_power(x, target))
+    return loss.mean() if reduction == 1 else loss.sum() if reduction == 2 else loss
+
+
+def _soft_margin_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int) -> Tensor:
+    power = _margin_power(x, target)
+    slope = stored(-target * power / (x.numel() if reduction == 1 else 1.0))
+    result: Tensor = stored(slope / stored(1.0 + power)) * grad
+    return result
 
 
 def _scanned(scan: Formula) -> Formula:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from parity.oracle.decompositions import adjoints, antialiased, attention, softmax, stepwise, windows
+from parity.oracle.decompositions import AT_PLACES, LINEAR, adjoints, antialiased, attention, softmax, stepwise, windows
 
 # Kernels whose gradients torch computes by another formula under a dispatch mode.
 MODE_DEPENDENT = ("prod", "cumprod")
@@ -43,6 +43,9 @@ NORMS = ("linalg_vector_norm", "norm")
 ARITHMETIC = ("add", "sub", "rsub", "mul")
 # Complex ones: each part is a sum of products that may cancel.
 PRODUCTS = ("mul", "div", "reciprocal")
+# Kernels in which a rounding decides whether Inf becomes NaN: they update a mean by one number after the other, or weigh
+# elements by where they lie, and 0 times Inf is NaN.
+UNSETTLED = frozenset(("var_mean", "std_mean", *LINEAR.split(), *AT_PLACES.split()))
 # In-place views: they write no elements.
 TURNS = ("transpose_", "t_", "squeeze_", "unsqueeze_", "as_strided_", "swapaxes_", "swapdims_", "detach_")
 _SAMPLES = 64  # even, and more than there are samples: turned keys are those of no other sample

@@ -314,7 +314,7 @@ class CaseOracle(Oracle):
         return None if doubtful is None or not bool(doubtful.any()) else doubtful
 
     def turned(self, name: str, u: float, between: float) -> Tensor | None:
-        """Where rounding on the way decides the sign of an infinite result; None if nowhere."""
+        """Where rounding on the way decides which of NaN, Inf and -Inf a result is; None if nowhere."""
         return self._effect(u, between).turned.get(name) if self.holds("inf") else None
 
     def rounded_once(self, name: str) -> Tensor | None:

@@ -126,7 +126,7 @@ class Oracle(ABC):
         return None
 
     def turned(self, name: str, u: float, between: float) -> Tensor | None:
-        """Where rounding on the way decides the sign of an infinite result; None if nowhere."""
+        """Where rounding on the way decides which of NaN, Inf and -Inf a result is; None if nowhere."""
         return None
 
     def amplified(self, name: str, u: float, between: float, times: float, most: int = 0) -> Tensor | None:

@@ -35,7 +35,7 @@ from parity.oracle.yardstick import FAST_CONVOLUTION, SUM_LOSS
 JUMPS = ("eq", "ne", "lt", "le", "gt", "ge", "floor", "ceil", "trunc", "_to_copy")  # with whole numbers, at which labels lie
 STEPS = ("floor", "ceil", "trunc", "round", "sign", "sgn", "heaviside")  # which are no copies of what a kernel rounded
 SCALED = ("mul", "div", "add", "sub")  # exact with some numbers
-Roundings: TypeAlias = Callable[[str], tuple[float, float, DtypeFacts]]  # as `Rounding` has them
+Roundings: TypeAlias = Callable[[str], tuple[float, float, DtypeFacts, bool]]  # as `Rounding` has them
 
 
 class Rounding(Operators):
@@ -48,10 +48,10 @@ class Rounding(Operators):
     cancels there, too. A device has functions of its own inside a fused kernel: with odd keys a step there moves otherwise than
     the same kernel outside. (Else the tanh in gelu's gradient and that in its second derivative cancel for some elements.)
     Numbers passed between kernels move by at least `least` (`rounded_at_least`), steps of a formula by `inside_least`. steps:
-    (u, least, dtype) of the next call of a kernel, by its name, if these differ. Long sums also lose, at any depth, what one
-    chain of additions loses. to_numbers: what a step of a half type returns is one of its numbers, before it is moved and after
-    it: those that lie near together become equal, as they do there. largest: the largest finite magnitude that any kernel
-    returned.
+    (u, least, dtype, whether operands are cast to it) of the next call of a kernel, by its name, if these differ. Long sums
+    also lose, at any depth, what one chain of additions loses. to_numbers: what a step of a half type returns is one of its
+    numbers, before it is moved and after it: those that lie near together become equal, as they do there. largest: the largest
+    finite magnitude that any kernel returned.
 
     A kernel of a half type also moves operands that are cast to it. Once operands are named to `hold`, it moves only those that
     its dtype does not hold: not what was given in it or what another kernel returned in it, nor exact copies of these. What
@@ -78,6 +78,7 @@ class Rounding(Operators):
         self._whole: Iterator[Tensor | None] = iter(())  # the operands of the next kernels that jump
         self._held: dict[int, float] | None = None  # storage -> roundoff of the coarsest dtype that holds its numbers
         self._own: DtypeFacts | None = None  # the dtype of the current step
+        self._casts = True  # whether its operands are cast to that
         self.largest = 0.0
         self.met_mode_dependent = False
 
@@ -219,14 +220,14 @@ class Rounding(Operators):
 
     def _enter(self, steps: Roundings, name: str) -> None:
         """Use the roundings of the next call of a kernel: in a function of float64, too, one of float32 adds in that."""
-        self._u, self._least, self._own = steps(name)
+        self._u, self._least, self._own, self._casts = steps(name)
         self._inside = max(self._finest, min(self._u, FLOAT32_ROUNDOFF))
 
     def _step(self, kernel: Kernel, args: Any) -> Any:
         """Use the rounding of the step's own dtype, for its operands too, because autocast casts them first."""
         assert self._steps is not None
         self._enter(self._steps, kernel.name)
-        if self._u <= self._finest:
+        if self._u <= self._finest or not self._casts:
             return args
         cast = tree_map(self._cast, args)
         if kernel.writes:  # in place: a copy would take what it writes

@@ -47,8 +47,8 @@ class RoundingEffect:
 
     moved: the largest change of each element, 0 where it is not finite. unsettled: where rounding on the way decides whether
     the result is NaN (0 / 0 of a variance that is 0 only without rounding), or whether a kink passes an infinite cotangent.
-    turned: where it decides the sign of an Inf (Inf times a difference). changes: how each result moved, sample by sample.
-    largest: the largest intermediate magnitude.
+    turned: where it decides which of NaN, Inf and -Inf the result is (Inf times a difference). changes: how each result moved,
+    sample by sample. largest: the largest intermediate magnitude.
     """
 
     moved: dict[str, Tensor]
@@ -61,11 +61,12 @@ class RoundingEffect:
 @dataclass(slots=True)
 class Movements:
     """How the results moved in the samples taken so far, of rows and of functions, by name. moved: the largest change of each
-    element, 0 where it is not finite; changes: a row for each sample, as in `Changes`; largest: the largest magnitude on the
-    way."""
+    element, 0 where it is not finite; changes: a row for each sample, as in `Changes`; turned: as in `RoundingEffect`; largest:
+    the largest magnitude on the way."""
 
     moved: dict[str, Tensor] = field(default_factory=dict)
     changes: dict[str, list[Tensor]] = field(default_factory=dict)
+    turned: dict[str, Tensor] = field(default_factory=dict)
     largest: float = 0.0
 
     def add(self, name: str, signed: Tensor) -> None:
@@ -73,6 +74,13 @@ class Movements:
         change = signed.abs().to(torch.float64).nan_to_num_(0.0, 0.0, 0.0)
         self.moved[name] = torch.maximum(self.moved[name], change) if name in self.moved else change
         self.changes.setdefault(name, []).append(kept_of(signed))
+
+    def turn(self, name: str, t: Tensor, at: Tensor) -> None:
+        """Note where the result of one sample is another of NaN, Inf and -Inf than the truth."""
+        odd = at.isfinite().logical_not_()
+        if not at.is_complex() and bool(odd.any()):
+            odd &= ~(t.isfinite() | (at == t) | (at.isnan() & t.isnan()))
+            self.turned[name] = self.turned[name] | odd if name in self.turned else odd
 
     def of(self, name: str, elements: int, samples: int = 0) -> Changes | None:
         """The samples of a result with so many real parts, 0 in those that are not taken; None if it has none."""
@@ -83,11 +91,10 @@ class Movements:
 
 @dataclass(slots=True)
 class _Moves(Movements):
-    """Those of a row. unsettled, turned: as in `RoundingEffect`; halfway: `largest` of the forward alone; shy: whether a kernel
+    """Those of a row. unsettled: as in `RoundingEffect`; halfway: `largest` of the forward alone; shy: whether a kernel
     of `MODE_DEPENDENT` was met."""
 
     unsettled: dict[str, Tensor] = field(default_factory=dict)
-    turned: dict[str, Tensor] = field(default_factory=dict)
     halfway: float = 0.0
     shy: bool = False
 
@@ -216,8 +223,7 @@ class Sensitivity:
             at = self._center.tensors.get(n)
             if at is not None and at.shape == t.shape and (t.is_floating_point() or t.is_complex()):
                 m.add(n, mode.unrounded(t) - at)
-                if not at.is_complex() and bool((other := torch.isinf(at) & (t == -at)).any()):
-                    m.turned[n] = m.turned[n] | other if n in m.turned else other
+                m.turn(n, t, at)
                 if self._infinite and n.startswith("grad["):
                     passed = (torch.isinf(t.abs()) ^ torch.isinf(at.abs())) & ~torch.isnan((t - at).abs())
                     m.unsettled[n] = m.unsettled[n] | passed if n in m.unsettled else passed

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -39,20 +39,41 @@ def _floats(tree: Any) -> list[Tensor]:
     return [x for x in tree_leaves(tree) if isinstance(x, Tensor) and (x.is_floating_point() or x.is_complex())]
 
 
+class CastTo(str):
+    """The half type to which the result of a kernel of float32 was cast: that takes its operands as they are."""
+
+    __slots__ = ()
+
+
+def _place(t: Tensor) -> int:
+    return int(t.untyped_storage()._cdata) if t.layout is torch.strided else id(t)
+
+
 class Recorded(Operators):
-    """Records the dtypes of the results of each operator, in the order of its calls. asked: whether the dtype of a call
-    is wanted; "" is recorded for the others."""
+    """Records the dtypes of the results of each operator, in the order of its calls: the half type to which a result is cast
+    afterwards, as attention is that computes in float32. asked: whether the dtype of a call is wanted; "" is recorded for the
+    others."""
 
     def __init__(self, asked: Callable[[], bool] = lambda: True) -> None:
         super().__init__()
         self.dtypes: dict[str, list[str]] = defaultdict(list)
         self._asked = asked
+        self._made: dict[int, tuple[str, int]] = {}  # by storage: the operator whose result it holds, and which of its calls
 
     def observe(self, func: Any, args: Any, kwargs: Any) -> Any:
         result = func(*args, **kwargs)
         kernel, outputs = kernel_of(func), _floats(result) or _floats(written(func, args, kwargs))
-        if outputs and not kernel.exact and not (kernel.aliases and not kernel.writes):
-            self.dtypes[kernel.name].append(_word(outputs[0].dtype) if self._asked() else "")
+        if not outputs or (kernel.aliases and not kernel.writes):
+            return result
+        if not kernel.exact:
+            dtypes = self.dtypes[kernel.name]
+            dtypes.append(_word(outputs[0].dtype) if self._asked() else "")
+            self._made[_place(outputs[0])] = kernel.name, len(dtypes) - 1
+        elif kernel.name == "_to_copy" and _word(outputs[0].dtype) in HALF and (made := self._made.get(_place(args[0]))):
+            dtypes, call = self.dtypes[made[0]], made[1]
+            dtypes[call] = dtypes[call] and max(dtypes[call], CastTo(_word(outputs[0].dtype)), key=_coarse)
+        else:
+            self._made.pop(_place(outputs[0]), None)
         return result
 
 
@@ -60,8 +81,8 @@ def with_autocast(here: Mapping[str, list[str]], there: Mapping[str, list[str]])
     """The dtypes of the steps on the CPU (here), each replaced by that of the same step on the device if it runs under autocast
     there and is coarser: every backend has its own list of the operators that autocast casts. there: as `Recorded` gives it for
     the device's forward pass; a derivative takes the dtype of its operator."""
-    merged = dict(here)
-    for name, dtypes in here.items():
+    merged = {n: [str(d) for d in dtypes] for n, dtypes in here.items()} if there else dict(here)  # it casts operands, too
+    for name, dtypes in (*merged.items(),):
         cast = there.get(name) or next((d for n, d in there.items() if name.startswith(f"{n}_backward")), [])
         known = [d for d in cast if d in FACTS]
         if known:
@@ -93,12 +114,12 @@ class Steps:
             return known[at]
         return max((d for d in known if d in FACTS), key=lambda d: FACTS[d].unit_roundoff, default="")
 
-    def rounding(self, u: float, times: float, half: float, name: str) -> tuple[float, float, DtypeFacts]:
-        """(u, least, dtype) of the next call of an operator, as `Rounding` asks for them: its result moves by `times` roundoffs
-        of its own dtype, in a half type by `half` times as many, and by u at least."""
+    def rounding(self, u: float, times: float, half: float, name: str) -> tuple[float, float, DtypeFacts, bool]:
+        """(u, least, dtype, whether operands are cast to it) of the next call of an operator, as `Rounding` asks for them: its
+        result moves by `times` roundoffs of its own dtype, in a half type by `half` times as many, and by u at least."""
         f = FACTS.get(own := self.dtype(name), FACTS["float32"])
         parts = half if f.name in HALF else 1.0
-        return max(u, times * parts * f.unit_roundoff) if own in FACTS else u, least_of(f), f
+        return max(u, times * parts * f.unit_roundoff) if own in FACTS else u, least_of(f), f, not isinstance(own, CastTo)
 
 
 @functools.cache
@@ -109,10 +130,37 @@ def _epsilon(dtype: torch.dtype) -> float:
         return FINFO(dtype if float(F.rms_norm(x, (1,))) < 0.9 else torch.promote_types(dtype, torch.float32)).eps
 
 
+class Given:
+    """What a run in float64 is given, each next to what both sides are given: these round it alike where it is cast to a half
+    type, so that it is rounded there as well."""
+
+    def __init__(self, pairs: Iterable[tuple[Tensor, Tensor]] = ()) -> None:
+        self._known: dict[int, tuple[Tensor, Tensor]] = {}
+        for wide, t in pairs:
+            self.note(wide, t)
+
+    def note(self, wide: Tensor, t: Tensor) -> Tensor:
+        """Note what stands for a tensor that was given, and return it."""
+        if t.layout is torch.strided and t.stride() == wide.stride() and t.is_floating_point() and not t.is_nested:
+            self._known[_place(wide)] = wide, t.detach()
+        return wide
+
+    def cast(self, x: Tensor, dtype: torch.dtype) -> Tensor | None:
+        """What was given cast to a half type, in float64; None for anything else, and what was written since."""
+        if (known := self._known.get(_place(x))) is None:
+            return None
+        wide, t = known
+        with _disable_current_modes():
+            part = t.as_strided(x.shape, x.stride(), t.storage_offset() + x.storage_offset() - wide.storage_offset())
+            moved = torch.isclose(part.to(x.dtype), x.detach(), rtol=2.0**-18, atol=0.0, equal_nan=True)
+            return part.to(dtype).to(x.dtype) if bool(moved.all()) else None
+
+
 @contextmanager
-def in_double(coarsest: torch.dtype) -> Iterator[None]:
-    """Every operator runs in float64 whatever dtype the function casts to, and tensors that the function makes are widened.
-    Norms without an epsilon use that of their input's dtype, which float64 would change: they keep `_epsilon(coarsest)`."""
+def in_double(coarsest: torch.dtype, given: Given | None = None) -> Iterator[None]:
+    """Every operator runs in float64 whatever dtype the function casts to, and tensors that the function makes are widened;
+    only casts of what was given round. Norms without an epsilon use that of their input's dtype, which float64 would change:
+    they keep `_epsilon(coarsest)`."""
     eps = _epsilon(coarsest) if coarsest.is_floating_point else None
 
     def with_epsilon(func: Any, args: Any, kwargs: Any) -> Any:
@@ -121,10 +169,16 @@ def in_double(coarsest: torch.dtype) -> Iterator[None]:
             args, kwargs = args[:3], {**kwargs, "eps": eps}
         return func(*args, **kwargs)
 
+    def wide(func: Any, args: Any, kwargs: Any) -> Any:
+        dtype = kwargs.get("dtype")
+        narrows = given is not None and dtype in NARROW[:2] and func is torch.ops.aten._to_copy.default
+        made = given.cast(args[0], dtype) if narrows and given is not None else None
+        return _in_float64(func, args, kwargs) if made is None else made
+
     kept = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
-        with Operators(_in_float64), Functions(with_epsilon):
+        with Operators(wide), Functions(with_epsilon):
             yield
     finally:
         torch.set_default_dtype(kept)

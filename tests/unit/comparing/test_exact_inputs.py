@@ -425,3 +425,24 @@ def test_numbers_next_to_an_infinite_sum_may_move(faults: Sequence[Fault]) -> No
         return
     with pytest.raises(ParityFailure, match=r"in grad\["):
         assert_parity(function, *leaves, device=resolve("sim", faults))
+
+
+@pytest.mark.parametrize(
+    "f", [lambda x, w: x.half().float().sin(), lambda x, w: x.T.bfloat16().T.float() @ w.bfloat16().float()]
+)
+def test_a_cast_of_what_was_given_is_exact(f: Function) -> None:
+    """Both sides round it alike, and a kernel of float32 behind it is judged as one."""
+    torch.manual_seed(1)
+    x, w = torch.randn(100, 30), torch.randn(30, 40)
+    found = assert_parity(f, x, w, device=resolve("sim", tuple(honest.FAULTS)), detail=True)
+    assert found.share < 1.0
+    assert found.limits["out"].factor < 1e-4
+    off = Fault("off", ("sin", "mm"), lambda call: call.run() * 1.0001, level="kernel")
+    with pytest.raises(ParityFailure, match="in out"):
+        assert_parity(f, x, w, device=resolve("sim", (off,)))
+
+
+def test_a_cast_of_what_was_written_is_none_of_what_was_given() -> None:
+    torch.manual_seed(1)
+    sound = resolve("sim", tuple(honest.FAULTS))
+    assert assert_parity(lambda x: x.sin_().half().float().exp(), torch.randn(64), device=sound).share < 1.0

@@ -413,6 +413,72 @@ def test_a_mean_of_inf_may_be_nan_and_no_number(name: str, given: float) -> None
         assert_parity(lambda t: getattr(torch, name)(t, 0), x, device=device)
 
 
+@pytest.mark.parametrize(("given", "at_nan"), [(-torch.inf, True), (0.0, True), (torch.nan, False)])
+def test_a_weight_next_to_0_makes_nan_of_inf_or_leaves_it(given: float, at_nan: bool) -> None:
+    """The middle of three elements lies at a whole number, or just beside it: 0 times Inf, or Inf. A number there is wrong, and
+    so is NaN in place of a number."""
+
+    def effect(call: Call) -> Any:
+        made = call.run()
+        return torch.where(made.isnan() if at_nan else made.isfinite(), given, made)
+
+    x = torch.tensor([-torch.inf, -47.5, 49.5, 22.5]).view(1, 1, 4, 1)
+    device = resolve("sim", (Fault("weights", ("upsample_bilinear2d",), effect, level="kernel"),))
+    with contextlib.nullcontext() if given == -torch.inf else pytest.raises(ParityFailure, match="wrong in out"):
+        assert_parity(bilinear, x, device=device)
+
+
+def bilinear(x: Tensor) -> Tensor:
+    """Resampled to other sizes in both dimensions."""
+    return nn.functional.interpolate(x, size=(11, 3), mode="bilinear")
+
+
+@pytest.mark.parametrize("cancels", [True, False])
+def test_the_sign_of_inf_is_free_where_a_rounding_decides_it(cancels: bool) -> None:
+    """Inf times a sum of differences from the mean, of which nothing but roundings remain."""
+
+    def infinite(x: Tensor) -> Tensor:
+        return (x - x.mean() if cancels else x).sum() * torch.inf
+
+    def effect(call: Call) -> Any:
+        made = call.run()
+        return torch.where(made.isinf(), -made, made)
+
+    device = resolve("sim", (Fault("turned", ("mul",), effect, level="kernel"),))
+    with contextlib.nullcontext() if cancels else pytest.raises(ParityFailure, match="wrong in out"):
+        assert_parity(infinite, torch.linspace(0.1, 0.7, 7), device=device)
+
+
+def margin(x: Tensor) -> Tensor:
+    """The loss of each number next to the sign of another."""
+    return nn.functional.soft_margin_loss(x, x.detach().flip(0).sign(), reduction="none")
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("f", "last"), [(margin, "log1p"), (functools.partial(torch.logsumexp, dim=1), "log")])
+def test_an_operator_of_several_kernels_hands_on_half_types(f: Any, last: str, dtype: torch.dtype) -> None:
+    """On every device its roundings come one after the other, as on the honest one; 5 % is told beside them."""
+    torch.manual_seed(0)
+    x = torch.randn(400, 2).to(dtype).requires_grad_()
+    assert_parity(f, x, device=resolve("sim", tuple(honest.FAULTS)))
+    with pytest.raises(ParityFailure, match="in out"):
+        assert_parity(f, x, device=resolve("sim", (BENCH.scaled((last,), 1.05), *honest.FAULTS)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_cast_to_a_half_type_rounds_what_was_computed(dtype: torch.dtype) -> None:
+    """A result that is cast afterwards lies on either side of a number's middle; what is off by more than that is told."""
+
+    def cast(x: Tensor, w: Tensor) -> Tensor:
+        return (x @ w).to(dtype).float() * 2.0
+
+    torch.manual_seed(0)
+    x, w = torch.randn(300, 30), torch.randn(30, 300)
+    assert_parity(cast, x, w, device=resolve("sim", tuple(honest.FAULTS)))
+    with pytest.raises(ParityFailure, match="in out"):
+        assert_parity(cast, x, w, device=resolve("sim", (BENCH.scaled(("mm",), 1.01), *honest.FAULTS)))
+
+
 class Branches(nn.Module):
     """A large function of two results."""
 

@@ -401,7 +401,7 @@ def test_results_of_half_types_are_their_numbers_and_near_ones_become_equal() ->
     x = (torch.linspace(0.0, 1e-4, 8) + 0.1).to(torch.float64)
 
     def sigmoids(to_numbers: bool) -> Tensor:
-        with Rounding(U, 2, U, steps=lambda name: (2.0 * facts.unit_roundoff, 0.0, facts), to_numbers=to_numbers):
+        with Rounding(U, 2, U, steps=lambda name: (2.0 * facts.unit_roundoff, 0.0, facts, True), to_numbers=to_numbers):
             return torch.sigmoid(x)
 
     moved = sigmoids(True)
