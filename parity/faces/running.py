@@ -177,7 +177,6 @@ def _with_models(o: RunOptions) -> tuple[RunOptions, bool]:
 
 
 def _asked_for(o: RunOptions, items: Sequence[suite.Item]) -> str:
-    """What is run, in words."""
     texts = [plural(len({i.row.name for i in items}), "op"), plural(len(items), "op x dtype pair")] if items else []
     texts += [f"the functions of {', '.join(o.model)}"] if o.model else []
     return ", ".join(texts) or "nothing is left to compare"  # a run that was killed after its last item

@@ -20,7 +20,7 @@ from parity.checks.due import TWICE, promises
 from parity.checks.gauge import GAUGES
 from parity.core.results import COMPARED, Aspect, Status
 from parity.engine import suite
-from parity.engine.study import Study
+from parity.engine.planning import Study
 from parity.engine.suite import Item
 from parity.generation.generate import Drawn, nth
 from parity.judging.relations import GAUGE_DEPENDENT
