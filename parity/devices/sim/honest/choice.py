@@ -94,14 +94,10 @@ def _ranks(x: Tensor, lead: int, order: Tensor) -> Tensor:
     return back.reshape(x.shape)
 
 
-def _spatial(call: Call) -> int:
-    return 3 if "3d" in call.op else 2
-
-
 def _pool(call: Call, plain: Any) -> Any:
     """Max pooling that returns another one of the tied maxima in a window."""
     x = call.args[0]
-    lead = x.dim() - _spatial(call)
+    lead = x.dim() - (3 if "3d" in call.op else 2)
     order = _order(call, math.prod(x.shape[lead:]))
     swap = {id(x): _ranks(x, lead, order)}
     for t in call.outs[:1]:

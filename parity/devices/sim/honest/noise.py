@@ -57,7 +57,6 @@ COMPLEX_ULP = 2.0  # for complex functions, which are compositions: ULP of the m
 
 
 def _named(call: Call) -> str:
-    """The function's name in the tables."""
     base = call.op.partition(".")[0].rstrip("_")
     if base == "pow" and len(call.args) > 1 and isinstance(call.args[1], (int, float)):
         return POWERS.get(float(call.args[1]), "pow")
