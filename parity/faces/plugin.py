@@ -130,7 +130,7 @@ def _prepare_controller(config: pytest.Config) -> None:
         config.pluginmanager.register(Survival(config, out if seconds else None), "parity-survival")
         config.pluginmanager.register(Starting(config), "parity-starting")
         if several and not getattr(config.option, "numprocesses", None):
-            from parity.faces.remote import SeveralMachines
+            from parity.faces.workers import SeveralMachines
 
             config.pluginmanager.register(SeveralMachines(), "parity-machines")
 

@@ -79,7 +79,7 @@ def _run_with(o: RunOptions, began: float, opened: ExitStack) -> Ended:
     known = _known(o)
     _sendable(o)
     opened.enter_context(copies.offered(bool(items) and not (o.tx or o.setup)))
-    from parity.faces.remote import computers_of  # pytest is loaded where a run begins
+    from parity.faces.workers import computers_of  # pytest is loaded where a run begins
 
     computers = computers_of(o)
     probe = computers[0].answer if computers else probe or examined(o.device, o.faults, o.setup)

@@ -23,8 +23,7 @@ from parity.engine.journal import FULL
 from parity.engine.options import RunOptions
 from parity.engine.rounds import CUT, DYING_SHARE, GRACE_SECONDS, START_SECONDS, part_of
 from parity.faces.interruption import stop_soon
-from parity.faces.remote import is_remote
-from parity.faces.workers import not_needed
+from parity.faces.workers import is_remote, not_needed
 from parity.report.words import plural
 
 if TYPE_CHECKING:
