@@ -161,10 +161,6 @@ def persistent(start: Callable[..., Any], group: Any) -> Callable[..., Any]:
     return started
 
 
-if TYPE_CHECKING:
-    from xdist.workermanage import WorkerController  # type: ignore[import-untyped]  # xdist ships no types
-
-
 class SeveralMachines:
     """A plugin of the controller. A machine that is gone for good costs its workers and not the run."""
 
