@@ -1,4 +1,5 @@
-"""Wrong gradients of one operand, and wrong views, at the level of the public function."""
+"""Wrong gradients of one operand, and wrong views, at the level of the public function; and operands that are read wrongly: by
+other strides, from another place, one for the other."""
 
 from __future__ import annotations
 

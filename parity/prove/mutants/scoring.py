@@ -1,4 +1,5 @@
-"""The jobs of a score: what rows call, which mutants their cases report, and which conditions their cases meet."""
+"""The jobs of a score: what rows call, which mutants their cases report, and which conditions their cases meet;
+and the child processes that do them, which a mutant may end."""
 
 from __future__ import annotations
 
