@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from parity.generation.shrink import cases as cases
     from parity.generation.strategies import tensors as tensors
     from parity.locating.asserting import assert_parity as assert_parity
+    from parity.locating.asserting import locate as locate
     from parity.locating.auditing import audit as audit
     from parity.locating.capturing import Captured as Captured
     from parity.locating.capturing import capture as capture
-    from parity.locating.locate import locate as locate
     from parity.locating.located import Located as Located
     from parity.locating.needs import Needs as Needs
     from parity.training.generation import Generation as Generation
@@ -39,7 +39,8 @@ _HOMES = {
     "ParityWarning": "parity.comparing.comparison", "Training": "parity.training.trained",
     "assert_parity": "parity.locating.asserting", "audit": "parity.locating.auditing", "capture": "parity.locating.capturing",
     "cases": "parity.generation.shrink", "compare": "parity.comparing.pair", "compare_generation": "parity.training.generation",
-    "compare_training": "parity.training.train", "locate": "parity.locating.locate", "tensors": "parity.generation.strategies",
+    "compare_training": "parity.training.train", "locate": "parity.locating.asserting",
+    "tensors": "parity.generation.strategies",
 }  # fmt: skip
 __all__ = [
     "Call", "Captured", "Comparison", "Fault", "Fixture", "Generation", "Located", "Needs", "ParityFailure", "ParityWarning",

@@ -257,7 +257,6 @@ def _expect_backward(t: Trial, first: Forward, oracle: CaseOracle) -> None:
 
 
 def _forward_again(t: Trial, first: Forward) -> Named:
-    """Another run of the reference."""
     return ex.forward(t.program, t.case, t.inputs, first.placed, first.grad).outputs
 
 

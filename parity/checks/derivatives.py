@@ -177,7 +177,6 @@ def _gradients(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _over(tree: Any, change: Callable[[Tensor], Any]) -> Any:
-    """An argument tree with every tensor changed, in order."""
     if isinstance(tree, Tensor):
         return change(tree)
     if isinstance(tree, (tuple, list)):
@@ -372,8 +371,6 @@ def _missing(raw: Named | Raised) -> Named | Raised:
 
 
 def _renamed(result: Result, old: str, new: str) -> Result:
-    """The result with its tensors renamed: a derivative's program calls its results out or grad."""
-
     v = result.verdict
     measure = None if v.measure is None else _named(v.measure, old, new)
     measures = tuple(_named(m, old, new) for m in result.measures)

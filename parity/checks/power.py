@@ -225,6 +225,5 @@ def _changed_whole(error: str, x: Tensor, rng: random.Random) -> Change | None:
 
 
 def _places(where: Tensor, x: Tensor) -> Mask:
-    """A mask of elements as a mask of real parts."""
     places = where.numpy()
     return np.repeat(places[..., None], 2, -1) if x.is_complex() else places

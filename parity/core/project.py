@@ -173,7 +173,6 @@ def _value(path: Path, key: str, value: Any) -> Any:
 
 
 def _placed(where: str, folder: Path, how: Key, text: str) -> str:
-    """A text with the path in it made absolute."""
     script = SCRIPT.fullmatch(text) if not how.path else None
     if script is None and not how.path:
         return text
@@ -185,7 +184,6 @@ def _placed(where: str, folder: Path, how: Key, text: str) -> str:
 
 
 def _shown(key: str, value: Any) -> str:
-    """A key and its value, about as they were written."""
     text = json.dumps(value, default=str, ensure_ascii=False)
     return f"{key} = {untrusted.printable(text if len(text) <= 80 else text[:80] + '...')}"
 

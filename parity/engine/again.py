@@ -78,7 +78,6 @@ class Early:
             self._begin()
 
     def _begin(self) -> None:
-        """Start a thread. What its processes need of the environment is taken here: other threads must not change it."""
         if self._pool is None:
             self._pool, self._limit.until = ThreadPoolExecutor(MOST_EARLY), time.monotonic() + LIMIT
         self._lanes.append(self._pool.submit(self._try, surroundings()))

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 
 from parity import catalog, tolerance
+from parity.catalog.draw import Sizes
+from parity.checks.check import Result, Settings, unwatched
 from parity.core import extensions, processes, state
 from parity.core.case import Case
 from parity.core.dtypes import FACTS
-from parity.core.errors import CaseError, UsageError
+from parity.core.errors import CaseError, UsageError, near
 from parity.core.results import Record
 from parity.devices import load_faults, resolve
 from parity.devices.base import Device
@@ -23,14 +27,16 @@ from parity.devices.preflight import is_fast
 from parity.devices.setup import leaving_no_mode, refuse_modes, run_setup
 from parity.engine import suite
 from parity.engine.options import RunOptions
+from parity.engine.reading import STUDIES
 from parity.engine.rounds import Seen, TimeLimit
-from parity.engine.study import Study, study_of
 from parity.engine.suite import Item, RunProfile
 from parity.execution.execute import attribute
 from parity.findings import known_file
 from parity.findings.known import Known
 from parity.generation import room
+from parity.generation.generate import Drawn
 from parity.judging.rules import has_rule
+from parity.store.rows import ItemRow
 from parity.tolerance import Tables
 
 # Each call of a case may take this long: of 200,000 on an H100 that 27 processes shared, one that compiles its kernel took
@@ -39,6 +45,46 @@ BASE_SECONDS = 20.0
 SECONDS_PER_ELEMENT = 2e-5  # ... and this per element of its operands, or of the largest result
 SECONDS_PER_TENSOR = 0.1  # ... and this per operand: optimizers of many parameters call a kernel for each, several times
 NOTHING_SEEN = Seen()
+
+
+class Study:
+    """The plain study: every method leaves the run as it is. looks_everywhere: whether the run also looks where only findings
+    count: in memory filled with NaN, for leaks, and for the causes of what it found when all items are done."""
+
+    looks_everywhere = True
+
+    def begin(self) -> None:
+        """An item begins."""
+
+    def cases(self, item: Item, sizes: Sizes, seed: str) -> Iterator[tuple[int, bool, Drawn]] | None:
+        """(ordinal, pinned, case) of other cases than those of the profile; None for the profile's."""
+        return None
+
+    def settings(self, how: Settings) -> Settings:
+        """How a case is checked. how: as an ordinary run checks it."""
+        return how
+
+    def watching(self, case: Case, device: Device, results: list[Result]) -> AbstractContextManager[None]:
+        """Entered around each case, whose results grow inside."""
+        return unwatched(case, device, results)
+
+    def is_over(self, item: Item, counts: Mapping[str, Mapping[str, int]]) -> bool:
+        """Whether the item needs no further case. counts: aspect -> status -> records so far."""
+        return False
+
+    def noted(self, row: ItemRow) -> ItemRow:
+        """The row of an item that is through, with what was noted of it."""
+        return row
+
+
+def study_of(name: str | None) -> Study:
+    """The study of this name, which is loaded now; the plain one for none. Raises UsageError for an unknown name."""
+    if not name:
+        return Study()
+    if name not in STUDIES:  # a run file may name anything
+        raise UsageError(f"no study '{name[:40]}'; {near(name, STUDIES)}")
+    study: Study = importlib.import_module(STUDIES[name]).STUDY()
+    return study
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,7 @@ from parity.engine import again, memory, own, suite
 from parity.engine.inquest import How
 from parity.engine.options import RunOptions
 from parity.engine.resuming import Kept
-from parity.engine.rounds import LEAST_SECONDS, PINNED, part_of
-from parity.engine.timed import Timed
+from parity.engine.rounds import LEAST_SECONDS, PINNED, Timed, part_of
 from parity.findings.known import Known, known_once
 from parity.findings.verdict import RunResult, compared, kinds
 from parity.store import marginal, run_file

@@ -104,7 +104,6 @@ def _is_missing(found: Needs, concerns: Sequence[needs_report.Concern]) -> bool:
 
 
 def _write_test(o: argparse.Namespace) -> int:
-    """Write the test: 0."""
     if o.output.exists():
         raise UsageError(f"{o.output} is there already; remove it, or name another file with -o")
     made = functions(o.model, given=o.input)

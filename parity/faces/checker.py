@@ -146,7 +146,6 @@ class Checker:
             pytest.xfail(known.accepted(there))
 
     def _entry(self, id: str) -> Entry:
-        """The entry of a known finding."""
         assert self._plan.known is not None
         return self._plan.known.entry(id)
 

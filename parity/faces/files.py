@@ -54,7 +54,6 @@ def check_outputs(given: argparse.Namespace) -> None:
 
 
 def _is_run(path: Path) -> bool:
-    """Whether a file begins as run files do."""
     with path.open("rb") as f:
         return f.read(len(RUN)) == RUN
 

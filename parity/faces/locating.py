@@ -21,8 +21,8 @@ from parity.core.status import Conclusion
 from parity.devices import Device, load_faults, resolve
 from parity.devices.setup import run_setup
 from parity.faces.commands.locate import LIMIT
+from parity.locating.asserting import locate
 from parity.locating.capturing import capture
-from parity.locating.locate import locate
 from parity.locating.located import plural
 from parity.report.answers import Asked, Compared, Located, Recorded
 from parity.report.output import last_line

@@ -114,8 +114,8 @@ def _prepare_controller(config: pytest.Config) -> None:
         config.pluginmanager.register(Compared(config), "parity-compared")
     several = bool(getattr(config.option, "tx", None)) and config.option.dist != "no"
     if several or getattr(config.option, "numprocesses", None):
-        from parity.faces.starting import Starting
         from parity.faces.survival import Survival
+        from parity.faces.workers import Starting
 
         if getattr(config.option, "maxworkerrestart", None) is None:
             config.option.maxworkerrestart = "100000"  # xdist's own limit ends the run at the fifth death of a worker
@@ -130,7 +130,7 @@ def _prepare_controller(config: pytest.Config) -> None:
         config.pluginmanager.register(Survival(config, out if seconds else None), "parity-survival")
         config.pluginmanager.register(Starting(config), "parity-starting")
         if several and not getattr(config.option, "numprocesses", None):
-            from parity.faces.remote import SeveralMachines
+            from parity.faces.workers import SeveralMachines
 
             config.pluginmanager.register(SeveralMachines(), "parity-machines")
 

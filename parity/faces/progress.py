@@ -250,7 +250,6 @@ class Reporter:
         self._say_death(row, self.run.death(row))
 
     def _say_death(self, row: dict[str, Any], death: Death) -> None:
-        """Print a death, and store it."""
         where = "the CPU" if death.acquitted else self.run.header.fingerprint.device
         how = death.signal if row["how"] == "hang" else f"the process died ({death.signal})"
         command = reproduced(row["case"], self.run.header)

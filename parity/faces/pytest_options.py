@@ -77,7 +77,6 @@ def _check_root(config: pytest.Config) -> None:
 
 
 def _holds(path: Path, words: tuple[str, ...]) -> bool:
-    """Whether a file holds one of these words."""
     try:
         content = untrusted.content(path, LARGEST_INI)
     except (OSError, ValueError):  # there is none, or what pytest itself will not read
@@ -109,7 +108,6 @@ def _take_settings(config: pytest.Config) -> None:
 
 
 def _is_simulated(config: pytest.Config) -> bool:
-    """Whether faults can be planted on the device."""
     return (config.option.parity_device or "auto").startswith(("auto", "sim"))
 
 
@@ -177,5 +175,4 @@ def runs_the_suite(config: pytest.Config) -> bool:
 
 
 def _is_a_suite(folder: Path) -> bool:
-    """Whether a folder is the suite of some parity."""
     return folder.name == SUITE.parent.name and _holds(folder / SUITE.name, (OF_SUITE,))

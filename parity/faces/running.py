@@ -80,7 +80,7 @@ def _run_with(o: RunOptions, began: float, opened: ExitStack) -> Ended:
     known = _known(o)
     _sendable(o)
     opened.enter_context(copies.offered(bool(items) and not (o.tx or o.setup)))
-    from parity.faces.remote import computers_of  # pytest is loaded where a run begins
+    from parity.faces.workers import computers_of  # pytest is loaded where a run begins
 
     computers = computers_of(o)
     probe = computers[0].answer if computers else probe or examined(o.device, o.faults, o.setup)
@@ -178,7 +178,6 @@ def _with_models(o: RunOptions) -> tuple[RunOptions, bool]:
 
 
 def _asked_for(o: RunOptions, items: Sequence[suite.Item]) -> str:
-    """What is run, in words."""
     texts = [plural(len({i.row.name for i in items}), "op"), plural(len(items), "op x dtype pair")] if items else []
     texts += [f"the functions of {', '.join(o.model)}"] if o.model else []
     return ", ".join(texts) or "nothing is left to compare"  # a run that was killed after its last item

@@ -23,8 +23,7 @@ from parity.engine.journal import FULL
 from parity.engine.options import RunOptions
 from parity.engine.rounds import CUT, DYING_SHARE, GRACE_SECONDS, START_SECONDS, part_of
 from parity.faces.interruption import stop_soon
-from parity.faces.remote import is_remote
-from parity.faces.workers import not_needed
+from parity.faces.workers import is_remote, not_needed
 from parity.report.words import plural
 
 if TYPE_CHECKING:
@@ -113,7 +112,6 @@ class Survival:
         self._report(self._inquests.rest(0.0))
 
     def _kill(self, nodes: Iterable[WorkerController]) -> None:
-        """End workers at once."""
         for process in filter(None, map(_process, nodes)):
             _kill(process.pid)
 
@@ -276,7 +274,6 @@ class Survival:
         return {**self._within(crashitem, entry, code, worker), "ordinal": -1, "last": row["last"]}
 
     def _before(self, crashitem: str) -> list[dict[str, Any]]:
-        """The earlier deaths of an item."""
         return [d for d in self.deaths if part_of(d["node"])[0] == part_of(crashitem)[0]]
 
     def _is_last(self, crashitem: str, outside: bool) -> bool:

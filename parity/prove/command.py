@@ -200,7 +200,7 @@ def _mutants(o: argparse.Namespace) -> int:
     if o.limit < 0:
         raise UsageError(f"--limit {o.limit}: give how many mutants to plant, or 0 for the map of conditions")
     from parity.prove.mutants import board  # they load torch
-    from parity.prove.mutants import running as scored
+    from parity.prove.mutants import scoring as scored
 
     def hear(job: str, done: int, total: int) -> None:
         print(f"{job}: {done} of {total}", file=sys.stderr, flush=True)

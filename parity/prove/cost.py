@@ -261,7 +261,6 @@ def render(counted: Counted, profile: str, there: Costs | None = None) -> str:
 
 
 def _row(m: Modelled) -> str:
-    """A machine in one line."""
     processes = f"{m.machine.workers} process{'es' * (m.machine.workers > 1)}"
     where = f"{m.machine.cores} cores, {m.machine.memory} GB, {processes}"
     middle = f"{clock(m.seconds[1])} to {clock(m.queued[1])}"

@@ -20,7 +20,7 @@ from parity.checks.due import TWICE, promises
 from parity.checks.gauge import GAUGES
 from parity.core.results import COMPARED, Aspect, Status
 from parity.engine import suite
-from parity.engine.study import Study
+from parity.engine.planning import Study
 from parity.engine.suite import Item
 from parity.generation.generate import Drawn, nth
 from parity.judging.relations import GAUGE_DEPENDENT
@@ -181,7 +181,7 @@ def tally(seen: Iterable[ItemRecords], units_asked: Iterable[tuple[str, str]] = 
 
 
 def _pair(unit: str, dtype: str, aspect: Aspect, entry: bool, some: list[ItemRecords]) -> Pair:
-    by = frozenset(_source(s.row) for s in some if COMPARED & set(_records(s, unit, aspect)))
+    by = frozenset("sample" if s.row.is_sampled else "native" for s in some if COMPARED & set(_records(s, unit, aspect)))
     if by:
         return Pair(unit, dtype, aspect, "compared", entry, by)
     if not some:
@@ -208,10 +208,6 @@ def _records(s: ItemRecords, unit: str, aspect: Aspect) -> Mapping[str, int]:
     ):
         return s.counts.get(Aspect.INPLACE, {})
     return records
-
-
-def _source(row: Row) -> str:
-    return "sample" if row.is_sampled else "native"
 
 
 # ---------------------------------------------------------------------------------------------------------- the table

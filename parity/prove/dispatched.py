@@ -30,7 +30,7 @@ from parity.core.results import COMPARED, Aspect, Verdict
 from parity.devices.base import Device
 from parity.devices.refusals import classify
 from parity.devices.sim import SimDevice
-from parity.engine.study import Study
+from parity.engine.planning import Study
 from parity.execution.execute import said
 from parity.store.rows import ItemRow
 

@@ -284,7 +284,6 @@ class _Answers:
 
 
 def _why(report: pytest.TestReport) -> str:
-    """Why a test has no answer."""
     crash = getattr(report.longrepr, "reprcrash", None)
     return str(report.longrepr) if crash is None else f"parity itself failed: {str(crash.message).splitlines()[0]}"
 

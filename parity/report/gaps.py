@@ -11,7 +11,7 @@ from textwrap import shorten
 from parity.core.dtypes import DEFAULT
 from parity.core.results import COMPARED, Record, Status
 from parity.engine import suite
-from parity.engine.timed import Timed
+from parity.engine.rounds import Timed
 from parity.findings.verdict import poorly_judged
 from parity.report import metadata, power
 from parity.report.words import listed, plural

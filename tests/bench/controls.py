@@ -42,7 +42,7 @@ from parity.core.case import OpClass
 from parity.core.results import Status
 from parity.devices import resolve
 from parity.devices.sim import honest
-from parity.devices.sim.honest import tally
+from parity.devices.sim.honest import rounding
 from parity.engine import suite
 from parity.engine.examine import examine
 from parity.engine.journal import NoJournal
@@ -165,14 +165,14 @@ def examined(work: tuple[str, str, str, str, bool]) -> Counted:
     device, seed, op, dtype, shrinks = work
     item = Item(suite.row(op), dtype)
     result = Counted()
-    tally.reset()
+    rounding.reset()
     with mock.patch.object(trial, "judge", counting(result, dtype)), mock.patch.object(trial, "_unsteady", unsteady):
         done = examine(item, plan(device, seed, shrinks), NoJournal())
     for counts in done.summary.counts.values():
         result.statuses.update({str(s): n for s, n in counts.items()})
-    result.answered.update(tally.ANSWERED)
-    result.changed.update(tally.CHANGED)
-    result.reached.update(tally.REACHED)
+    result.answered.update(rounding.ANSWERED)
+    result.changed.update(rounding.CHANGED)
+    result.reached.update(rounding.REACHED)
     for f in done.findings:
         v = f.result.verdict
         found = {"item": item.id, "aspect": str(f.result.aspect), "status": str(v.status), "tensor": v.tensor}

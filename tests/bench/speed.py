@@ -70,7 +70,7 @@ STAGES: dict[str, tuple[str, ...]] = {
     "laws of random ops": ("check._by_law",),
     "calls before the case": ("history.play",),
     "refusals": ("refusal.check",),
-    "leaks": ("leaks.leak_of",),
+    "leaks": ("checking.leak_of",),
     "draw": ("cases.drawn",),
     "text": ("notation.case_text",),
     "comparison": ("trial.compare", "trial.agrees", "metadata.judged"),

@@ -272,7 +272,6 @@ def _of_python(op: str) -> tuple[tuple[str, Any], ...] | None:
 
 
 def _position(names: Sequence[tuple[str, Any]], wanted: str) -> int | None:
-    """Where an argument stands; None if there is none of that name."""
     return next((k for k, (n, _) in enumerate(names) if wanted in (n, SAME.get(n))), None)
 
 

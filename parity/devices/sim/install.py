@@ -215,7 +215,6 @@ def _patch_storage_clone() -> None:
 
 
 def _load(stored: Any, location: str) -> torch.UntypedStorage | None:
-    """Load a storage with torch.load onto the device."""
     name, _, index = location.partition(":")
     if name != NAME:
         return None
@@ -296,7 +295,6 @@ def _type(guard: Any) -> Any:
 
 
 def _keep() -> None:
-    """Keep the error that was fetched, as an exception with its traceback."""
     ctypes.pythonapi.PyErr_NormalizeException(_kind, _value, _trace)
     taken = [ctypes.cast(p, ctypes.py_object).value if p.value else None for p in _set]
     for owned in taken:  # the fetch handed out references of its own

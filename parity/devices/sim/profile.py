@@ -62,7 +62,8 @@ class Profile:
 
     def check(self, dtype: torch.dtype | None, rank: int = 0) -> None:
         """Refuse to make a tensor of this dtype (TypeError) or rank (RuntimeError), in MPS's words."""
-        if dtype is not None and dtype in self.refused_dtypes and not _within.float64 and not _in_backward():
+        # Formulas of derivatives accumulate in float64 too (renorm's does); no one asks for a dtype by name in there.
+        if dtype is not None and dtype in self.refused_dtypes and not _within.float64 and not in_backward():
             text = DTYPE_TEXT.format(dtype=self.refused_dtypes[dtype])
             raise TypeError(FLOAT64_TEXT if dtype is torch.float64 else text)
         if rank > self.max_rank:
@@ -112,11 +113,6 @@ def lenient_mps_profile() -> LenientProfile:
 def is_on_cpu() -> bool:
     """Whether what runs now is inside of an operator that leaves the device unasked."""
     return bool(_within.on_cpu)
-
-
-def _in_backward() -> bool:
-    """Formulas of derivatives accumulate in float64 too (renorm's does); no one asks for a dtype by name in there."""
-    return in_backward()
 
 
 class _Within(threading.local):

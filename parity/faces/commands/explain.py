@@ -93,7 +93,6 @@ def _device(name: str) -> str:
 
 
 def _tolerance(row: Row, dtype: str, device: str) -> Tolerance:
-    """Print the tolerance."""
     from parity.judging.rules import rule_of_pass  # it loads torch
 
     tables = tolerance.load(device, known_ops={r.name for r in suite.rows("all")})

@@ -102,7 +102,6 @@ def _is_run(path: Path) -> bool:
 
 
 def _side_by_side(o: argparse.Namespace, runs: list[tuple[str, Run]]) -> None:
-    """A report over runs."""
     from parity.report import support
 
     form = o.format = _asked(o, o.format, "text")
@@ -166,7 +165,6 @@ def _added(given: str | None) -> str | None:
 
 
 def _written(o: argparse.Namespace, text: str) -> None:
-    """Write a report to its file or to standard output."""
     if o.output:
         outputs.write(o.output, text)
     elif o.format == "github":  # commands, which printing would make inert; what they hold is escaped
@@ -178,7 +176,6 @@ def _written(o: argparse.Namespace, text: str) -> None:
 
 
 def _whole(o: argparse.Namespace, run: Run, made: formats.Format) -> str:
-    """A report of a whole run."""
     if o.cause or o.matrix:
         raise UsageError(f"--format {made.name} is of a whole run: parity report RUN --format {made.name} -o FILE")
     if made.page and not o.output:

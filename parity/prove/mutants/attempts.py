@@ -128,7 +128,6 @@ def changed(m: Mutant, leaves: Leaves, draw: random.Random, what: str) -> Leaves
 
 
 def _operand(t: Tensor, what: str, m: Mutant, draw: random.Random) -> Tensor:
-    """One operand, changed."""
     if what == "plant":
         word = next((p for w, p in PLANTED.items() if m.word.startswith(w)), draw.choice(tuple(PLANTED.values())))
         return planted(t, word, draw)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from parity.core.child import Event
 from parity.prove.board import wilson
 from parity.prove.mutants.recording import classes
-from parity.prove.mutants.running import Scores
+from parity.prove.mutants.scoring import Scores
 from parity.report.words import plural
 
 SHOWN = 200  # most survivors to list

@@ -14,16 +14,12 @@ from parity.prove.mutants.mutant import Kernel, Made, instead, mutants, operand,
 LEAST, MOST = 17, 100_000  # of a size beyond which a kernel is wrong; drawn log-uniformly
 
 
-def _size(k: Kernel) -> int:
-    return int(exp(k.draw.uniform(log(LEAST), log(MOST))))
-
-
 @mutants("wrong beyond a size")
 def beyond(k: Kernel) -> Made:
     """Elements of an operand past a drawn size are read as 0: of the last dimension, the first, the second, or in all."""
     for n in (1, 2, 3) if k.tensors else ():
         for word in ("last", "first", "second", "elements"):
-            limit = _size(k)
+            limit = int(exp(k.draw.uniform(log(LEAST), log(MOST))))
             yield f"{word}_{n}", reads(None, _cut(word, limit), _longer(word, limit))
 
 

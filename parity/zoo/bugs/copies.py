@@ -142,7 +142,6 @@ def _set_slowly(d: str) -> Tensor:
 
 
 def _filled(x: Tensor, part: Any, value: Any) -> Tensor:
-    """`x` after fill_ of a part."""
     x[part].fill_(value)
     return x
 

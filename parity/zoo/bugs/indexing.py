@@ -58,13 +58,11 @@ def _ends_in_one(call: Call) -> bool:
 
 
 def _scattered(x: Tensor) -> Tensor:
-    """`x` after scatter_ along its last dimension."""
     index = torch.arange(x.shape[-1]).flip(0).expand(x.shape).contiguous().to(x.device)
     return x.scatter_(-1, index, ramp(str(x.device), *x.shape))
 
 
 def _added(x: Tensor) -> Tensor:
-    """`x` after scatter_add_ of two terms to its first element."""
     return x.scatter_add_(0, torch.tensor([0, 0]).to(x.device), ramp(str(x.device), 2))
 
 

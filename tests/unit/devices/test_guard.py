@@ -11,7 +11,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from parity.core.processes import DEADLY
-from parity.devices import Fault, guard, resolve
+from parity.devices import Fault, preflight, resolve
 from parity.devices.sim.call import Call
 from parity.engine import doctor
 
@@ -23,7 +23,7 @@ def interrupts(call: Call) -> object:
 def test_each_call_is_noted_and_whatever_it_raises_has_words() -> None:
     device = resolve("sim", (Fault("interrupts", ("exp",), interrupts),))
     notes: list[str] = []
-    with guard.guarded(device, notes.append), device.active():
+    with preflight.guarded(device, notes.append), device.active():
         x = device.upload(torch.ones(3))
         total = x.sum()
         assert notes[-1] == "sum"
@@ -38,11 +38,11 @@ def test_each_call_is_noted_and_whatever_it_raises_has_words() -> None:
 def test_a_deadly_operator_is_computed_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(DEADLY, "exp")
     device = resolve("sim", (Fault("interrupts", ("exp",), interrupts),))
-    with guard.guarded(device), device.active():
+    with preflight.guarded(device), device.active():
         got = torch.exp(device.upload(torch.zeros(2)))
         assert got.device.type == device.torch_device.type
         assert device.download(got).tolist() == [1.0, 1.0]
-    assert guard.reasons({}) == ("exp: ended the process that examined the device; its own findings say more",)
+    assert preflight.reasons({}) == ("exp: ended the process that examined the device; its own findings say more",)
     assert device.answers()  # by transfers alone
 
 
@@ -87,11 +87,11 @@ def test_a_mode_that_a_call_leaves_is_put_back_and_the_device_suspect(faulty: bo
         return result
 
     device = resolve("sim", (Fault("enters", ("add",), enters),))
-    with guard.guarded(device) as left, device.active(), torch.no_grad():
+    with preflight.guarded(device) as left, device.active(), torch.no_grad():
         x = device.upload(torch.ones(3))
         for _ in range(40):
             x = torch.add(x, 1)
         assert device.download(x).tolist() == [41.0] * 3
     assert not torch._C._len_torch_function_stack()
     said = ("add: left the function modes (none before, Detaching after) in its process",)
-    assert guard.reasons(left) == (said if faulty else ())
+    assert preflight.reasons(left) == (said if faulty else ())

@@ -17,7 +17,7 @@ from parity.core.case import OpClass
 from parity.devices import Fault, resolve
 from parity.devices.base import Device
 from parity.devices.sim import honest
-from parity.devices.sim.honest import noise, tally
+from parity.devices.sim.honest import noise, rounding
 from parity.devices.sim.honest.noise import RANGES
 from parity.devices.sim.honest.order import product, total
 from parity.devices.sim.honest.rounding import bounds
@@ -34,9 +34,9 @@ def device() -> Device:
 @pytest.fixture(autouse=True)
 def counted() -> Iterator[None]:
     """Counts of this test alone."""
-    tally.reset()
+    rounding.reset()
     yield
-    tally.reset()
+    rounding.reset()
 
 
 def values(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -93,7 +93,7 @@ def test_functions_are_off_by_no_more_than_the_table_says(device: Device, name: 
     x = values(2048, seed=3).abs() + 0.1
     y, truth = there(device, getattr(torch, name), x), getattr(torch, name)(x.double())
     bound = bounds("sim").of(name, torch.float32)
-    assert tally.CHANGED["ulp-noise"] == 1
+    assert rounding.CHANGED["ulp-noise"] == 1
     assert float(((y.double() - truth).abs() / spacing(truth, 24)).max()) <= bound
     low, high = RANGES.get(name, (-math.inf, math.inf))
     assert bool(((y >= low) & (y <= high)).all())
@@ -164,8 +164,8 @@ def test_contractions_differ_from_the_cpu_and_are_right(device: Device, name: st
     y, truth = there(device, f, *args), f(*(a.double() for a in args))
     u = torch.finfo(dtype).eps / 2
     scale = f(*(a.abs().double() for a in args)).abs().max() if name != "var" else truth.max()
-    assert tally.ANSWERED[kind] == 1
-    assert tally.CHANGED[kind] == 1 or dtype in HALF
+    assert rounding.ANSWERED[kind] == 1
+    assert rounding.CHANGED[kind] == 1 or dtype in HALF
     assert float((y.double() - truth).abs().max()) <= float(2 * u * truth.abs().max() + 40 * 2.0**-24 * scale)
 
 
@@ -183,7 +183,7 @@ def test_gradients_of_contractions_are_right(device: Device) -> None:
     for name in ("linear", "conv2d"):
         f, args, kind = CONTRACTIONS[name]
         mine, truth = there(device, gradients(f), *args), gradients(f)(*(a.double() for a in args))
-        assert tally.ANSWERED[kind] >= 2
+        assert rounding.ANSWERED[kind] >= 2
         for m, t in zip(mine, truth):
             assert torch.allclose(m.double(), t, rtol=1e-5, atol=1e-4)
 
@@ -212,7 +212,7 @@ def test_composites_by_another_formula_are_right(device: Device) -> None:
     }
     for kind, (f, args) in cases.items():
         y, truth = there(device, f, *args), f(*(a.double() for a in args))
-        assert tally.CHANGED[kind] >= 1, kind
+        assert rounding.CHANGED[kind] >= 1, kind
         assert torch.allclose(y.double(), truth, rtol=2e-6, atol=2e-6), kind
 
 
@@ -257,7 +257,7 @@ def test_attention_over_blocks_is_attention(device: Device) -> None:
 
     for mine, truth in zip(there(device, run, q, k, v), run(q.double(), k.double(), v.double())):
         assert torch.allclose(mine.double(), truth, rtol=1e-5, atol=1e-5)
-    assert tally.CHANGED["attention"] == 1
+    assert rounding.CHANGED["attention"] == 1
 
 
 def test_attention_takes_no_more_kernels_for_more_keys(device: Device) -> None:
@@ -269,7 +269,7 @@ def test_attention_takes_no_more_kernels_for_more_keys(device: Device) -> None:
         there(device, lambda x, many: attend(x, many, many), values(1, 2, 5, 8), values(1, 2, keys, 8, seed=1))
         counts.append(len(device.seat.history))  # type: ignore[attr-defined]
     assert counts[0] == counts[1] > 0
-    assert tally.CHANGED["attention"] == 2
+    assert rounding.CHANGED["attention"] == 2
 
 
 # ----------------------------------------------------------------------------------------------------- repeats, choices
@@ -287,8 +287,8 @@ def test_repeated_indices_are_added_in_another_order(device: Device) -> None:
     for f in adding:
         truth = f(x.double(), index, source.double())
         assert torch.allclose(there(device, f, x, index, source).double(), truth, rtol=1e-4, atol=1e-2)
-    assert tally.CHANGED["order-duplicates"] == 2
-    assert tally.CHANGED["order-index-put"] == 1
+    assert rounding.CHANGED["order-duplicates"] == 2
+    assert rounding.CHANGED["order-index-put"] == 1
 
 
 def test_ties_take_any_of_their_places(device: Device) -> None:
@@ -392,7 +392,7 @@ def test_a_generator_of_the_callers_own_leaves_the_default_one_alone(device: Dev
     x.normal_(generator=own)
     assert torch.equal(torch.default_generator.get_state(), before)
     assert not torch.equal(first, second)
-    assert tally.CHANGED["stream"] == 3
+    assert rounding.CHANGED["stream"] == 3
 
 
 def test_subnormal_numbers_are_flushed_where_mps_does() -> None:
@@ -403,7 +403,7 @@ def test_subnormal_numbers_are_flushed_where_mps_does() -> None:
     assert there(mps, lambda t: t * 0.5, torch.tensor([1.5e-38])).tolist() == [0.0]
     assert there(mps, lambda t: t * 1.0, torch.tensor([1e-7], dtype=torch.float16)).item() > 0.0
     assert math.copysign(1.0, float(noise.flushed(torch.tensor([-1e-40]), frozenset({torch.float32}))[0])) == -1.0
-    assert tally.CHANGED["flushing"] == 2
+    assert rounding.CHANGED["flushing"] == 2
     attend: Any = F.scaled_dot_product_attention
     assert not there(mps, attend, *(torch.ones(1, 1, 2, 2),) * 2, torch.full((1, 1, 2, 2), 1e-40)).any()
 
@@ -412,7 +412,7 @@ def test_only_a_device_whose_tables_say_so_flushes(device: Device) -> None:
     """The same faults on another profile: one list for both, because a user names one module."""
     small = torch.tensor([1e-40, -1e-40, 1.0])
     assert torch.equal(there(device, lambda t: t * 1.0, small), small)
-    assert tally.ANSWERED["flushing"] == 0
+    assert rounding.ANSWERED["flushing"] == 0
 
 
 # ------------------------------------------------------------------------------------------------------------ the whole

@@ -14,7 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from parity.devices import resolve
 from parity.devices.base import Device
 from parity.devices.sim import honest
-from parity.devices.sim.honest import tally
+from parity.devices.sim.honest import rounding
 
 
 @pytest.fixture(scope="module")
@@ -26,9 +26,9 @@ def device() -> Device:
 @pytest.fixture(autouse=True)
 def counted() -> Iterator[None]:
     """Counts of this test alone."""
-    tally.reset()
+    rounding.reset()
     yield
-    tally.reset()
+    rounding.reset()
 
 
 def values(*shape: int, seed: int = 0) -> Tensor:
@@ -200,7 +200,7 @@ def test_complex_sums_keep_a_part_beside_an_infinite_one(device: Device) -> None
         y = there(device, lambda t: t.sum(0), x)
         assert bool(torch.isfinite(y.imag).all()), y
         assert torch.allclose(y.imag, x.imag.sum(0), rtol=1e-5, atol=1e-5)
-    assert tally.CHANGED["order-reduction"] > 6
+    assert rounding.CHANGED["order-reduction"] > 6
 
 
 def test_a_product_of_one_number_has_memory_of_its_own(device: Device) -> None:

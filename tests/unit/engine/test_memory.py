@@ -12,13 +12,13 @@ import pytest
 import torch
 
 from parity import catalog, tolerance
-from parity.checks.leaks import leak_of, leaked
 from parity.core import machine
 from parity.core.notation import parse
 from parity.devices import Call, Fault, resolve
 from parity.devices.base import Device
 from parity.devices.sim.faults import out_of_memory
 from parity.engine import memory, suite
+from parity.engine.checking import leak_of, leaked
 from parity.engine.examine import Examined, examine
 from parity.engine.journal import NoJournal
 from parity.engine.options import RunOptions

@@ -21,9 +21,8 @@ from parity.engine.examine import examine
 from parity.engine.journal import NoJournal
 from parity.engine.options import RunOptions
 from parity.engine.planning import RunPlan
-from parity.engine.rounds import CAUSES, LONG, PINNED, Part, TimeLimit, is_long, part_of, parts
+from parity.engine.rounds import CAUSES, LONG, NEW_KIND, PINNED, Part, Timed, TimeLimit, is_long, part_of, parts
 from parity.engine.settings import settings
-from parity.engine.timed import NEW_KIND, Timed
 from parity.faces import cli
 from parity.report import power as power_text
 from parity.store import run_file

@@ -9,11 +9,10 @@ import torch
 
 from parity.devices import resolve
 from parity.engine.child import End
-from parity.prove.mutants import board, running
+from parity.prove.mutants import board, scoring
 from parity.prove.mutants.mutant import Mutant, Witnessed, fault
 from parity.prove.mutants.recording import classes, frequencies, mutants_of, record, sample
-from parity.prove.mutants.running import Scores
-from parity.prove.mutants.scoring import _plan
+from parity.prove.mutants.scoring import Scores, _plan
 
 
 @pytest.fixture(scope="module")
@@ -51,8 +50,8 @@ def test_a_row_whose_process_dies_before_it_says_anything_is_named(monkeypatch: 
     def begun(job: str, given: dict[str, list[str]], *_: object, **__: object) -> contextlib.nullcontext[Process]:
         return contextlib.nullcontext(Process({"name": n, "facts": {}} for n in given["names"] if given["names"][0] != "mm"))
 
-    monkeypatch.setattr(running, "Child", begun)
-    events = running._done("recording", ["mm", "relu"], "names", {}, {})
+    monkeypatch.setattr(scoring, "Child", begun)
+    events = scoring._done("recording", ["mm", "relu"], "names", {}, {})
     assert [e["name"] for e in events] == ["mm", "relu"]
     assert "facts" not in events[0]
 

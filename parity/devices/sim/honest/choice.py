@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from parity.devices import Call, Fault
-from parity.devices.sim.honest import tally
+from parity.devices.sim.honest import rounding
 from parity.devices.sim.honest.rerun import (
     AS_THEY_ARE,
     HALVES,
@@ -79,7 +79,7 @@ def _running(call: Call) -> Any:
                 (v[k] == v[k - 1]) | (torch.isnan(v[k]) & torch.isnan(v[k - 1])) if v.is_floating_point() else v[k] == v[k - 1]
             )
             i[k] = torch.where(same, i[k - 1], i[k])
-    tally.note("ties-running", indices, last)
+    rounding.note("ties-running", indices, last)
     return None
 
 
@@ -94,14 +94,10 @@ def _ranks(x: Tensor, lead: int, order: Tensor) -> Tensor:
     return back.reshape(x.shape)
 
 
-def _spatial(call: Call) -> int:
-    return 3 if "3d" in call.op else 2
-
-
 def _pool(call: Call, plain: Any) -> Any:
     """Max pooling that returns another one of the tied maxima in a window."""
     x = call.args[0]
-    lead = x.dim() - _spatial(call)
+    lead = x.dim() - (3 if "3d" in call.op else 2)
     order = _order(call, math.prod(x.shape[lead:]))
     swap = {id(x): _ranks(x, lead, order)}
     for t in call.outs[:1]:
@@ -236,8 +232,8 @@ def _another_stream(call: Call) -> Any:
     the next call gives other numbers."""
     given = next((a for a in (*call.args, *call.kwargs.values()) if isinstance(a, torch.Generator)), None)
     seed = int(torch.randint(1 << 62, (), generator=given)) ^ 0x5DEECE66D
-    tally.ANSWERED["stream"] += 1
-    tally.CHANGED["stream"] += 1  # counted as changed without a comparison, which would need another draw
+    rounding.ANSWERED["stream"] += 1
+    rounding.CHANGED["stream"] += 1  # counted as changed without a comparison, which would need another draw
     if given is not None:  # by name or by position
         own = torch.Generator().manual_seed(seed)
         call.args = [own if a is given else a for a in call.args]

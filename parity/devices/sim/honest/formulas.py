@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from parity.devices import Call, Fault
-from parity.devices.sim.honest import tally
 from parity.devices.sim.honest.noise import RANGES, computing, flushed, promoted
 from parity.devices.sim.honest.order import product, total
 from parity.devices.sim.honest.rerun import (
@@ -35,7 +34,7 @@ from parity.devices.sim.honest.rerun import (
     unlike,
     widened,
 )
-from parity.devices.sim.honest.rounding import bounds, device_of, flushed_dtypes, noisy
+from parity.devices.sim.honest.rounding import bounds, device_of, flushed_dtypes, noisy, note
 from parity.devices.sim.memory import to_host, to_sim
 
 # Kernels that may round once, with everything inside wider. Left out: functions that depend on the dtype (nextafter,
@@ -246,7 +245,7 @@ def _batch_norm(call: Call) -> Any:
     for t in running:
         if t.numel():
             stretch(t).copy_(stretch(wide[id(t)]))
-    tally.note("batch-norm", other, plain)
+    note("batch-norm", other, plain)
     return other
 
 
@@ -296,7 +295,7 @@ def _attention(call: Call) -> Any:
         left, k, v = (flushed(t.to(torch.float32), dtypes) for t in operands)
         y = _blocks(Library(call), left * scale, k, v, mask).to(q.dtype)
         y = finite_alike(y.reshape(usual.shape), usual)
-        tally.note("attention", y, usual)
+        note("attention", y, usual)
     return _valued(plain, to_sim(y, q.get_device()))
 
 

@@ -13,7 +13,6 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from parity.devices import Call, Fault
-from parity.devices.sim.honest import tally
 from parity.devices.sim.honest.rerun import (
     ALL_IN_DOUBLE,
     ROUNDED,
@@ -26,7 +25,17 @@ from parity.devices.sim.honest.rerun import (
     unlike,
     widened,
 )
-from parity.devices.sim.honest.rounding import bounds, cut, device_of, flushed_dtypes, largest_error, noisy, noisy_complex
+from parity.devices.sim.honest.rounding import (
+    bounds,
+    cut,
+    device_of,
+    flushed_dtypes,
+    largest_error,
+    noisy,
+    noisy_complex,
+    note,
+    reach,
+)
 
 FUNCTIONS = (
     "acos", "acosh", "add", "asin", "asinh", "atan", "atan2", "atanh", "cos", "cosh", "div", "erf", "erfc", "exp", "exp2",
@@ -48,7 +57,6 @@ COMPLEX_ULP = 2.0  # for complex functions, which are compositions: ULP of the m
 
 
 def _named(call: Call) -> str:
-    """The function's name in the tables."""
     base = call.op.partition(".")[0].rstrip("_")
     if base == "pow" and len(call.args) > 1 and isinstance(call.args[1], (int, float)):
         return POWERS.get(float(call.args[1]), "pow")
@@ -135,7 +143,7 @@ def functions() -> tuple[Fault, ...]:
         bound = bounds(device_of(call)).of(name, plain.dtype)
         noisy_result = noisy(exact, plain.dtype, bound, RANGES.get(name, (-math.inf, math.inf)))
         if bound:
-            tally.reach(f"{name} {str(plain.dtype).removeprefix('torch.')}", largest_error(noisy_result, exact) / bound)
+            reach(f"{name} {str(plain.dtype).removeprefix('torch.')}", largest_error(noisy_result, exact) / bound)
         return noisy_result
 
     title = "elementwise functions within the ULP bounds of the device's table"
@@ -163,7 +171,7 @@ def _flush(call: Call) -> Any:
     swap = {id(t): flushed(t, dtypes) for t in kept}
     result = rerun(call, swap=swap)
     answer = tree_map(lambda r: flushed(r, dtypes) if isinstance(r, Tensor) else r, result)
-    tally.note("flushing", (answer, list(swap.values())), (result, kept))
+    note("flushing", (answer, list(swap.values())), (result, kept))
     return answer
 
 

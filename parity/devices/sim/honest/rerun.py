@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from parity.devices import Call, Fault
-from parity.devices.sim.honest import tally
-from parity.devices.sim.honest.rounding import bits, cut
+from parity.devices.sim.honest.rounding import bits, cut, note
+from parity.devices.sim.honest.rounding import differs as are_apart
 
 Dtypes = Mapping[torch.dtype, torch.dtype]
 CONTAINERS = (tuple, list, dict)  # all others are leaves
@@ -187,7 +187,7 @@ def unlike(plain: Any, *ways: Callable[[], Any]) -> Any:
     answer = None
     for way in ways:
         answer = way()
-        if answer is not None and tally.differs(mapped(_placed, answer, plain), plain):
+        if answer is not None and are_apart(mapped(_placed, answer, plain), plain):
             return answer
     return answer
 
@@ -281,7 +281,7 @@ def honest(
             return plain
         other = mapped(functools.partial(_cast, call), mapped(limit, other, plain), plain)
         other = mapped(_placed, other, plain)
-        tally.note(kind, other, plain)
+        note(kind, other, plain)
         return other
 
     return Fault(f"honest-{kind}", ops, effect, when, title=title or kind, remembers=False)

@@ -12,7 +12,7 @@ import execnet
 import pytest
 
 from parity.faces import running
-from parity.faces.starting import STARTS, persistent
+from parity.faces.workers import STARTS, persistent
 
 
 @pytest.fixture
