@@ -19,6 +19,7 @@ from parity.catalog.row import ROUNDED
 from parity.core.dtypes import FACTS
 from parity.core.results import Measure, Status, Tolerance
 from parity.judging import rules
+from parity.judging.judge import judge
 from parity.judging.rules import Contraction
 
 RULE, F = Contraction(), FACTS["float32"]
@@ -124,7 +125,8 @@ def test_partial_sums_stored_in_a_half_type_are_as_large_as_a_random_walk(dtype:
     """Not as large as the sum of all magnitudes, by which a 0 in place of the largest sum was no finding."""
     text = f"index_add({dtype}[4].normal(), 0, int64[600].index(0, 4), {dtype}[600].normal(seed=3))"
     for order in (range(600), random.Random(1).sample(range(600), 600)):
-        told = verdict_on(text, lambda t, order=order: one_by_one(text, order))
+        bench, results, _ = prepared(text)
+        told = judge(bench, {"out": one_by_one(text, order)}, results, "forward")[0]
         assert told.status is Status.AGREE
         assert told.measure is not None
         assert (told.measure.share or 0.0) < 0.3
