@@ -104,8 +104,7 @@ def shared_error(
     lost: Array | None = None,
     constant: bool = False,
 ) -> SharedError | None:
-    """The shared error of the counted elements (all arrays over real parts); None with too few different ones, except in half
-    types, whose steps are rounded as simulated: the spread of few, then, as one number may be the mean of many.
+    """The shared error of the counted elements (over real parts); None with few different ones but in half types (`halves`).
 
     changes: the samples of the sensitivity, None for the smallest possible limits. u: roundoff of the arithmetic inside.
     halves: whether every step inside is rounded to a half type. lost: how far numbers that fall below the range on the way move
@@ -127,10 +126,9 @@ def shared_error(
     one_sided = 2.0 * u if halves else ONE_SIDED * u
     chance = max(float(np.mean((moved @ r) ** 2)), float(np.sum(np.mean(moved**2, 0) * r**2))) / weight**2
     chance += float(np.sum((final * r) ** 2)) / weight**2 / 12.0
-    aligned = _aligned(moved, r) / weight
     spread = SPREAD_FEW if few else SPREAD_HALF if halves else SPREAD_SINGLE
     sided = spread if constant else ALIGNED_HALF if halves else ALIGNED_SINGLE
-    factor_limit: float = CHANCE * chance**0.5 + sided * aligned + one_sided
+    factor_limit: float = CHANCE * chance**0.5 + sided * _aligned(moved, r) / weight + one_sided
     mean = float(np.mean(moved**2))
     spread_limit = spread * mean**0.5 + 2.0 * float(np.mean(final**2) / 12.0) ** 0.5
     absolute = np.broadcast_to(b.absolute, b.total.shape).reshape(-1)[::every][places] / total
