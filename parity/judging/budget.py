@@ -127,27 +127,30 @@ def of_sum(
     between_kernels: Array,
     tol: Tolerance,
     floor: float | Array,
+    stray: Array | None = None,
 ) -> Budget:
     """scale * sqrt(n) * u * S + between_kernels + output_ulp * ULP + floor, elementwise, and gamma_n S for `certain`.
 
     S: the same sum over absolute values; n: number of its terms; u: unit roundoff of the accumulation; between_kernels:
-    rounding of partial sums that one kernel passes to the next. The probabilistic bound: Higham and Mary, SIAM J. Sci. Comput.
-    41 (2019) A2815; Ipsen and Zhou, arXiv:1906.10465. Sums in any order obey gamma_n = n u / (1 - n u) (Higham, Accuracy and
-    Stability, 2002, section 4.2).
+    rounding of partial sums that one kernel passes to the next. stray: how far partial sums stray where their order does not
+    follow the terms, which with the sum itself bounds them in place of S but for `certain`. The probabilistic bound: Higham and
+    Mary, SIAM J. Sci. Comput. 41 (2019) A2815; Ipsen and Zhou, arXiv:1906.10465. Sums in any order obey gamma_n = n u / (1 - n
+    u) (Higham, Accuracy and Stability, 2002, section 4.2).
     """
     size = _finite(truth)
     s = np.maximum(np.nan_to_num(magnitudes, nan=0.0), size)
     n = np.maximum(count, 1.0)
+    p = s if stray is None else np.minimum(s, size + np.nan_to_num(stray, nan=np.inf))
     rounding = tol.output_ulp * ulp_of(size, f, True)
     total, terms = _summed(
-        (f"{tol.scale:g} sqrt(n) u S of n = {n.max() if n.size else 1:.3g} terms", tol.scale * np.sqrt(n) * u * s),
+        (f"{tol.scale:g} sqrt(n) u S of n = {n.max() if n.size else 1:.3g} terms", tol.scale * np.sqrt(n) * u * p),
         ("partial sums handed on", between_kernels),
         ("rounding of the result", rounding),
         ("floor", floor if isinstance(floor, np.ndarray) else float(floor)),
     )
     nu = np.minimum(n * u, 0.5)
     # A sum in one long chain is off by about sqrt(n) / 4 roundings of S where all terms have one sign, a blocked one by less.
-    one = np.maximum(1.0, SUM_LOSS * np.sqrt(n)) * u * s + between_kernels + f.unit_roundoff * size + floor
+    one = np.maximum(1.0, SUM_LOSS * np.sqrt(n)) * u * p + between_kernels + f.unit_roundoff * size + floor
     certain = nu / (1.0 - nu) * s + between_kernels + rounding + floor
     return Budget(total, terms, certain, one, 1.0, rounding=rounding, between_kernels=between_kernels)
 

@@ -212,7 +212,7 @@ def _escalated(assessed: Assessment) -> Assessment:
         scale = assessed.scale.with_excuses()
         m = scale.error(assessed.t.device, assessed.baseline)
         own = m.reference_share if assessed.baseline is assessed.t.reference else assessed.own
-        assessed = Assessment(scale, assessed.baseline, m, own)
+        assessed = _by_better_baseline(Assessment(scale, assessed.baseline, m, own))
     assessed = _by_the_reference_again(assessed)
     if assessed.t.may_be_at_kinks(assessed.measure) and (scale_at_kinks := _at_kinks(assessed)) is not None:
         assessed = replace(assessed, scale=scale_at_kinks, measure=scale_at_kinks.error(assessed.t.device, assessed.baseline))

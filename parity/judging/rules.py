@@ -15,7 +15,7 @@ from torch import Tensor
 from parity.catalog.row import Quirk, Row
 from parity.core import extensions
 from parity.core.case import OpClass
-from parity.core.dtypes import FACTS
+from parity.core.dtypes import FACTS, HALF
 from parity.core.errors import UsageError
 from parity.core.results import Measure, Status, Tolerance, Verdict
 from parity.judging.budget import Array, Budget, of_sum
@@ -88,7 +88,10 @@ class Contraction(Rule):
         elif r.name is not None and (runs := bench.oracle.runs_of_equals()):
             between_kernels = between_kernels + one_sided(s, n / runs, u, True)
         floor = r.floor * np.maximum(1.0, n / FLUSHED) if r.flushes else r.floor
-        sum_ = of_sum(size, s, n, f, u, between_kernels, r.tol, floor)
+        stored = r.name is not None and f.name in HALF and r.pass_ in bench.row.judged.accumulates
+        wander = bench.oracle.wander(r.name) if stored and r.name is not None else None
+        stray = None if wander is None else paired(wander, r.truth)
+        sum_ = of_sum(size, s, n, f, u, between_kernels, r.tol, floor, stray)
         if bench.oracle.fed and sum_.scale is not None:
             # A second derivative adds the results of two kernels: three roundings in turn, all to one side on a device that
             # rounds toward zero.

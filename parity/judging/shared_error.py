@@ -24,11 +24,11 @@ import numpy.typing as npt
 from parity.core.dtypes import DtypeFacts
 from parity.judging.budget import Array, Budget, one_of_each, ulp_of
 from parity.oracle.sensitivity import Changes
-from parity.oracle.yardstick import ALIGNED_HALF, ALIGNED_SINGLE, CHANCE, ONE_SIDED, SPREAD_HALF, SPREAD_SINGLE
+from parity.oracle.yardstick import ALIGNED_HALF, ALIGNED_SINGLE, CHANCE, ONE_SIDED, SPREAD_FEW, SPREAD_HALF, SPREAD_SINGLE
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
-FEWEST = 16  # different elements: with fewer, the mean averages nothing out
+FEWEST = 16  # different elements: with fewer, the mean averages nothing out, and only the spread of half types is asked for
 SQUARED = 1e150  # the largest number whose square is none too large
 TOGETHER = 8  # samples in which elements that move alike do so by one rounding: others do in one of 128 pairs, of 20 in none
 MEANT = 0.5  # no limit if rounding alone may change the factor by this much
@@ -37,12 +37,13 @@ MEANT = 0.5  # no limit if rounding alone may change the factor by this much
 @dataclass(frozen=True, slots=True)
 class SharedError:
     """factor: the estimated common factor, less 1; factor_limit: its limit; spread, spread_limit: the root mean square error
-    and its limit, in units of the budget."""
+    and its limit, in units of the budget. few: whether only these are asked for, as there are few elements."""
 
     factor: float
     factor_limit: float
     spread: float
     spread_limit: float
+    few: bool = False
 
     @property
     def ratio(self) -> float:
@@ -56,14 +57,16 @@ class SharedError:
 
     def row(self, halves: bool) -> str:
         """The name of the row of the yardstick that decides on it. halves: as for `shared_error`."""
-        return ("aligned in " if self.leans else "spread in ") + ("half types" if halves else "float32")
+        what = "aligned in " if self.leans else "spread of few in " if self.few else "spread in "
+        return what + ("half types" if halves else "float32")
 
     def text(self, ratio: float) -> str:
         """The finding in words, with this ratio."""
         if self.leans:
             off = f"all elements are off by a common factor of {1.0 + self.factor:.4g}"
             return f"{off}, {ratio:.3g} times what rounding explains"
-        return f"the root mean square error is {ratio:.3g} times what rounding explains: precision is lost everywhere"
+        where = "" if self.few else ": precision is lost everywhere"
+        return f"the root mean square error is {ratio:.3g} times what rounding explains{where}"
 
 
 def _over(value: float, limit: float) -> float:
@@ -101,7 +104,7 @@ def shared_error(
     lost: Array | None = None,
     constant: bool = False,
 ) -> SharedError | None:
-    """The shared error of the counted elements (all arrays over real parts); None with too few different ones.
+    """The shared error of the counted elements (over real parts); None with few different ones but in half types (`halves`).
 
     changes: the samples of the sensitivity, None for the smallest possible limits. u: roundoff of the arithmetic inside.
     halves: whether every step inside is rounded to a half type. lost: how far numbers that fall below the range on the way move
@@ -115,17 +118,17 @@ def shared_error(
         places = places[one_of_each(_rounded(t[places], f))]
         z, r, total, t = z[places], r[places], total[places], t[places]
         weight = float(r @ r)
-        if z.size < FEWEST or not 0.0 < weight < SQUARED:
+        few = z.size < FEWEST
+        if (few and not halves) or not 0.0 < weight < SQUARED:
             return None
         final = ulp_of(np.abs(t), f) / total  # rounding of the result
         moved = np.zeros((1, z.size)) if changes is None else changes.moved.numpy()[:, places] / total
     one_sided = 2.0 * u if halves else ONE_SIDED * u
     chance = max(float(np.mean((moved @ r) ** 2)), float(np.sum(np.mean(moved**2, 0) * r**2))) / weight**2
     chance += float(np.sum((final * r) ** 2)) / weight**2 / 12.0
-    aligned = _aligned(moved, r) / weight
-    spread = SPREAD_HALF if halves else SPREAD_SINGLE
+    spread = SPREAD_FEW if few else SPREAD_HALF if halves else SPREAD_SINGLE
     sided = spread if constant else ALIGNED_HALF if halves else ALIGNED_SINGLE
-    factor_limit: float = CHANCE * chance**0.5 + sided * aligned + one_sided
+    factor_limit: float = CHANCE * chance**0.5 + sided * _aligned(moved, r) / weight + one_sided
     mean = float(np.mean(moved**2))
     spread_limit = spread * mean**0.5 + 2.0 * float(np.mean(final**2) / 12.0) ** 0.5
     absolute = np.broadcast_to(b.absolute, b.total.shape).reshape(-1)[::every][places] / total
@@ -136,6 +139,6 @@ def shared_error(
         spread_limit += float(np.mean(off**2)) ** 0.5
     if constant:  # all elements may have the error that one of them may have: a function of one number is one sample
         factor_limit = max(factor_limit, spread_limit * (z.size / weight) ** 0.5)
-    if factor_limit > MEANT:
+    if few or factor_limit > MEANT:
         factor_limit = np.inf
-    return SharedError(float(z @ r) / weight, factor_limit, float(np.mean(z**2)) ** 0.5, spread_limit)
+    return SharedError(float(z @ r) / weight, factor_limit, float(np.mean(z**2)) ** 0.5, spread_limit, few)

@@ -31,7 +31,7 @@ from parity.oracle.protocol import Oracle
 from parity.oracle.rounding import Rounding
 from parity.oracle.roundoffs import extremes
 from parity.oracle.sensitivity import PERTURBATIONS, REFUSALS, Changes, RoundingEffect, Sensitivity, in_double, replaced
-from parity.oracle.summation import LONG
+from parity.oracle.summation import LONG, straying
 from parity.oracle.yardstick import SCALE
 
 # Samples of a sensitivity: fewer can only make an error ratio larger, so two are enough for results that pass with them.
@@ -50,11 +50,11 @@ def _floating(t: Tensor) -> bool:
     return t.is_floating_point() or t.is_complex()
 
 
-def _unsigned(p: Program) -> Program:
-    """The program with the scalar factors of its sum as magnitudes."""
+def _unsigned(p: Program, power: int) -> Program:
+    """The program with the scalar factors of its sum as magnitudes, or as their squares."""
 
     def function(*args: Any, **kwargs: Any) -> Any:
-        return p.function(*args, **{k: abs(v) if k in FACTORS else v for k, v in kwargs.items()})
+        return p.function(*args, **{k: abs(v) ** power if k in FACTORS else v for k, v in kwargs.items()})
 
     return replace(p, function=function)
 
@@ -373,6 +373,14 @@ class CaseOracle(Oracle):
             n = torch.clamp(n, min=max(sizes, default=1) / max(1, n.numel())) if len(sizes) == 1 else n
         return s, n
 
+    def wander(self, name: str) -> Tensor | None:
+        """As `Oracle` has it: as a random walk does, and farther where an operand is sorted."""
+        squares = self._variant("squares", lambda t, i: _magnitude(t, i) ** 2 if _floating(t) else t).get(name)
+        if squares is None:
+            return None
+        fed = [v for v in (*self._placed.views, *(self._all_cotangents or ())) if v.is_floating_point()]
+        return straying(fed) * _size(squares).sqrt()
+
     def gain_per_operand(self, name: str) -> list[Tensor]:
         """For each floating operand, the change of a sum of products over magnitudes if it is 1 throughout instead of 0.
 
@@ -434,7 +442,8 @@ class CaseOracle(Oracle):
     def _variant(self, word: str, change: Callable[[Tensor, int], Tensor]) -> dict[str, Tensor]:
         """All results of the same call on changed operands and cotangents, cached by `word`."""
         if word not in self._variants:
-            program = _unsigned(self._p) if word in ("magnitudes", "ones") else self._p
+            power = {"magnitudes": 1, "ones": 1, "squares": 2}.get(word)
+            program = self._p if power is None else _unsigned(self._p, power)
             fed = None if self._all_cotangents is None else [change(in_double(c), -1) for c in self._all_cotangents]
             results: list[tuple[str, Tensor]] = []
             with contextlib.suppress(*REFUSALS):

@@ -154,6 +154,11 @@ class Oracle(ABC):
         """(S, n) of a sum of products: the same sum over magnitudes, and its number of terms; None if it is no sum."""
         return None
 
+    def wander(self, name: str) -> Tensor | None:
+        """How far the partial sums of a sum of products stray from their share of the whole, in any order that does not follow
+        the terms; None if unknown."""
+        return None
+
     def gain_per_operand(self, name: str) -> list[Tensor]:
         """For each floating operand, the change of a sum of products over magnitudes if it is 1 throughout instead of 0."""
         return []

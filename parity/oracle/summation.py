@@ -102,8 +102,12 @@ def terms_lost(name: str, result: Tensor, call: tuple[Any, Any, Any], count: flo
         squares = func(args[0].detach().abs().square(), *args[1:], **kwargs)
         walk: Tensor = squares.div(count if name == "mean" else 1.0).sqrt().nan_to_num(0.0, 0.0, 0.0)
         return walk.mul(SUM_LOSS * inside)
-    wide = (a.abs() if isinstance(a, Tensor) and a.dtype in DOUBLE and not (a.is_meta or a.is_nested) else a for a in args)
+    wide = [a.abs() if isinstance(a, Tensor) and a.dtype in DOUBLE and not (a.is_meta or a.is_nested) else a for a in args]
     size = result if name in SIZES else func(*wide, **kwargs)
+    if name in SCATTERED and inside > FLOAT32_ROUNDOFF:
+        real = [a for a in args if isinstance(a, Tensor) and a.is_floating_point()]
+        squares = func(*(a * a if isinstance(a, Tensor) and a.dtype in DOUBLE else a for a in wide), **kwargs)
+        size = torch.minimum(size.abs(), result.abs() + straying(real) * squares.abs().sqrt())
     lost: Tensor = SUM_LOSS * inside * count**0.5 * size.abs()
     single = inside == FLOAT32_ROUNDOFF and result.dtype is torch.float64
     if name in CHAINS and single:
@@ -118,6 +122,13 @@ def terms_lost(name: str, result: Tensor, call: tuple[Any, Any, Any], count: flo
     if name not in ("sum", "mean"):  # kernels that update a mean give NaN for Inf, too
         lost = torch.where(result.isinf(), 0.0, lost)  # an Inf less an Inf is NaN, behind which nothing moves
     return lost
+
+
+def straying(operands: Sequence[Tensor]) -> float:
+    """How far sums of the first numbers of an operand stray from their share of all, in units of the root of their sum of
+    squares: about 1 for numbers in any order, more for sorted ones."""
+    flat = [x.to(torch.float64).nan_to_num(0.0, 0.0, 0.0).reshape(-1) for x in operands if x.numel()]
+    return max([1.0, *(float((x - x.mean()).cumsum(0).abs().max() / x.norm()) for x in flat if bool(x.any()))])
 
 
 def order_of(name: str, args: Any) -> int:

@@ -147,6 +147,10 @@ ALIGNED_SINGLE = _factor("aligned in float32", 8.0, "times the sum of all change
 ALIGNED_HALF = _factor("aligned in half types", 1.0, "times the sum of all changes", "half types are rounded to nearest")
 SPREAD_SINGLE = _factor("spread in float32", SCALE, "times the root mean square of the changes", "`SCALE`")
 SPREAD_HALF = _factor("spread in half types", 3.0, "times the root mean square of the changes", "they are rounded as simulated")
+SPREAD_FEW = _factor(
+    "spread of few in half types", 2.0 * SPREAD_HALF, "times the root mean square of the changes",
+    "twice `SPREAD_HALF`: of one element chance averages nothing out",
+)  # fmt: skip
 ONE_SIDED = _factor("one-sided", 4.0 * SCALE, "u", "formula: twice `SCALE` times 2 u, of the last kernel's arithmetic")
 
 # ------------------------------------------------------------------------------------------------------------ trainings

@@ -69,6 +69,16 @@ def test_kernels_that_add_up_in_a_half_type_excuse_no_device(dtype: str) -> None
     assert judge(bench, {"grad[2]": off}, poor, "backward")[0].status.is_finding
 
 
+def test_kernels_that_round_once_take_the_references_place_beside_unspecified_elements() -> None:
+    """The product of the first row leaves the range in some orders, and the CPU's other products are rounded on the way."""
+    text = 'prod(bfloat16[8, 16].normal(seed=1).at(3, "max"), 1)'
+    truth = prepared(text).bench.oracle.truth("out")
+    assert truth is not None
+    assert verdict_on(text, lambda t: t).status is Status.AGREE
+    assert verdict_on(text, lambda t: truth.to(t.dtype)).status is Status.AGREE
+    assert verdict_on(text, lambda t: (truth * 1.02).to(t.dtype)).status.is_finding
+
+
 @pytest.mark.parametrize("text", [EXP.format("float16"), MATMUL.format("float16", "float16")])
 def test_one_element_off_by_40_ulp_in_float16_is_found(text: str) -> None:
     found = verdict_on(text, nudged(40))

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from cases import bench_for, oracle_for, prepared, verdict_on
+from cases import bench_for, on_the_cpu, oracle_for, prepared, verdict_on
 from torch import Tensor
 
 from parity.core.notation import parse
 from parity.core.results import Status, Verdict
+from parity.execution import execute
 from parity.execution.inputs import build
 from parity.judging.judge import judge
 from parity.oracle.rounding import Rounding
@@ -183,3 +184,21 @@ MARGIN = "soft_margin_loss(float32[14767].constant(), float32[()].inside(1, 1))"
 def test_the_mean_inside_a_loss_may_lose_what_a_mean_does() -> None:
     assert verdict_on(MARGIN, lambda t: t * (1.0 - 3.1e-6)).status is Status.AGREE
     assert verdict_on(MARGIN, lambda t: t * (1.0 - 1e-3)).status.is_finding
+
+
+def test_a_large_term_lost_of_many_that_are_added_in_a_half_type_is_found() -> None:
+    """In the gradient of `take`, which adds 5,000 numbers at 64 places, one by one."""
+    text = "take(bfloat16[64].normal(seed=1), int64[5000].index(0, 64))"
+    live, inputs = on_the_cpu(text, True)
+    fed = torch.randn(5000, generator=torch.Generator().manual_seed(1)).bfloat16()
+    places = inputs.operands[1].view
+    bench = bench_for("take", oracle_for(text, torch.bfloat16, [fed], inputs))
+    name, right = next(iter(execute.backward(live, [fed])))
+    one_by_one = torch.zeros(64, dtype=torch.bfloat16)
+    for k in range(5000):
+        one_by_one[places[k]] = one_by_one[places[k]] + fed[k]
+    lost = right.clone()
+    largest = int(fed.abs().argmax())
+    lost[places[largest]] -= fed[largest]
+    assert judge(bench, {name: one_by_one}, {name: right}, "backward")[0].status is Status.AGREE
+    assert judge(bench, {name: lost}, {name: right}, "backward")[0].status.is_finding

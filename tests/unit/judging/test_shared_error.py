@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from cases import verdict_on
 
 import parity
 from parity.core.dtypes import FACTS
+from parity.core.results import Status
 from parity.judging.budget import Budget
 from parity.judging.shared_error import FEWEST, SharedError, shared_error
 from parity.oracle.sensitivity import Changes
@@ -19,10 +21,12 @@ TRUTH = RNG.normal(size=2000)
 SAMPLES = Changes(torch.from_numpy(TRUTH * RNG.uniform(-U, U, size=(4, 2000))))
 
 
-def asked(device: np.ndarray, truth: np.ndarray = TRUTH, changes: Changes | None = SAMPLES) -> SharedError | None:
+def asked(
+    device: np.ndarray, truth: np.ndarray = TRUTH, changes: Changes | None = SAMPLES, halves: bool = True
+) -> SharedError | None:
     b = Budget(16.0 * U * np.abs(truth) + 1e-9, ())
     every = np.ones(truth.shape, dtype=bool)
-    return shared_error(device, truth, b, every, changes, F, U, True)
+    return shared_error(device, truth, b, every, changes, F, U, halves)
 
 
 def test_independent_roundings_share_nothing() -> None:
@@ -77,7 +81,23 @@ def test_roundings_too_large_everywhere_are_told_by_their_spread() -> None:
 
 def test_few_elements_average_nothing_out() -> None:
     few = TRUTH[: FEWEST - 1]
-    assert asked(few * 1.5, few, None) is None
+    assert asked(few * 1.5, few, None, halves=False) is None
+    found = asked(few * 1.5, few, None)
+    assert found is not None
+    assert not found.leans
+    assert found.row(True) == "spread of few in half types"
+    assert found.text(found.ratio).endswith("times what rounding explains")
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize(
+    "operands", ["{0}[64].normal(seed=1), {0}[64].normal(seed=2)", "{0}[64].constant(), {0}[()].inside(1, 1)"]
+)
+def test_one_number_of_a_half_type_is_held_to_the_roundings_of_its_steps(dtype: str, operands: str) -> None:
+    """Its own budget is 0.3 of a mean in bfloat16, 0.04 in float16."""
+    text = f"soft_margin_loss({operands.format(dtype)})"
+    assert verdict_on(text, lambda t: t).status is Status.AGREE
+    assert verdict_on(text, lambda t: t * (1.02 if dtype == "float16" else 1.1)).status.is_finding
 
 
 def test_equal_elements_are_one_sample() -> None:
@@ -85,9 +105,9 @@ def test_equal_elements_are_one_sample() -> None:
     values = np.array([1.0, 1.3, 1.7])
     truth = np.repeat(values, 700)
     device = np.repeat(values * (1.0 + 4 * U), 700)
-    assert asked(device, truth, None) is None
+    assert asked(device, truth, None, halves=False) is None
     rounded = truth + np.arange(2100.0) * 2.0**-30  # three numbers of bfloat16 still
-    assert asked(rounded * (1.0 + 4 * U), rounded, None) is None
+    assert asked(rounded * (1.0 + 4 * U), rounded, None, halves=False) is None
     different = truth * np.exp2(np.linspace(-3.0, 3.0, 2100))
     assert asked(different, different, None) is not None
 

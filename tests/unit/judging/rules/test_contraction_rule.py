@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from benches import bench_of
+from cases import prepared, verdict_on
+from torch import Tensor
 
 from parity import catalog
 from parity.catalog.row import ROUNDED
 from parity.core.dtypes import FACTS
 from parity.core.results import Measure, Status, Tolerance
 from parity.judging import rules
+from parity.judging.judge import judge
 from parity.judging.rules import Contraction
 
 RULE, F = Contraction(), FACTS["float32"]
@@ -119,3 +125,31 @@ def test_a_sum_may_be_rounded_before_its_bias_is_added(bias: float | None, units
     asked = SimpleNamespace(bench=bench, f=FACTS["float16"], pass_="forward", u=2.0**-24, size=size, name="out")
     found = rules._rounding_between_kernels(asked, np.array([10.0]))  # type: ignore[arg-type]
     assert found.tolist() == [units * 2.0**-11]
+
+
+def one_by_one(text: str, order: Sequence[int]) -> Tensor:
+    """The sums of `index_add`, each term added to the stored sum, in this order."""
+    total, places, terms = (o.view.clone() for o in prepared(text).inputs.operands)
+    for k in order:
+        total[places[k]] = total[places[k]] + terms[k]
+    return total
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_partial_sums_stored_in_a_half_type_are_as_large_as_a_random_walk(dtype: str) -> None:
+    """Not as large as the sum of all magnitudes, by which a 0 in place of the largest sum was no finding."""
+    text = f"index_add({dtype}[4].normal(), 0, int64[600].index(0, 4), {dtype}[600].normal(seed=3))"
+    for order in (range(600), random.Random(1).sample(range(600), 600)):
+        bench, results, _ = prepared(text)
+        told = judge(bench, {"out": one_by_one(text, order)}, results, "forward")[0]
+        assert told.status is Status.AGREE
+        assert told.measure is not None
+        assert (told.measure.share or 0.0) < 0.3
+    assert verdict_on(text, lambda t: torch.where(t.abs() == t.abs().max(), 0.0, t)).status.is_finding
+
+
+def test_partial_sums_of_sorted_terms_are_larger() -> None:
+    numbers = [(k - 1500) / 1024 for k in range(3001)]
+    terms = f"bfloat16[3001].of({', '.join(map(str, torch.tensor(numbers).bfloat16().tolist()))})"
+    text = f"index_add(bfloat16[1].constant(), 0, int64[3001].index(0, 1), {terms})"
+    assert verdict_on(text, lambda t: one_by_one(text, range(3001)), reference=False).status is Status.AGREE
