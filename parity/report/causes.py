@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from textwrap import shorten
 
-from parity.core.results import EXTREME_VALUES, HALF_TYPES, NARROW_INTEGERS, NON_FINITE, SYMPTOMS, Cause, Record
+from parity.core.results import SYMPTOMS, Cause, Record
 from parity.core.status import Conclusion
-from parity.findings.causes import OPERATORS, RESULTS, Gathered
+from parity.findings.causes import OF_NUMBERS, OPERATORS, RESULTS, Gathered
 from parity.findings.standing import Mark
 from parity.findings.weights import WEIGHTS
 from parity.findings.wording import LOST
@@ -20,12 +20,6 @@ from parity.store.rows import Header
 UNKNOWN = "?"
 UNKNOWN_WORDS = "not looked into: the run was cut (parity run --resume RUN), or shrinking was skipped; by operator"
 COMMENT = 65_536  # most characters of a comment on GitHub
-OF_NUMBERS = (
-    EXTREME_VALUES,
-    NON_FINITE,
-    NARROW_INTEGERS,
-    HALF_TYPES,
-)  # properties by which unlike faults are reported together
 REASON = 110  # most characters of a reason
 WAYS = 3  # errors of a kernel that are named where several are one cause
 NONE: Mapping[str, Mark] = {}
