@@ -5,12 +5,13 @@ kernel is one cause whatever it is called by (`Cause.facts`). Errors with equal 
 and so are the errors of one kernel: what it refuses is one check after another. What nobody looked into is no cause: it is
 kept by kernel, after the causes (`Gathered.searched`), but for errors whose words say all. A death by a call that shows a
 finding, too, belongs to that one's cause. Of what comes and goes, experiments with settings and operators say nothing.
-Several operators have one cause if the deciding property is of a kind that they handle by one convention: operands on the CPU,
-empty operands, destinations with gaps or of another dtype; and operators of elements if it is a layout or a kind of number
-(NaN and Inf, the ends of the range, half types), for which they share code: a sort and a norm treat NaN each by their own. Where an operator gives wrong values without any deciding
-property, its findings with one belong to that cause, and so does drift of a function in which no operator differs by itself;
-so are its wrong values that need several things each by itself. A setting that explains a finding is a class of its own, and
-drift of less than twice the budget counts as rare: neither sends anybody to an editor first.
+Several operators have one cause if the deciding property is of a kind that they handle by one convention: operands on the
+CPU, empty operands, destinations with gaps or of another dtype; and operators of elements if it is a layout or a kind of
+number (NaN and Inf, the ends of the range, half types), for which they share code: a sort and a norm treat NaN each by their
+own. Where an operator gives wrong values without any deciding property, its findings with one belong to that cause, and so
+does drift of a function in which no operator differs by itself; so are its wrong values that need several things each by
+itself. A setting that explains a finding is a class of its own, and drift of less than twice the budget counts as rare:
+neither sends anybody to an editor first.
 """
 
 from __future__ import annotations

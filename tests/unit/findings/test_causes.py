@@ -660,6 +660,14 @@ def test_what_was_tried_when_the_device_was_found_dead_is_no_word_of_a_death() -
     assert sentence(said.cause) == "the device computes nothing any more (no more than N dimensions)"
 
 
+def test_a_hang_is_told_by_its_function_and_a_long_message_ends_with_a_word() -> None:
+    (one,) = gather([], [Death("sort", "float32", "sort(float32[3])", "", "hang", "ended by parity after 9.5 s", "device")])
+    assert sentence(one.cause) == "the device hangs in sort"
+    long = "expected " + "a first operand of the same kind as the second one, " * 4
+    (cut,) = gather([raised("sort", f"run: {long}")])
+    assert sentence(cut.cause).endswith("second one, a first operand ...)")
+
+
 def test_of_what_comes_and_goes_no_experiment_says_anything() -> None:
     """A setting that seemed to explain it, and an error in some of its calls: one cause of its op. The setting of others, and
     what comes and goes by itself, stay as they are."""
