@@ -166,9 +166,12 @@ class Verdict:
         return replace(self, measure=m, reason=times_the_budget(m.share, self.excess))
 
 
+MANY = 1e9  # budgets above which the number says nothing: a result that is wholly wrong is 2e7 of float32 away
+
+
 def times_the_budget(share: float, more: str) -> str:
     """The reason of a finding whose error exceeds its budget. more: text after the number."""
-    return f"{share:.3g} times the budget{more}"
+    return f"{f'{share:.3g}' if share < MANY else 'over a billion'} times the budget{more}"
 
 
 def left_unjudged(m: Measure) -> str:

@@ -5,12 +5,13 @@ kernel is one cause whatever it is called by (`Cause.facts`). Errors with equal 
 and so are the errors of one kernel: what it refuses is one check after another. What nobody looked into is no cause: it is
 kept by kernel, after the causes (`Gathered.searched`), but for errors whose words say all. A death by a call that shows a
 finding, too, belongs to that one's cause. Of what comes and goes, experiments with settings and operators say nothing.
-Several operators have one cause if the deciding property is of a kind that they handle by one convention: operands on the CPU,
-empty operands, NaN and Inf, numbers near the ends of the range, half types, destinations with gaps or of another dtype; and
-operators of elements if it is a layout, for which they share code. Where an operator gives wrong values without any deciding
-property, its findings with one belong to that cause, and so does drift of a function in which no operator differs by itself;
-so are its wrong values that need several things each by itself. A setting that explains a finding is a class of its own, and
-drift of less than twice the budget counts as rare: neither sends anybody to an editor first.
+Several operators have one cause if the deciding property is of a kind that they handle by one convention: operands on the
+CPU, empty operands, destinations with gaps or of another dtype; and operators of elements if it is a layout or a kind of
+number (NaN and Inf, the ends of the range, half types), for which they share code: a sort and a norm treat NaN each by their
+own. Where an operator gives wrong values without any deciding property, its findings with one belong to that cause, and so
+does drift of a function in which no operator differs by itself; so are its wrong values that need several things each by
+itself. A setting that explains a finding is a class of its own, and drift of less than twice the budget counts as rare:
+neither sends anybody to an editor first.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ from parity.store.rows import Death
 
 OPERATORS = "several operators"
 SHARED = (CPU_OPERAND, EMPTY_OPERAND, EXTREME_VALUES, NON_FINITE, OTHER_DESTINATION, NARROW_INTEGERS, HALF_TYPES)
+OF_NUMBERS = (EXTREME_VALUES, NON_FINITE, NARROW_INTEGERS, HALF_TYPES)  # which kernels of elements handle by shared code
 RESULTS = ("values", "metadata", "memory")  # symptoms of one fault of a kernel, if it is so however it is called
 SHARED_ENDINGS = (" operand", " destination")  # of layouts
 SELDOM = 10  # a pass that has less than one in so many of a cause's findings is not the one that is shown
@@ -318,7 +320,8 @@ def _mechanism(c: Cause) -> Cause:
     if c.says_all and CPU_OPERAND not in c.properties:
         return c
     if named := [p for p in SHARED if p in c.properties]:
-        return Cause(OPERATORS, symptom, tuple(named[:1]))
+        own = c.symptom == "values" and named[0] in OF_NUMBERS and not _is_elementwise(c.subject)
+        return c if own else Cause(OPERATORS, symptom, tuple(named[:1]))
     if all(p.endswith(SHARED_ENDINGS) for p in c.properties) and (
         _is_elementwise(c.subject) or STRIDED_DESTINATION in c.properties
     ):

@@ -51,7 +51,8 @@ def skeleton(message: str) -> str:
     alike: those of fused optimizers differ in nothing but the tensors that they list."""
     text = message.strip()[:LOOKED_AT].splitlines()[0] if message.strip() else ""
     text = re.sub(r" Search for [`'].*| \(Could this error message be improved.*", "", text)  # what torch adds to any message
-    text = re.sub(r"'[^']*'|\"[^\"]*\"", "'...'", text)
+    if "AttributeError in " not in text:  # whose names are all that it says
+        text = re.sub(r"'[^']*'|\"[^\"]*\"", "'...'", text)
     # The same check of fused optimizers; one of them says nothing about it.
     text = re.sub(r"Expected at::native::check_fast_path_restrictions\(.*", "... must have same", text)
     text = re.sub(r"\[[^\[\]]*\]|\([\d\s,x.]*\)", "", text)

@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from textwrap import shorten
 
-from parity.core.results import EXTREME_VALUES, HALF_TYPES, NARROW_INTEGERS, NON_FINITE, SYMPTOMS, Cause, Record
+from parity.core.results import SYMPTOMS, Cause, Record
 from parity.core.status import Conclusion
-from parity.findings.causes import OPERATORS, RESULTS, Gathered
+from parity.findings.causes import OF_NUMBERS, OPERATORS, RESULTS, Gathered
 from parity.findings.standing import Mark
 from parity.findings.weights import WEIGHTS
-from parity.findings.wording import LOST
+from parity.findings.wording import LOST, SKELETON
 from parity.report.output import fitted, last_line
 from parity.report.run_answers import CauseRow, Causes, Died, Finding, RunInfo
 from parity.report.words import called_in, listed, plural, reproduced, script_line
@@ -23,14 +23,10 @@ UNKNOWN_WORDS = (
     "or shrinking was skipped; by operator"
 )
 COMMENT = 65_536  # most characters of a comment on GitHub
-OF_NUMBERS = (
-    EXTREME_VALUES,
-    NON_FINITE,
-    NARROW_INTEGERS,
-    HALF_TYPES,
-)  # properties by which unlike faults are reported together
 REASON = 110  # most characters of a reason
 WAYS = 3  # errors of a kernel that are named where several are one cause
+ENDED = re.compile(r"^ended by parity after N s")  # how parity knows that a device hangs
+CUT = SKELETON - 3  # characters that are left of a long message, at least
 NONE: Mapping[str, Mark] = {}
 LINE = 230  # most characters of a line that is printed while a run goes on
 PLURAL = {
@@ -51,14 +47,16 @@ def sentence(c: Cause, members: Iterable[Cause] = ()) -> str:
         how, _, signal = c.subject.partition(": ")
         if signal.startswith(LOST):  # and in which call, or what was said of it
             words = signal.removeprefix(f"{LOST}: ")
-            return signal if words == signal else f"{LOST} ({words})"
-        return f"the device {'hangs' if how == 'hang' else 'ends the process'} ({signal})"
+            return signal if words == signal else f"{LOST} ({_whole(words)})"
+        if how == "hang":
+            return f"the device hangs{ENDED.sub('', signal)}"
+        return f"the device ends the process ({_whole(signal)})"
     said = {**SYMPTOMS, **PLURAL} if c.subject == OPERATORS else SYMPTOMS
-    text = f"{c.subject} {said[word]}" + (f" ({words})" if words else "")
+    text = f"{c.subject} {said[word]}" + (f" ({_whole(words)})" if words else "")
     if not c.properties and c.symptom in RESULTS:
         text += "".join(f", and {said[x]}" for x in RESULTS if x != c.symptom and any(m.symptom == x for m in members))
     elif not c.properties and c.symptom == "raises":
-        ways = [*dict.fromkeys(words for m in members if (words := m.symptom.partition(": ")[2]))]
+        ways = [*dict.fromkeys(_whole(words) for m in members if (words := m.symptom.partition(": ")[2]))]
         text += (
             f", in {plural(len(ways), 'way')} ({'; '.join(ways[:WAYS])}{'; ...' if len(ways) > WAYS else ''})" if ways else ""
         )
@@ -66,6 +64,11 @@ def sentence(c: Cause, members: Iterable[Cause] = ()) -> str:
     text += f", with {listed(c.properties, 80)}" if c.properties else ""
     dying = {m.subject.partition(": ")[0] for m in members if m.symptom == "dies"}
     return text + (f", and {'hangs' if dying == {'hang'} else 'ends the process'}" if dying else "") + several
+
+
+def _whole(words: str) -> str:
+    """What an error says, without the rest of a word where the text was cut."""
+    return f"{words.rpartition(' ')[0]} ..." if CUT <= len(words) <= SKELETON and " " in words else words
 
 
 def amount(c: Gathered, of: str = "", by: str = "") -> str:

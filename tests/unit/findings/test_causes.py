@@ -378,6 +378,19 @@ def raised(op: str, words: str, *properties: str, subject: str = "") -> Record:
     return found(op, Cause(subject or f"aten::{op}", f"raises: {skeleton(reason)}", properties), reason, "error")
 
 
+@pytest.mark.parametrize("p", ["NaN or Inf", "extreme values", "half types"])
+def test_numbers_join_operators_of_elements_and_no_other_kernels(p: str) -> None:
+    """The former share the code that handles them; a sort, a norm and a padding do not."""
+
+    def of(*ops: str) -> tuple[Gathered, ...]:
+        return gather(found(op, Cause(f"aten::{op}", "values", (p,))) for op in ops)
+
+    shared = ("exp", "atan", "signbit")
+    assert [c.cause.subject for c in of(*shared)] == [OPERATORS]
+    made = of(*shared, "sort", "linalg_vector_norm", "replication_pad3d_backward")
+    assert {c.ops for c in made} == {shared, ("sort",), ("linalg_vector_norm",), ("replication_pad3d_backward",)}
+
+
 def test_a_kernel_that_is_wrong_in_several_ways_is_one_cause() -> None:
     """Attention of each library: another shape, nothing written, other numbers; another kernel stays apart."""
     names = "aten::_scaled_dot_product_cudnn_attention", "torch.nn.functional.scaled_dot_product_attention"
@@ -444,8 +457,8 @@ def test_what_a_least_case_holds_is_needed() -> None:
         return replace(found(op, Cause(f"aten::{op}", symptom)), shrunk=case.format(op))
 
     special, plain, near = '{}(float32[2].at(0, "nan"))', "{}(float32[2])", "{}(float32[2].on_cpu())"
-    made = gather([*(one(op, special) for op in ("sort", "mode", "median", "exp")), one("exp", plain)])
-    assert {frozenset(c.ops) for c in made} == {frozenset(["sort", "mode", "median"]), frozenset(["exp"])}
+    made = gather([*(one(op, special) for op in ("sin", "cos", "erf", "exp")), one("exp", plain)])
+    assert {frozenset(c.ops) for c in made} == {frozenset(["sin", "cos", "erf"]), frozenset(["exp"])}
     words = "raises: RuntimeError in run: {} cannot be there"
     made = gather(
         [*(one(op, near, words.format(op)) for op in ("lerp", "addcmul", "mul")), one("exp", plain, words.format("x"))]
@@ -657,6 +670,14 @@ def test_what_was_tried_when_the_device_was_found_dead_is_no_word_of_a_death() -
     assert sentence(said.cause) == "the device computes nothing any more (no more than N dimensions)"
 
 
+def test_a_hang_is_told_by_its_function_and_a_long_message_ends_with_a_word() -> None:
+    (one,) = gather([], [Death("sort", "float32", "sort(float32[3])", "", "hang", "ended by parity after 9.5 s", "device")])
+    assert sentence(one.cause) == "the device hangs in sort"
+    long = "expected " + "a first operand of the same kind as the second one, " * 4
+    (cut,) = gather([raised("sort", f"run: {long}")])
+    assert sentence(cut.cause).endswith("second one, a first operand ...)")
+
+
 def test_of_what_comes_and_goes_no_experiment_says_anything() -> None:
     """A setting that seemed to explain it, and an error in some of its calls: one cause of its op. The setting of others, and
     what comes and goes by itself, stay as they are."""
@@ -736,19 +757,20 @@ def test_values_of_one_kind_are_one_cause_from_three_operators_on() -> None:
 def test_an_operator_that_is_wrong_anyway_is_one_cause() -> None:
     """What decides in one of its findings says nothing new."""
     records = [
-        Record("a", "conv", "float32", "forward", "wrong", shrunk="a", cause=Cause("aten::convolution", "values", p))
+        Record("a", "exp", "float32", "forward", "wrong", shrunk="a", cause=Cause("aten::exp", "values", p))
         for p in ((), ("NaN or Inf",), ("half types",))
     ]
-    assert [g.cause for g in gather(records)] == [Cause("aten::convolution", "values")]
+    assert [g.cause for g in gather(records)] == [Cause("aten::exp", "values")]
     (one,) = gather(records[1:])  # what each of them needs is kept
-    assert one.cause == Cause("aten::convolution", "values")
+    assert one.cause == Cause("aten::exp", "values")
     assert one.members == tuple(r.cause for r in records[1:])
     near = replace(records[0], status="drift", measures=(Measure("out", 1.5),))
-    others = [replace(r, op=op, cause=Cause(f"aten::{op}", "values", ("NaN or Inf",))) for r, op in zip(records, "abc")]
+    three = zip(records, ("sin", "cos", "erf"))
+    others = [replace(r, op=op, cause=Cause(f"aten::{op}", "values", ("NaN or Inf",))) for r, op in three]
     assert len(gather([near, *others, records[1]])) == 2  # which explains no lost NaN
-    strided = replace(records[1], cause=Cause("aten::convolution", "values", ("non-contiguous operand",)))
-    made = gather([strided, *others, records[1]])  # what it shares with others stays with what it alone is wrong by
-    assert [c.cause.subject for c in made] == [OPERATORS, "aten::convolution"]
+    later = replace(records[1], cause=Cause("aten::exp", "values", ("earlier calls",)))
+    made = gather([later, *others, records[1]])  # what it shares with others stays with what it alone is wrong by
+    assert [c.cause.subject for c in made] == [OPERATORS, "aten::exp"]
     assert len(made[1].records) == 2
 
 
