@@ -171,7 +171,7 @@ def in_double(coarsest: torch.dtype, given: Given | None = None) -> Iterator[Non
 
     def wide(func: Any, args: Any, kwargs: Any) -> Any:
         dtype = kwargs.get("dtype")
-        narrows = given is not None and dtype in NARROW[:2] and func is torch.ops.aten._to_copy.default
+        narrows = given is not None and dtype in NARROW[:2] and kernel_of(func).name == "_to_copy"
         made = given.cast(args[0], dtype) if narrows and given is not None else None
         return _in_float64(func, args, kwargs) if made is None else made
 

@@ -415,7 +415,7 @@ def test_a_mean_of_inf_may_be_nan_and_no_number(name: str, given: float) -> None
 
 @pytest.mark.parametrize(("given", "at_nan"), [(-torch.inf, True), (0.0, True), (torch.nan, False)])
 def test_a_weight_next_to_0_makes_nan_of_inf_or_leaves_it(given: float, at_nan: bool) -> None:
-    """The middle of three elements lies at a whole number, or just beside it: 0 times Inf, or Inf. A number there is wrong, and
+    """The middle of three elements lies at a whole number, or right next to one: 0 times Inf, or Inf. A number there is wrong, and
     so is NaN in place of a number."""
 
     def effect(call: Call) -> Any:
@@ -457,7 +457,7 @@ def margin(x: Tensor) -> Tensor:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize(("f", "last"), [(margin, "log1p"), (functools.partial(torch.logsumexp, dim=1), "log")])
 def test_an_operator_of_several_kernels_hands_on_half_types(f: Any, last: str, dtype: torch.dtype) -> None:
-    """On every device its roundings come one after the other, as on the honest one; 5 % is told beside them."""
+    """On every device its roundings come one after the other, as on the honest one; 5 % is found in spite of them."""
     torch.manual_seed(0)
     x = torch.randn(400, 2).to(dtype).requires_grad_()
     assert_parity(f, x, device=resolve("sim", tuple(honest.FAULTS)))
@@ -467,7 +467,7 @@ def test_an_operator_of_several_kernels_hands_on_half_types(f: Any, last: str, d
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_a_cast_to_a_half_type_rounds_what_was_computed(dtype: torch.dtype) -> None:
-    """A result that is cast afterwards lies on either side of a number's middle; what is off by more than that is told."""
+    """A result that is cast afterwards lies on either side of a number's middle; what is off by more than that is found."""
 
     def cast(x: Tensor, w: Tensor) -> Tensor:
         return (x @ w).to(dtype).float() * 2.0
