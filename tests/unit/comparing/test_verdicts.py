@@ -415,7 +415,7 @@ def test_a_mean_of_inf_may_be_nan_and_no_number(name: str, given: float) -> None
 
 @pytest.mark.parametrize(("given", "at_nan"), [(-torch.inf, True), (0.0, True), (torch.nan, False)])
 def test_a_weight_next_to_0_makes_nan_of_inf_or_leaves_it(given: float, at_nan: bool) -> None:
-    """The middle of three elements lies at a whole number, or right next to one: 0 times Inf, or Inf. A number there is wrong, and
+    """The middle of three elements lies at a whole number, or next to one: 0 times Inf, or Inf. A number there is wrong, and
     so is NaN in place of a number."""
 
     def effect(call: Call) -> Any:
