@@ -37,7 +37,7 @@ from parity.oracle.yardstick import BETWEEN_KERNELS, COARSE, STANDARD, STEP
 ALL = SAMPLES[-1]
 ATEN_UPDATED = ("var_mean", "std_mean")  # operators that update a mean by one number after the other
 WAYS = 20  # in which inputs are moved before a function counts as one that takes no others than it was given
-FEW_KERNELS, FEW_ELEMENTS = 64, 1 << 18  # of a function whose estimate is made of `ALL` samples, not of `PERTURBATIONS`
+FEW_KERNELS, FEW_ELEMENTS = 64, 1 << 18  # of a function that is not dear; with more elements few samples make its estimate
 
 
 class FunctionTruth(Oracle):
@@ -189,17 +189,21 @@ class FunctionTruth(Oracle):
         taken, usable = self._by(), self._usable(name)
         if name in taken.squares:
             mean = taken.squares[name] / usable
-            few = self.is_dear or self.proven
+            few = self._all < ALL or self.proven
             moved = (torch.maximum(mean, among_neighbours(mean, usable)) if few else mean).sqrt_().mul_(STANDARD)
             moved = moved if few else torch.minimum(moved, taken.moved[name])
         else:
             moved = torch.zeros(self._truths[name].shape, dtype=torch.float64)
         return torch.maximum(moved, self._s.spread[name]) if name in self._s.spread else moved
 
-    @property
+    @functools.cached_property
     def _all(self) -> int:
         """How many samples make the estimate, whatever the device gave: each is a run of the whole function."""
-        return PERTURBATIONS if self.is_dear else ALL
+        return PERTURBATIONS if self._elements > FEW_ELEMENTS else ALL
+
+    @property
+    def _elements(self) -> int:
+        return sum(t.numel() for _, t in self._s.tensors)
 
     def _usable(self, name: str) -> int:
         """How many of all samples show a result: those that raised never will."""
@@ -250,8 +254,8 @@ class FunctionTruth(Oracle):
         return self._limits[inside, between].get(name)
 
     def take_more_samples(self, most: int = ALL) -> bool:
-        """Take more samples from now on, up to `_all`; none where moved runs stand for them."""
-        more = [n for n in SAMPLES if self._samples < n <= min(most, self._all)]
+        """Take more samples from now on, up to `_all` for any result; none where moved runs stand for them."""
+        more = [n for n in SAMPLES if self._samples < n <= self._all]
         self._samples = more[0] if more and not self.proven else self._samples
         return bool(more) and not self.proven
 
@@ -259,7 +263,7 @@ class FunctionTruth(Oracle):
     def is_dear(self) -> bool:
         """As `Oracle` has it: of a large function."""
         kernels = sum(map(len, self._own.dtypes.values()))
-        return kernels > FEW_KERNELS or sum(t.numel() for _, t in self._s.tensors) > FEW_ELEMENTS
+        return kernels > FEW_KERNELS or self._elements > FEW_ELEMENTS
 
     def sample_by_moved_runs(self, runs: Sequence[Mapping[str, Tensor]]) -> None:
         """Let moved runs, which cost a tenth, stand for the samples, because one of the operators is wrong by itself."""

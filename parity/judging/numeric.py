@@ -257,9 +257,10 @@ def _at_kinks(assessed: Assessment) -> Scale | None:
         if moved is None or moved.shape != t.truth.shape:
             return None
         more = np.maximum(0.0, paired(moved, t.truth) - b.total)
-        if t.is_mostly(far, b.total + more):
+        scale = replace(assessed.scale, budget=b.wider(KINK, more))
+        if t.is_mostly(far, b.total + more) or t.is_explained(scale.error(t.device, assessed.baseline)):
             break
-    return replace(assessed.scale, budget=b.wider(KINK, more)) if more.any() else None
+    return scale if more.any() else None
 
 
 def _on_another_branch(assessed: Assessment) -> Assessment:
