@@ -116,8 +116,7 @@ class RoundedResult:
 
     def is_explained(self, m: Measure) -> bool:
         """Whether a result agrees, of a function so large that no run is made which changes no verdict."""
-        dear = self.bench.oracle.is_dear and not self.bench.whole and self.bench.limits is None
-        return dear and self.verdict(m).status is Status.AGREE
+        return self.bench.oracle.is_dear and not self.bench.whole and self.verdict(m).status is Status.AGREE
 
     def is_near(self, v: Verdict, b: Budget) -> bool:
         """Whether a verdict is a drift of so little, in one element or one of a thousand, that the end of a run may call it
