@@ -381,11 +381,10 @@ def test_one_moved_run_and_one_for_the_range_are_enough_far_outside(monkeypatch:
 def test_nothing_is_left_out_on_an_honest_device() -> None:
     found = assert_parity(large(), torch.randn(16, 512), device=resolve("sim", tuple(honest.FAULTS)))
     assert len(found.verdicts) == 7
-    assert not any("another result is far outside" in n for n in found.notes)
 
 
 def test_a_nan_is_found_next_to_a_result_far_outside() -> None:
-    """Samples that are spared excuse no class of numbers."""
+    """Whatever else is wrong excuses no class of numbers."""
 
     def lost(call: Call) -> Any:
         made = call.run()
