@@ -55,8 +55,8 @@ from parity.comparing.verdicts import (
     in_one_dtype,
     is_far_outside,
     judged,
+    judged_again,
     settled,
-    spared_again,
     verdicts,
 )
 from parity.comparing.watch import PlacementWatch, command, other_way, read_before
@@ -210,7 +210,7 @@ def _judged(q: Request, s: Subject, device: Device, notes: Notes, seen: Seen | N
         ours |= jumped.ours
         for line in jumped.notes:
             notes.say(line)
-    judgements = (*extra, *settled(spared_again(judgements, bench, results, ours, notes, q.atol), q.fail_on, notes))
+    judgements = (*extra, *settled(judged_again(judgements, bench, results, ours, notes, q.atol), q.fail_on, notes))
     failed = any(v.status is not Status.AGREE for _, v in judgements)
     way, following = _explained(s, device, q.backward, watch) if failed else ("", "")
     apart = differences(judgements, results, ours)
@@ -274,14 +274,10 @@ def _by_tensor(q: Request, sides: Sides, bench: Bench, meter: Meter, notes: Note
     screened = Screened({})
     if not q.closely:
         screened = by_movement(sides.subject, q.backward, sides.cotangents, sides.theirs, sides.ours, meter)
-        sides.truth.proof = q.proof
-        sides.truth.moved_runs = screened.runs
-        if screened.far:
-            sides.truth.spare(far=True)
-        elif screened.runs and q.proof is not None and q.proof():
-            sides.truth.sample_by_moved_runs()
+        if screened.runs and q.proof is not None and q.proof():
+            sides.truth.sample_by_moved_runs(screened.runs)
     made = verdicts(bench, sides.theirs, sides.ours, notes, q.atol, screened.passed)
-    return spared_again(made, bench, sides.theirs, sides.ours, notes, q.atol)  # few elements may be far outside, and no result
+    return judged_again(made, bench, sides.theirs, sides.ours, notes, q.atol)
 
 
 def _left_behind(s: Subject, here: Sequence[str], there: Sequence[str], notes: Notes) -> Verdicts:

@@ -31,7 +31,6 @@ from parity.devices import Device
 from parity.devices.refusals import listening
 from parity.execution import execute as ex
 from parity.judging.bench import Bench
-from parity.judging.rounded_result import SPARED
 
 LARGEST = 1 << 30  # most bytes of arguments that are kept of a run
 SHOWN = 3  # calls that are named
@@ -257,7 +256,7 @@ def is_far(v: Verdict, device: Tensor | None, cpu: Tensor | None) -> bool:
         return False
     if not (cpu.is_floating_point() or cpu.is_complex()):
         return v.status.differs
-    return v.status.differs or v.reason == SPARED or d.size > math.sqrt(torch.finfo(cpu.dtype).eps) * float(cpu.abs().max())
+    return v.status.differs or d.size > math.sqrt(torch.finfo(cpu.dtype).eps) * float(cpu.abs().max())
 
 
 def _turned(

@@ -37,7 +37,7 @@ from parity.oracle.yardstick import BETWEEN_KERNELS, COARSE, STANDARD, STEP
 
 ALL = SAMPLES[-1]
 WAYS = 20  # in which inputs are moved before a function counts as one that takes no others than it was given
-FEW_KERNELS, FEW_ELEMENTS = 64, 1 << 18  # of a function, all of whose samples are taken for any result that is outside
+FEW_KERNELS, FEW_ELEMENTS = 64, 1 << 18  # of a function that is not dear; with more elements few samples make its estimate
 
 
 class FunctionTruth(Oracle):
@@ -58,21 +58,14 @@ class FunctionTruth(Oracle):
         self._cast = cast or {}
         self._s, self._backward, self._fed, self._reference = s, backward, cotangents, reference
         self._truths: dict[str, Tensor] | None = None
-        self._samples = ALL if most else SAMPLES[0]
+        self._first = ALL if most else SAMPLES[0]
+        self._samples = self._first
         self._effects: dict[float, _Samples] = {}
         self._limits: dict[tuple[Range, Range], dict[str, Tensor]] = {}
         self._meter = meter or Meter(s.name)
         self.refused = ""
         self._whole: list[Tensor | None] = []  # operands of what jumps at numbers, those that are whole numbers on all sides
         self._as_given = False  # whether inputs are not moved
-        self.proof: Callable[[], bool] | None = None  # whether the device is known to be wrong
-        self.moved_runs: Sequence[Mapping[str, Tensor]] = ()  # of a function whose device is likely to be wrong
-        self._doubted = False  # whether a result of a large function asked for more samples than a few
-
-    @property
-    def proven(self) -> bool:  # type: ignore[override]
-        """Whether the device is known to be wrong: samples that were taken, one at least, and neighbours then stand for all."""
-        return (self.spared or self._doubted) and self.proof is not None and self.proof()
 
     def _run(self, put: Put, fed: Sequence[Tensor]) -> tuple[dict[str, Tensor], Tensor | None]:
         """All results of a run, and where it left the CPU's random numbers if it draws some."""
@@ -189,21 +182,33 @@ class FunctionTruth(Oracle):
 
     def sensitivity(self, name: str, u: float, between: float) -> Tensor:
         """By how much a result moves if every input and every step is moved by a roundoff, and between equal runs: `STANDARD`
-        times the root mean square of its movements in all samples, and no more than the largest. Samples that are not taken
-        count as 0, so that a budget by fewer lies inside the whole one, whatever result asked for them."""
+        times the root mean square of its movements in all samples. Where these are few, an element moves as its neighbours
+        usually do, at least; where they are many, no more than in any of them. Samples that are not taken count as 0, so that
+        a budget by fewer lies inside the whole one, which is the same whatever the device gave."""
         assert self._truths is not None
-        if self.proven and (one := self._by().moved.get(name)) is not None:
-            moved = torch.maximum(one, among_neighbours(one)).mul_(STANDARD)
+        taken, usable = self._by(), self._usable(name)
+        if name in taken.squares:
+            mean = taken.squares[name] / usable
+            few = self._all < ALL or self.proven
+            moved = (torch.maximum(mean, among_neighbours(mean, usable)) if few else mean).sqrt_().mul_(STANDARD)
+            moved = moved if few else torch.minimum(moved, taken.moved[name])
         else:
-            squares = self._by().squares.get(name, torch.zeros(self._truths[name].shape, dtype=torch.float64))
-            moved = squares.div(self._usable(name)).sqrt_().mul_(STANDARD)
-            moved = torch.minimum(moved, self._by().moved[name]) if name in self._by().moved else moved
+            moved = torch.zeros(self._truths[name].shape, dtype=torch.float64)
         return torch.maximum(moved, self._s.spread[name]) if name in self._s.spread else moved
+
+    @functools.cached_property
+    def _all(self) -> int:
+        """How many samples make the estimate, whatever the device gave: each is a run of the whole function."""
+        return PERTURBATIONS if self._elements > FEW_ELEMENTS else ALL
+
+    @property
+    def _elements(self) -> int:
+        return sum(t.numel() for _, t in self._s.tensors)
 
     def _usable(self, name: str) -> int:
         """How many of all samples show a result: those that raised never will."""
         taken = self._by()
-        return max(1, ALL - (taken.count - len(taken.changes.get(name, ()))))
+        return max(1, self._all - (taken.count - len(taken.changes.get(name, ()))))
 
     def amplified(self, name: str, u: float, between: float, times: float, most: int = 0) -> Tensor | None:
         """As `Oracle` has it. most: for a large function, or one of sums of products, which move in proportion."""
@@ -224,7 +229,7 @@ class FunctionTruth(Oracle):
         """How the result moved in each sample, 0 in those that are not taken."""
         assert self._truths is not None
         elements = self._truths[name].numel() * (1 + self._truths[name].is_complex())
-        return self._by().of(name, elements, 0 if self.proven and not self.spared else self._usable(name))
+        return self._by().of(name, elements, self._usable(name))
 
     def largest(self, u: float, between: float) -> float:
         """The largest magnitude among the inputs and the results of all kernels."""
@@ -249,56 +254,37 @@ class FunctionTruth(Oracle):
             self._limits[inside, between] = got if mode.left_range and not isinstance(got, Raised) else {}
         return self._limits[inside, between].get(name)
 
-    def take_more_samples(self, most: int = ALL, far: bool = False) -> bool:
-        """Take more samples from now on, up to all: few in a large function whose result is far outside, and no more where one
-        of its operators is wrong by itself, so that those that were taken stand for all."""
-        if not self.proven and self._samples >= PERTURBATIONS and self.is_dear:
-            self._doubted = True
-            if self.proven:
-                return True
-        most = 1 if self.proven else PERTURBATIONS if self.spared or (far and self.is_dear) else ALL
-        more = [n for n in SAMPLES if self._samples < n <= most]
-        self._samples = more[0] if more else self._samples
-        return bool(more)
+    def take_more_samples(self, most: int = ALL) -> bool:
+        """Take more samples from now on, up to `_all` for any result; none where moved runs stand for them."""
+        more = [n for n in SAMPLES if self._samples < n <= self._all]
+        self._samples = more[0] if more and not self.proven else self._samples
+        return bool(more) and not self.proven
 
     @functools.cached_property
     def is_dear(self) -> bool:
         """As `Oracle` has it: of a large function."""
         kernels = sum(map(len, self._own.dtypes.values()))
-        return kernels > FEW_KERNELS or sum(t.numel() for _, t in self._s.tensors) > FEW_ELEMENTS
+        return kernels > FEW_KERNELS or self._elements > FEW_ELEMENTS
 
-    def spare(self, far: bool = False) -> None:
-        """Take no more samples than `PERTURBATIONS` of a large function from now on, whose verdict is known. far: before any is
-        taken, because moved runs say so: that counts where the device is known to be wrong."""
-        self.spared = far or (self.is_dear and self._samples < ALL)
-        self.spared = self.proven or (self.spared and not far)
-        self._samples = 1 if far and self.proven else self._samples
-
-    def sample_by_moved_runs(self) -> None:
-        """Let moved runs, which cost a tenth, stand for the samples that were not taken, because one of the operators is wrong
-        by itself."""
-        taken, by = self._effects.get(1.0, _Samples()), STEP * (BETWEEN_KERNELS if self.rounds_to_half else 1.0)
-        for n, t in ((n, t) for run in self.moved_runs for n, t in run.items()):
+    def sample_by_moved_runs(self, runs: Sequence[Mapping[str, Tensor]]) -> None:
+        """Let moved runs, which cost a tenth, stand for the samples, because one of the operators is wrong by itself."""
+        taken, by = _Samples(), STEP * (BETWEEN_KERNELS if self.rounds_to_half else 1.0)
+        for n, t in ((n, t) for run in runs for n, t in run.items()):
             own = self._reference.get(n)
             if own is not None and own.shape == t.shape and (t.is_floating_point() or t.is_complex()):
                 taken.add(n, (_fresh_wide(t) - own).div_(by))
                 taken.largest = max(taken.largest, float(own.abs().nan_to_num_(0.0, 0.0, 0.0).max()) if own.numel() else 0.0)
-        taken.count = ALL
-        self._effects, self._doubted, self.spared = {1.0: taken}, True, False
+        taken.count, self._samples = self._all, self._all
+        self._effects, self.proven = {1.0: taken}, True
 
     def ask_again(self) -> None:
-        """As `Oracle` has it: by moved runs where a wrong operator is known and there are some, then whatever is known."""
-        if self.proven and self.spared and self.moved_runs:
-            self.sample_by_moved_runs()
-            return
-        if self._doubted:
-            self._effects.clear()
-        self.spared = self._doubted = False
-        self.proof = None
+        """As `Oracle` has it: by the function's own samples."""
+        self._effects.clear()
+        self._samples, self.proven = self._first, False
 
     def _by(self, times: float = 1.0, most: int = 0) -> _Samples:
         """The samples with so many roundoffs, at most so many of them; those that were taken before are kept."""
-        taken, wanted = self._effects.setdefault(times, _Samples()), min(self._samples, most or ALL)
+        taken, wanted = self._effects.setdefault(times, _Samples()), min(self._samples, most or ALL, self._all)
         while taken.count < wanted:
             with self._meter.run("a run in float64", wanted - taken.count - 1):
                 ran = self._take_one(taken, taken.count, times)

@@ -18,7 +18,6 @@ from parity.core.case import OpClass
 from parity.core.results import Measure, Status, Verdict
 from parity.judging.bench import Bench
 from parity.judging.judge import judge
-from parity.judging.rounded_result import SPARED
 from parity.oracle.yardstick import FAR
 
 Verdicts = tuple[tuple[str, Verdict], ...]
@@ -51,8 +50,6 @@ def verdicts(
             pass_ = "backward" if name.startswith("grad[") else "forward"
             verdict = (passed or {}).get(name) or judge(bench, {name: theirs[name]}, {name: ours[name]}, pass_)[0]
             results[name] = _within(verdict, atol)
-            if is_far_outside(results[name]):
-                bench.oracle.spare()
             if all_nan(theirs[name]) and all_nan(ours[name]):
                 text = f"every element of {name} is NaN on both sides: this compares nothing about the numbers"
                 notes.say(text, loud=True)
@@ -64,21 +61,16 @@ def is_far_outside(v: Verdict) -> bool:
     return v.status.differs and v.measure is not None and v.measure.problem == "value" and (v.measure.share or 0.0) > FAR
 
 
-def spared_again(
+def judged_again(
     results: Verdicts, bench: Bench, theirs: Mapping[str, Tensor], ours: Mapping[str, Tensor], notes: Notes, atol: float | None
 ) -> Verdicts:
-    """The verdicts, with those judged that were left out, where no result is far outside any more: it was at a kink. And with
-    all judged by all samples where none differs by the few that a wrong operator asks for."""
-    left = [n for n, v in results if v.status is Status.VOID and v.reason == SPARED]
-    if bench.oracle.proven and not bench.oracle.spared:
-        found = any(v.status.differs for _, v in results)
-        left = [] if found else [n for n, v in results if v.measure is not None and v.measure.share]
-    if not left or any(is_far_outside(v) for _, v in results):
+    """The verdicts, by samples where moved runs stood for them because an operator is wrong, and nothing differs by those."""
+    if not bench.oracle.proven or any(v.status.differs for _, v in results):
         return results
     bench.oracle.ask_again()
-    anew = replace(bench)  # which keeps no verdict
-    again = dict(verdicts(anew, {n: theirs[n] for n in left}, {n: ours[n] for n in left}, notes, atol))
-    return spared_again(tuple((n, again.get(n, v)) for n, v in results), anew, theirs, ours, notes, atol)
+    left = [n for n, v in results if v.measure is not None and v.measure.share]
+    again = dict(verdicts(replace(bench), {n: theirs[n] for n in left}, {n: ours[n] for n in left}, notes, atol))
+    return tuple((n, again.get(n, v)) for n, v in results)
 
 
 def _place(name: str, a: Tensor | None, b: Tensor | None) -> tuple[bool, bool, float]:
@@ -116,9 +108,7 @@ def settled(results: Verdicts, fail_on: Sequence[str], notes: Notes) -> Verdicts
     if Status.VOID in fail_on:
         return results
     for reason, count in Counter(v.reason for _, v in results if v.status is Status.VOID).items():
-        named = [n for n, v in results if v.reason == reason] if reason == SPARED else []
-        which = f" ({', '.join(named[:MANY])}{f' and {count - MANY} more' if count > MANY else ''})" if named else ""
-        notes.say((reason if count == 1 else f"{count} results: {reason}") + which, loud=True)
+        notes.say(reason if count == 1 else f"{count} results: {reason}", loud=True)
     return tuple((n, v) for n, v in results if v.status is not Status.VOID)
 
 

@@ -24,7 +24,7 @@ from parity.judging.excuses import Excuses, excuses
 from parity.judging.limits import Limits
 from parity.judging.measures import allowed_ratio, facts_of, measure, parts
 from parity.judging.promises import as_promised, one_kernel, paired, residue
-from parity.judging.rounded_result import SPARED, RoundedResult, agreed, beyond_numbers, is_outside, shared_error_of
+from parity.judging.rounded_result import RoundedResult, agreed, beyond_numbers, is_outside, shared_error_of
 from parity.judging.rule import DRIFT_LIMIT
 from parity.judging.rules import rule_of
 from parity.judging.sameness import same_bits, same_values
@@ -99,8 +99,6 @@ def _by_truth(t: RoundedResult) -> Verdict:
         assessed = _measured(t)
         if _takes_more_samples(assessed):
             continue
-        if t.is_spared(assessed.measure, assessed.scale.budget.total):
-            return Verdict(Status.VOID, SPARED, assessed.measure, t.tol)
         if (verdict := _decided(_escalated(assessed))) is not None:
             return verdict
 
@@ -196,8 +194,7 @@ def _takes_more_samples(assessed: Assessment) -> bool:
     # Of many elements a few have small movements in all of some samples, however much they can move.
     few = 0 < FEW * m.mismatched <= max(m.total, FEW)
     more = 1.0 < ratio < CLOSE or few or ratio > yardstick.UNMOVED or m.problem == "alone"
-    far = ratio > FAR and (not more or (few and ratio < yardstick.UNMOVED and t.is_mostly(FAR, assessed.scale.budget.total)))
-    return sampled and is_outside(m) and t.bench.oracle.take_more_samples(SAMPLES[-1] if more else PERTURBATIONS, far)
+    return sampled and is_outside(m) and t.bench.oracle.take_more_samples(SAMPLES[-1] if more else PERTURBATIONS)
 
 
 def _escalated(assessed: Assessment) -> Assessment:
@@ -255,14 +252,15 @@ def _at_kinks(assessed: Assessment) -> Scale | None:
     t, b = assessed.t, assessed.scale.budget
     if t.tol.ulp is not None or b.certain is not None:
         return None
-    for most, far in ((1, CLOSE if t.bench.oracle.spared else FAR), (PERTURBATIONS, CLOSE), (0, math.inf)):
+    for most, far in ((1, FAR), (PERTURBATIONS, CLOSE), (0, math.inf)):
         moved = t.bench.oracle.amplified(t.truth_name, *t.roundings(), t.tol.scale, most)
         if moved is None or moved.shape != t.truth.shape:
             return None
         more = np.maximum(0.0, paired(moved, t.truth) - b.total)
-        if t.is_mostly(far, b.total + more):
+        scale = replace(assessed.scale, budget=b.wider(KINK, more))
+        if t.is_mostly(far, b.total + more) or t.is_explained(scale.error(t.device, assessed.baseline)):
             break
-    return replace(assessed.scale, budget=b.wider(KINK, more)) if more.any() else None
+    return scale if more.any() else None
 
 
 def _on_another_branch(assessed: Assessment) -> Assessment:
@@ -307,8 +305,7 @@ def _decided(assessed: Assessment) -> Verdict | None:
         return replace(verdict, measure=assessed.measure, near=near)
     for question, samples in ((_biased, PERTURBATIONS), (_shared, SAMPLES[-1])):
         if (together := question(assessed)) is not None:
-            void = replace(together, status=Status.VOID, reason=SPARED) if t.bench.oracle.spared else together
-            return None if t.bench.oracle.take_more_samples(samples) else void
+            return None if t.bench.oracle.take_more_samples(samples) else together
     _note_limits(assessed)
     verdict = agreed(t.verdict(assessed.measure), assessed.scale.excused)
     if not assessed.branched or verdict.status is not Status.AGREE:

@@ -22,11 +22,6 @@ from parity.judging.rules import Rule, rule_of_pass
 from parity.judging.shared_error import SharedError, shared_error
 from parity.oracle import yardstick
 
-SPARED = (
-    "not judged, because another result is far outside: more than a few samples of rounding may explain its error; "
-    'effort="full" judges it'
-)
-
 
 @dataclass(frozen=True, slots=True)
 class RoundedResult:
@@ -106,28 +101,22 @@ class RoundedResult:
         """The verdict on a measure of this result."""
         return self.rule.verdict(m, self.tol, self.f.name)
 
-    def is_mostly(self, far: float, total: Array, share: float = 0.5, most: float = math.inf) -> bool:
-        """Whether that share of the elements is off by more than `far`, and at most `most`, times what is allowed; those that
-        are 0 on both sides do not count (an embedding's gradient has few others)."""
+    def is_mostly(self, far: float, total: Array) -> bool:
+        """Whether half of the elements are off by more than so many times what is allowed; those that are 0 on both sides do
+        not count (an embedding's gradient has few others)."""
         with np.errstate(invalid="ignore"):
-            error = np.abs(self.device_parts - self.truth_parts)
-            outside = int(np.count_nonzero((error > far * total) & ~(error > most * total)))
-        if not outside or outside > share * total.size:
+            outside = int(np.count_nonzero(np.abs(self.device_parts - self.truth_parts) > far * total))
+        if not outside or 2 * outside > total.size:
             return outside > 0
-        return outside > share * int(np.count_nonzero((self.truth_parts != 0.0) | (self.device_parts != 0.0)))
-
-    def is_spared(self, m: Measure, total: Array) -> bool:
-        """Whether more samples might explain a result that is outside, which are not taken."""
-        spared = self.bench.oracle.spared and is_outside(m) and m.problem != "class"
-        if not spared or ((m.share or 0.0) <= yardstick.UNMOVED and self.is_mostly(yardstick.CLOSE, total)):
-            return False
-        # Rounding moves these, and no number of samples moves so many so far.
-        return not self.is_mostly(yardstick.COARSER_SINGLE, total, yardstick.MANY_FAR, yardstick.UNMOVED)
+        return 2 * outside > int(np.count_nonzero((self.truth_parts != 0.0) | (self.device_parts != 0.0)))
 
     def may_be_at_kinks(self, m: Measure) -> bool:
         """Whether to ask for kinks: not of a large function whose result agrees, as the reference's error widens its budget."""
-        passed = self.bench.oracle.is_dear and not self.bench.whole
-        return is_outside(m) and not (passed and self.verdict(m).status is Status.AGREE)
+        return is_outside(m) and not self.is_explained(m)
+
+    def is_explained(self, m: Measure) -> bool:
+        """Whether a result agrees, of a function so large that no run is made which changes no verdict."""
+        return self.bench.oracle.is_dear and not self.bench.whole and self.verdict(m).status is Status.AGREE
 
     def is_near(self, v: Verdict, b: Budget) -> bool:
         """Whether a verdict is a drift of so little, in one element or one of a thousand, that the end of a run may call it

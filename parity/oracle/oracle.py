@@ -329,7 +329,7 @@ class CaseOracle(Oracle):
             self._healthy = dict(results)
         return self._healthy.get(name)
 
-    def take_more_samples(self, most: int = SAMPLES[-1], far: bool = False) -> bool:
+    def take_more_samples(self, most: int = SAMPLES[-1]) -> bool:
         """Use more samples of every sensitivity from now on, at most `most`; False if there are no more."""
         more = [n for n in SAMPLES if self._samples < n <= most]
         if not more:

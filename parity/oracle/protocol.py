@@ -19,19 +19,14 @@ class Oracle(ABC):
     """Truths by the names of the results, and their conditioning.
 
     Methods that are not abstract have defaults for an oracle that knows only results: nothing more is known, so nothing is
-    excused. spared: whether a result was found so far outside that the others are asked less closely, as `spare` says; proven:
-    whether besides the device is known to be wrong, so that only the size of errors is asked.
+    excused. proven: whether the device is known to be wrong, so that only the size of errors is asked.
     """
 
-    spared = proven = False
-
-    def spare(self) -> None:
-        """Ask the other results less closely, where that saves much."""
-        return
+    proven = False
 
     def ask_again(self) -> None:
         """Ask all results as closely as any from now on."""
-        self.spared = False
+        return
 
     @abstractmethod
     def truth(self, name: str) -> Tensor | None:
@@ -100,9 +95,8 @@ class Oracle(ABC):
         """Whether each sample takes so long that none is taken which changes no verdict."""
         return False
 
-    def take_more_samples(self, most: int = 0, far: bool = False) -> bool:
-        """Use more samples of every sensitivity from now on, at most `most`; False if there are no more. far: whether the
-        result is too far outside for them to matter."""
+    def take_more_samples(self, most: int = 0) -> bool:
+        """Use more samples of every sensitivity from now on, at most `most`; False if there are no more."""
         return False
 
     def sampled(self, first: int) -> AbstractContextManager[bool]:

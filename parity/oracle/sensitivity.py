@@ -22,7 +22,6 @@ from parity.oracle.roundoffs import DOUBLE, perturbed, rounded_at_least, shifted
 from parity.oracle.yardstick import LEAST_HALF, LEAST_SINGLE
 
 PERTURBATIONS = 4  # samples of a sensitivity
-NORMAL_MEDIAN = 0.6745  # of the magnitudes of normal numbers, in standard deviations
 NEIGHBOURS = 16  # elements whose movements in one sample stand for those of one element in all, and whose sizes for its size
 KEPT = 1 << 15  # elements of a result whose changes are kept sample by sample
 # torch.nn.functional checks some operands by assertions; its decompositions divide by the number of elements.
@@ -298,9 +297,12 @@ def replaced(
     return Placed(tuple(moved), tuple(views))
 
 
-def among_neighbours(movement: Tensor) -> Tensor:
-    """The usual movement of each element's neighbours, which are those of its row, of several rows if they are short: their
-    standard deviation by their median, so that large ones do not stand for small ones."""
-    last = [math.prod(movement.shape[k:]) for k in range(movement.dim(), -1, -1)]
-    rows = movement.reshape(-1, next((n for n in last if n >= NEIGHBOURS), last[-1]))
-    return rows.median(-1, keepdim=True).values.div(NORMAL_MEDIAN).expand_as(rows).reshape(movement.shape)
+def among_neighbours(squares: Tensor, samples: int) -> Tensor:
+    """The usual variance of each element's neighbours, which are those of its row, of several rows if they are short: by their
+    median, so that large ones do not stand for small ones. squares: the mean of each element's squared movements in so many
+    samples. The median of the mean square of k normal numbers is (1 - 2 / 9 k)^3 of their variance (Wilson and Hilferty, Proc.
+    Natl. Acad. Sci. 17 (1931))."""
+    last = [math.prod(squares.shape[k:]) for k in range(squares.dim(), -1, -1)]
+    rows = squares.reshape(-1, next((n for n in last if n >= NEIGHBOURS), last[-1]))
+    usual = rows.median(-1, keepdim=True).values.div((1.0 - 2.0 / (9.0 * samples)) ** 3)
+    return usual.expand_as(rows).reshape(squares.shape)

@@ -106,7 +106,6 @@ NEAR_OTHERS = _factor(
     "others of a near one", 0.5, "of the budget, root mean square", "chosen: honest errors are a quarter of an estimate or less"
 )
 FAR = _factor("far", SCALE, "budgets of few samples", "chosen: from this on no more samples cover an error, nearly always")
-MANY_FAR = _factor("many far", 0.25, "of the elements", "chosen: a turned step moves few of a tensor's elements so far")
 UNMOVED = _factor("unmoved", 1e8, "budgets", "no wrong number of usual size is so far off: no sample moved it, as at a kink")
 CHANCE_OUTSIDE = _factor(
     "turned steps", 50_000, "elements, one of which a turned step may put outside",

@@ -127,6 +127,25 @@ def test_a_large_function_that_agrees_is_not_asked_for_kinks(is_dear: bool, whol
     assert (oracle.asked > 0) == asked
 
 
+class Kinked(Ones):
+    """Roundings together move every element by a thousandth."""
+
+    def amplified(self, name: str, u: float, between: float, times: float, most: int = 0) -> Tensor | None:
+        self.asked += 1
+        return torch.full((4,), 1e-3, dtype=torch.float64)
+
+
+@pytest.mark.parametrize(("is_dear", "asked"), [(True, 1), (False, 3)])
+def test_one_sample_that_explains_a_result_of_a_large_function_is_enough(is_dear: bool, asked: int) -> None:
+    """More would only widen what is wide enough."""
+    oracle, cpu = Kinked(is_dear), torch.ones(4)
+    verdict, _ = judge(
+        bench_for("softmax", oracle, always_use_oracle=False), {"out": cpu * (1 + 2.0**-14)}, {"out": cpu}, "forward"
+    )
+    assert verdict.status is Status.AGREE
+    assert oracle.asked == asked
+
+
 def limited(x: Tensor) -> Tensor:
     """Takes the least number above 0 that its dtype knows next to 1, as torch.distributions does."""
     return x.clamp(min=torch.finfo(x.dtype).eps).log()

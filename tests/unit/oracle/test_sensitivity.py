@@ -31,7 +31,7 @@ from parity.oracle.kernels import kernel_of
 from parity.oracle.oracle import CaseOracle
 from parity.oracle.rounding import Rounding
 from parity.oracle.roundoffs import is_whole, keep_whole, perturbed, rounded, rounded_and_largest, rounded_at_least
-from parity.oracle.sensitivity import PERTURBATIONS, Sensitivity
+from parity.oracle.sensitivity import PERTURBATIONS, Sensitivity, among_neighbours
 
 U, HALF = 2.0**-24, 2.0**-11
 
@@ -294,6 +294,17 @@ def test_a_sensitivity_that_decides_has_more_samples() -> None:
     assert bool((some >= 0.9 * few).all())
     assert bool((many >= 0.9 * some).all())
     assert float(many.max()) > 0.4 * U * 0.55
+
+
+@pytest.mark.parametrize("samples", [1, 2, 4])
+def test_neighbours_show_a_variance_in_few_samples_and_few_large_ones_do_not_count(samples: int) -> None:
+    """Of rows of their own: 3 and 5 standard deviations, and in each a third a thousand times as large."""
+    torch.manual_seed(0)
+    moved = torch.randn(samples, 2, 30_000, dtype=torch.float64) * torch.tensor([[3.0], [5.0]], dtype=torch.float64)
+    usual = among_neighbours(moved.square().mean(0), samples)
+    assert torch.allclose(usual.sqrt(), torch.tensor([[3.0], [5.0]], dtype=torch.float64), rtol=0.03)
+    moved[..., ::3] *= 1e3
+    assert float(among_neighbours(moved.square().mean(0), samples).max()) < 25.0 * 10.0
 
 
 def test_what_agrees_with_a_reference_far_from_the_truth_shares_its_formula() -> None:
