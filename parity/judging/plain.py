@@ -15,7 +15,7 @@ from torch import Tensor
 
 from parity.core.results import Measure
 from parity.judging.budget import Array, Budget, ulp_at
-from parity.judging.measures import SPREAD_ELEMENTS, Mask, at, show, spread_of
+from parity.judging.measures import Mask, at, show, spread_of
 from parity.judging.outliers import ELEMENTS, among_sums
 from parity.judging.rounded_result import RoundedResult
 
@@ -84,8 +84,6 @@ class Plain:
 
     def _spread(self, x: Array, b: Budget) -> float | None:
         """The root mean square of its errors in units of its limit; None without a limit."""
-        if b.scale is None or x.size < SPREAD_ELEMENTS:
-            return None
         spread = spread_of(x, self.truth, b, np.ones(x.shape, dtype=bool))
         return None if spread is None else spread / b.rms
 

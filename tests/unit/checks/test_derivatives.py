@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,11 +11,18 @@ from cases import checked, faulty_aspects
 
 from parity.checks import derivatives
 from parity.checks.check import Settings, failing
+from parity.checks.gauge import GAUGES
 from parity.checks.trial import EVERYTHING, SELDOM, values
-from parity.core.results import Aspect
+from parity.core.results import Aspect, Raised
 from parity.devices import Call, Fault, resolve
 
 MORE = Settings(more=SELDOM)
+
+
+def test_a_factorization_that_raised_has_no_derivatives() -> None:
+    """A kernel may fail as late as where its results are fetched."""
+    sides: Any = SimpleNamespace(outcome=Raised("error", "RuntimeError", "device-side assert", "download"))
+    assert derivatives._apart(GAUGES["svd"], sides) is False
 
 
 def larger(call: Call) -> Any:

@@ -106,6 +106,13 @@ def test_what_is_fixed_is_the_same_of_every_choice(name: str) -> None:
         torch.testing.assert_close(a, b)
 
 
+def test_eigenvalues_whose_order_is_left_open_say_nothing() -> None:
+    """They are far from each other, and equal in what they are ordered by."""
+    v = torch.eye(3, dtype=torch.complex128)
+    for other, expected in ((0.6 - 0.8j, False), (0.6 + 0.8j, True)):
+        assert GAUGES["eig"].apart([v], [torch.tensor([0.0, other, 2.5], dtype=torch.complex128), v]) is expected
+
+
 def test_a_product_of_two_factors_keeps_its_rank() -> None:
     """And one that is nearly of a lower rank says nothing."""
     a, b = (torch.linalg.qr(torch.randn(5, 2, dtype=torch.float64, generator=G))[0] for _ in range(2))

@@ -35,6 +35,23 @@ def measured(
     return measure("out", torch.tensor(device, dtype=kind), r, t, made)
 
 
+def test_the_largest_number_is_excused_nowhere_where_infinity_is() -> None:
+    """It is finite, and wrong."""
+    truth, f = torch.tensor([1.0], dtype=torch.float64), FACTS["float32"]
+    b = of_function(np.array([1.0]), f, TABLE, f.smallest)
+    for device, mismatched in ((INF, 0), (f.max, 1)):
+        m = measure("out", torch.tensor([device]), None, truth, b, ignore_nonfinite=np.array([True]))
+        assert m.mismatched == mismatched
+
+
+@pytest.mark.parametrize(("bound", "certain"), [(0.5, False), (0.25, True)])
+def test_an_error_of_the_bound_itself_is_no_certain_one(bound: float, certain: bool) -> None:
+    f = FACTS["float32"]
+    b = replace(of_function(np.array([1.0]), f, TABLE, f.smallest), certain=np.array([bound]))
+    m = measure("out", torch.tensor([1.5]), None, torch.tensor([1.0], dtype=torch.float64), b)
+    assert (m.certain, m.mismatched) == (certain, 1)
+
+
 def test_bits_tell_zeros_and_nans_apart_and_values_do_not() -> None:
     a, b = torch.tensor([0.0, NAN, 1.0]), torch.tensor([-0.0, -NAN, 1.0])
     assert not bit_equal(a, b)

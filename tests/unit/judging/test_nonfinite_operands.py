@@ -31,6 +31,13 @@ def lossy(call: Call) -> object:
     return call.run()
 
 
+@pytest.mark.parametrize(("text", "status"), [("0.5", Status.WRONG), ("2.0, 0.25", Status.AGREE)])
+def test_a_partial_result_of_the_largest_number_itself_overflows_in_no_order(text: str, status: Status) -> None:
+    n = 1 + len(text.split(","))
+    product = f"prod(float32[{n}].of(3.4028234663852886e38, {text}))"
+    assert verdict_on(product, lambda t: torch.full_like(t, math.inf)).status is status
+
+
 KERNELS = (
     "sum mean cumsum prod cumprod mm addmm linear convolution linalg_vector_norm _softmax native_layer_norm _logcumsumexp var "
     "nansum addcmul upsample_bilinear2d"

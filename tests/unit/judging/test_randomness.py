@@ -156,6 +156,19 @@ def test_a_whole_number_that_its_dtype_rounds_is_taken_for_any_nearby() -> None:
     assert float(seen.low) < 0.5 < float(seen.high)
 
 
+def test_a_slope_of_exactly_0_may_be_drawn() -> None:
+    """There it has no slack."""
+    of, call = law("rrelu", torch.tensor([-1.0]), 0.0, 0.0, True)
+    assert of.outside(call, {"out": torch.tensor([0.0])}) == []
+    assert of.outside(call, {"out": torch.tensor([-0.25])}) != []
+
+
+def test_a_whole_number_lies_inside_its_atom_by_the_grain_of_the_generator() -> None:
+    of = numbers.whole(lambda call, t: numbers.Whole(lambda k: ((k + 1) / 2).clamp(0, 1), peak=0.5, grain=0.125))
+    (seen,) = of.observe(Call(suite.row("randint"), ()), {"out": torch.tensor([1])})
+    assert (float(seen.low), float(seen.high), seen.peak) == (0.375, 1.0, 0.625)
+
+
 def test_a_category_that_there_is_not_is_named() -> None:
     """Before its weight is looked up; one with no chance is drawn by no honest generator either."""
     of, call = law("multinomial", torch.tensor([0.5, 0.5, 0.0]), 4, True)
@@ -351,6 +364,15 @@ def unheard(like: Tensor, shape: tuple[int, ...], generator: Any = None) -> Tens
 UNSEEDED = torch.Generator().manual_seed(5)
 
 
+def unadvanced(like: Tensor, shape: tuple[int, ...], generator: Any = None) -> Tensor:
+    """A draw leaves a generator of one's own where it was."""
+    state = None if generator is None else generator.get_state()
+    drawn = torch.randn(shape, generator=generator)
+    if generator is not None:
+        generator.set_state(state)
+    return drawn
+
+
 def full_variance(like: Tensor, shape: tuple[int, ...], generator: Any = None) -> Tensor:
     """Complex parts of variance 1 (pytorch#135210)."""
     return torch.complex(torch.randn(shape, generator=generator), torch.randn(shape, generator=generator))
@@ -468,6 +490,8 @@ PLANTED: dict[str, tuple[str, Function, str]] = {
     "randn repeats between calls": ("randn(float32[()], (8,))", once_a_seed, "calls one after the other give the same"),
     "randn ignores an own generator's seed": (
         "randn(float32[()], (8,))", unheard, "another seed of an own generator gives the same stream"),
+    "randn does not advance an own generator": (
+        "randn(float32[()], (8,))", unadvanced, "an own generator is not advanced by a draw"),
     "randperm of two runs": ("randperm(int64[()], 100)", two_runs, "outcome 0"),
     "randperm of one swap": ("randperm(int64[()], 100)", few_swaps, "outcome"),
     "randperm rotated": ("randperm(int64[()], 100)", rotated, "outcome"),

@@ -320,6 +320,12 @@ def test_what_is_subtracted_has_its_part_found_rightly() -> None:
     assert RELATIONS["lowrank"].problems(call, named((found[0], found[1] * 1.01, found[2]))) != []
 
 
+@pytest.mark.parametrize("found", [torch.zeros(4, 3), torch.zeros(2, 3)])
+def test_a_pseudoinverse_of_a_wrong_shape_is_not_multiplied(found: Tensor) -> None:
+    """Its shape is a finding of its own."""
+    assert RELATIONS["pinv"].problems(Bound(ROW, (torch.eye(4, 2),), {}), {"out": found}) == []
+
+
 @pytest.mark.parametrize("sides", [(3, 3), (3, 50), (50, 50)])
 def test_the_pseudoinverse_of_a_product_is_that_of_the_exact_product(sides: tuple[int, int]) -> None:
     a, b = factors(*sides, 2)

@@ -11,7 +11,7 @@ import parity
 from parity.core.dtypes import FACTS
 from parity.core.results import Status
 from parity.judging.budget import Budget
-from parity.judging.shared_error import FEWEST, SharedError, shared_error
+from parity.judging.shared_error import FEWEST, TOGETHER, SharedError, _aligned, shared_error
 from parity.oracle.sensitivity import Changes
 
 F = FACTS["bfloat16"]
@@ -27,6 +27,11 @@ def asked(
     b = Budget(16.0 * U * np.abs(truth) + 1e-9, ())
     every = np.ones(truth.shape, dtype=bool)
     return shared_error(device, truth, b, every, changes, F, U, halves)
+
+
+@pytest.mark.parametrize(("samples", "added"), [(TOGETHER, 0.0), (TOGETHER - 1, 2.0)])
+def test_elements_that_move_alike_cancel_from_so_many_samples_on(samples: int, added: float) -> None:
+    assert _aligned(np.ones((samples, 2)), np.array([1.0, -1.0])) == added
 
 
 def test_independent_roundings_share_nothing() -> None:
