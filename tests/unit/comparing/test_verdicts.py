@@ -433,6 +433,22 @@ def bilinear(x: Tensor) -> Tensor:
     return nn.functional.interpolate(x, size=(11, 3), mode="bilinear")
 
 
+@pytest.mark.parametrize("name", ["erfinv", "log", "atanh"])
+def test_nan_at_a_pole_is_told_though_an_operand_next_to_it_gives_nan(name: str) -> None:
+    """Both sides are given the end of the domain itself, where the result is Inf."""
+
+    def effect(call: Call) -> Any:
+        made = call.run()
+        return torch.where(made.isinf(), torch.nan, made)
+
+    def function(x: Tensor) -> Tensor:
+        return torch.log(1.0 - x) if name == "log" else getattr(torch, name)(x)
+
+    device = resolve("sim", (Fault("poles", (name,), effect, level="kernel"),))
+    with pytest.raises(ParityFailure, match="wrong in out"):
+        assert_parity(function, torch.tensor([0.5, 1.0, 0.25]), device=device)
+
+
 @pytest.mark.parametrize("cancels", [True, False])
 def test_the_sign_of_inf_is_free_where_a_rounding_decides_it(cancels: bool) -> None:
     """Inf times a sum of differences from the mean, of which nothing but roundings remain."""
