@@ -215,10 +215,17 @@ class FunctionTruth(Oracle):
         return self._by(times).of(name, self._truths[name].numel()) if wanted and self._truths else None
 
     def turned(self, name: str, u: float, between: float) -> Tensor | None:
-        """As `Oracle` has it, by the samples, and wherever the truth is not finite behind one of `UNSETTLED`."""
+        """As `Oracle` has it, by the samples, and wherever the truth is not finite behind one of `UNSETTLED`, if NaN or Inf
+        was given: numbers alone give none there."""
         truth = self.truth(name)
         settled = truth is None or self._own.dtypes.keys().isdisjoint(UNSETTLED)
-        return self._by().turned.get(name) if settled or truth is None else ~truth.abs().isfinite()
+        if settled or truth is None or not self._is_given_infinite():
+            return self._by().turned.get(name)
+        return ~truth.abs().isfinite()
+
+    def _is_given_infinite(self) -> bool:
+        tensors = (*(t for _, t in self._s.tensors), *self._fed)
+        return any(not bool(widen(t, None).isfinite().all()) for t in tensors if t.is_floating_point() or t.is_complex())
 
     def changes(self, name: str, u: float, between: float) -> Changes | None:
         """How the result moved in each sample, 0 in those that are not taken."""
