@@ -215,17 +215,10 @@ class FunctionTruth(Oracle):
         return self._by(times).of(name, self._truths[name].numel()) if wanted and self._truths else None
 
     def turned(self, name: str, u: float, between: float) -> Tensor | None:
-        """As `Oracle` has it, by the samples, and wherever the truth is not finite behind one of `UNSETTLED`, if NaN or Inf
-        was given: numbers alone give none there."""
+        """As `Oracle` has it, by the samples; where NaN or Inf was given, all of the truth's behind one of `UNSETTLED`, too."""
         truth = self.truth(name)
-        settled = truth is None or self._own.dtypes.keys().isdisjoint(UNSETTLED)
-        if settled or truth is None or not self._is_given_infinite():
-            return self._by().turned.get(name)
-        return ~truth.abs().isfinite()
-
-    def _is_given_infinite(self) -> bool:
-        tensors = (*(t for _, t in self._s.tensors), *self._fed)
-        return any(not bool(widen(t, None).isfinite().all()) for t in tensors if t.is_floating_point() or t.is_complex())
+        settled = truth is None or self._own.dtypes.keys().isdisjoint(UNSETTLED) or self._s.is_finite(self._fed)
+        return self._by().turned.get(name) if settled or truth is None else ~truth.abs().isfinite()
 
     def changes(self, name: str, u: float, between: float) -> Changes | None:
         """How the result moved in each sample, 0 in those that are not taken."""
