@@ -27,6 +27,7 @@ from parity.core.results import Raised
 from parity.execution import execute as ex
 from parity.execution.execute import Live, Named
 from parity.execution.values import pool, window
+from parity.oracle.float64 import widen
 
 SEED = 0
 SHAPED = "its lazy modules got their shapes by a first call on the CPU, of a copy"
@@ -82,6 +83,11 @@ class Subject:
         yield from self.given
         for n, t in own_tensors(self.module):
             yield from parts(n, t)
+
+    def is_finite(self, more: Iterable[Tensor]) -> bool:
+        """Whether no NaN or Inf is among its floating tensors and these."""
+        floats = (t for t in (*(t for _, t in self.tensors), *more) if t.is_floating_point() or t.is_complex())
+        return all(bool(widen(t, None).isfinite().all()) for t in floats)
 
     @property
     def moves(self) -> bool:

@@ -220,9 +220,9 @@ class FunctionTruth(Oracle):
         return self._by(times).of(name, self._truths[name].numel()) if wanted and self._truths else None
 
     def turned(self, name: str, u: float, between: float) -> Tensor | None:
-        """As `Oracle` has it, by the samples, and wherever the truth is not finite behind one of `UNSETTLED`."""
+        """As `Oracle` has it, by the samples; where NaN or Inf was given, all of the truth's behind one of `UNSETTLED`, too."""
         truth = self.truth(name)
-        settled = truth is None or self._own.dtypes.keys().isdisjoint(UNSETTLED)
+        settled = truth is None or self._own.dtypes.keys().isdisjoint(UNSETTLED) or self._s.is_finite(self._fed)
         return self._by().turned.get(name) if settled or truth is None else ~truth.abs().isfinite()
 
     def changes(self, name: str, u: float, between: float) -> Changes | None:

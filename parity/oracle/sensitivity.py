@@ -75,10 +75,9 @@ class Movements:
         self.changes.setdefault(name, []).append(kept_of(signed))
 
     def turn(self, name: str, t: Tensor, at: Tensor) -> None:
-        """Note where the result of one sample is another of NaN, Inf and -Inf than the truth."""
-        odd = at.isfinite().logical_not_()
-        if not at.is_complex() and bool(odd.any()):
-            odd &= ~(t.isfinite() | (at == t) | (at.isnan() & t.isnan()))
+        """Note where the result of one sample is an Inf, and that of the truth NaN or the other Inf. NaN in place of Inf says
+        nothing: an operand that lies at the end of its domain was moved out of it, as 1 is of erfinv's."""
+        if not at.is_complex() and bool((odd := torch.isinf(t) & ~at.isfinite() & (at != t)).any()):
             self.turned[name] = self.turned[name] | odd if name in self.turned else odd
 
     def of(self, name: str, elements: int, samples: int = 0) -> Changes | None:

@@ -63,7 +63,8 @@ def sentence(c: Cause, members: Iterable[Cause] = ()) -> str:
     several = "; each may have a fault of its own" if c.subject == OPERATORS and set(c.properties) & set(OF_NUMBERS) else ""
     text += f", with {listed(c.properties, 80)}" if c.properties else ""
     dying = {m.subject.partition(": ")[0] for m in members if m.symptom == "dies"}
-    return text + (f", and {'hangs' if dying == {'hang'} else 'ends the process'}" if dying else "") + several
+    ends = ("hang", "end the process") if c.subject == OPERATORS else ("hangs", "ends the process")
+    return text + (f", and {ends[dying != {'hang'}]}" if dying else "") + several
 
 
 def _whole(words: str) -> str:
@@ -170,7 +171,8 @@ def full(c: Gathered, header: Header) -> list[str]:
         text.append(f"    {r.status}{tensor}, {r.aspect}: {shorten(r.reason, REASON, placeholder=' ...')}{origin}")
         if m is not None and m.device:
             truth = f", truth {m.truth}" if m.truth and m.truth != m.reference else ""
-            text.append(f"    worst at {list(m.index)}: device {m.device}, reference {m.reference}{truth}")
+            other = f", reference {m.reference}" if m.reference else ""
+            text.append(f"    worst at {list(m.index)}: device {m.device}{other}{truth}")
     text += [f"    workaround: {c.workaround}"] if c.workaround else []
     text.append(f"    {reproduced(c.case, header)}")
     alone = [*((r.script, r.op) for r in c.records if r.shows_alone), *((d.script, d.op) for d in c.deaths)]

@@ -7,6 +7,7 @@ import functools
 import importlib.util
 import sys
 from collections import UserDict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -438,6 +439,35 @@ def test_a_weight_next_to_0_makes_nan_of_inf_or_leaves_it(given: float, at_nan: 
 def bilinear(x: Tensor) -> Tensor:
     """Resampled to other sizes in both dimensions."""
     return nn.functional.interpolate(x, size=(11, 3), mode="bilinear")
+
+
+@pytest.mark.parametrize("name", ["erfinv", "log", "atanh"])
+def test_nan_at_a_pole_is_told_though_an_operand_next_to_it_gives_nan(name: str) -> None:
+    """Both sides are given the end of the domain itself, where the result is Inf."""
+
+    def effect(call: Call) -> Any:
+        made = call.run()
+        return torch.where(made.isinf(), torch.nan, made)
+
+    def function(x: Tensor) -> Tensor:
+        return torch.log(1.0 - x) if name == "log" else getattr(torch, name)(x)
+
+    device = resolve("sim", (Fault("poles", (name,), effect, level="kernel"),))
+    with pytest.raises(ParityFailure, match="wrong in out"):
+        assert_parity(function, torch.tensor([0.5, 1.0, 0.25]), device=device)
+
+
+@pytest.mark.parametrize("way", [bilinear, lambda x: torch.var_mean(x, 2)[1]])
+def test_nan_for_the_log_of_0_is_told_behind_an_average_of_numbers(way: Callable[[Tensor], Tensor]) -> None:
+    """No weight of a resampling and no update of a mean makes NaN of numbers."""
+
+    def effect(call: Call) -> Any:
+        made = call.run()
+        return torch.where(made.isinf(), torch.nan, made)
+
+    device = resolve("sim", (Fault("poles", ("log",), effect, level="kernel"),))
+    with pytest.raises(ParityFailure, match="wrong in out"):
+        assert_parity(lambda x: torch.log(way(x) * 0.0), torch.ones(1, 1, 4, 1), device=device)
 
 
 @pytest.mark.parametrize("cancels", [True, False])

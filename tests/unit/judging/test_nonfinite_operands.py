@@ -94,6 +94,15 @@ def test_only_numbers_that_leave_the_range_make_another_infinity(other: float) -
     assert verdict_on("sum(float32[3].of(inf, -2e38, -2e38))", turned).status is Status.AGREE
 
 
+@pytest.mark.parametrize("name", ["erfinv", "logit", "special.ndtri"])
+@pytest.mark.parametrize("other", [math.nan, -math.inf])
+def test_a_pole_at_the_end_of_a_domain_is_kept_beside_an_inf(name: str, other: float) -> None:
+    """Numbers next to 1 give NaN on one side, and 1 itself Inf."""
+    text = f"{name}(float32[3].of(0.25, 1, inf))"
+    assert verdict_on(text, lambda t: t).status is Status.AGREE
+    assert verdict_on(text, lambda t: torch.where(t.isinf(), other, t)).status is Status.WRONG
+
+
 def test_finite_terms_that_leave_the_range_excuse_their_own_element_alone() -> None:
     text = "sum_dim(float32[2, 3].of(3e38, 3e38, -3e38, inf, 1, 2), 1)"
     lost = verdict_on(text, lambda t: torch.tensor([math.inf, math.inf]))

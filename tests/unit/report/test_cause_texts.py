@@ -83,6 +83,19 @@ def test_several_operators_take_a_plural(symptom: str, verb: str) -> None:
     assert told.sentence(Cause(OPERATORS, symptom)).startswith(f"several operators {verb} ")
 
 
+@pytest.mark.parametrize(("how", "ends"), [("crash", "end the process"), ("hang", "hang")])
+def test_several_operators_end_in_a_plural(how: str, ends: str) -> None:
+    dead = Cause(f"{how}: SIGSEGV", "dies")
+    assert told.sentence(Cause(OPERATORS, "values"), [dead]).endswith(f", and {ends}")
+    assert not told.sentence(Cause("aten::exp", "values"), [dead]).endswith(f", and {ends}")
+
+
+def test_a_reference_that_was_not_kept_is_not_named() -> None:
+    one = record("exp(float32[2])")
+    made = gather([replace(one, measures=(replace(one.measures[0], reference=""),))])
+    assert "worst at [0, 1]: device 1.5, truth 1.01" in "\n".join(told.lines(made, 20, header()))
+
+
 def test_what_is_left_out_of_a_list_is_counted_by_kind() -> None:
     """What nobody looked into is no cause there, either, and has no weight in a line of its own."""
     made = gather(
