@@ -167,7 +167,7 @@ def test_no_workaround_is_said_where_nothing_was_located() -> None:
 
 @pytest.mark.slow
 def test_a_cache_that_is_wrong_too_late_to_be_read_is_found() -> None:
-    """The keys of the last step reach no logit, because nothing reads them any more."""
+    """The keys of the last step reach no logit, because nothing reads them any more. Both layers have such keys."""
 
     def spoiled(call: Call) -> Any:
         out = call.run()
@@ -182,9 +182,9 @@ def test_a_cache_that_is_wrong_too_late_to_be_read_is_found() -> None:
     device = planted("copy_", spoiled, when=of_length(7))
     found = parity.compare_generation(Late(), PROMPT, device=device, max_new_tokens=3, locate=False)
     assert found.first is None
-    assert [n for n, _ in found.state] == ["out['cache']['cache[0][0]']"]
+    assert [n for n, _ in found.state] == ["out['cache']['cache[0][0]']", "out['cache']['cache[1][0]']"]
     assert "the logits of 3 steps agree, but cache[0][0] is wrong" in found.headline
-    assert "effort=\"full\" judges it (out['cache']['cache[1][0]'])" in str(found)
+    assert "cache[1][0]" in str(found)
 
 
 @pytest.mark.slow
