@@ -30,9 +30,9 @@ def test_a_process_ends_where_the_device_refuses_a_dtype_that_it_took() -> None:
     lost = list[str]()
     journal: Any = SimpleNamespace(lost=lost.append)
     item: Any = SimpleNamespace(dtype="float32")
-    for took, takes, told in (({"float32"}, True, 0), (set[str](), False, 0), ({"float32"}, False, 1)):
+    for took, takes, ends in (({"float32"}, True, 0), (set[str](), False, 0), ({"float32"}, False, 1)):
         device = SimpleNamespace(answers=lambda: True, takes=lambda dtype, takes=takes: takes)
         plan: Any = SimpleNamespace(device=device, takes=took)
         checking.end_unless_able(item, plan, journal, "")
-        assert len(lost) == told
+        assert len(lost) == ends
     assert "refuses tensors of float32" in lost[0]

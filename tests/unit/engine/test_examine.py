@@ -257,14 +257,14 @@ def test_what_the_cpus_own_kernels_do_once_is_no_finding(monkeypatch: pytest.Mon
 
 
 def test_a_first_finding_is_none_that_the_run_may_call_marginal() -> None:
-    told: list[str] = []
-    first = FirstFound(item("exp"), lambda r: told.append(r.status))
+    sent: list[str] = []
+    first = FirstFound(item("exp"), lambda r: sent.append(r.status))
     one = CaseDrawn(0, True, next(drawn(item("exp"), plan()))[2], "exp(float32[40])")
     of_many = Measure("out", total=40)
     near, far = (Result(Aspect.FORWARD, Verdict(Status.DRIFT, "", of_many, near=near)) for near in (True, False))
     for result, said in ((near, []), (far, ["drift"]), (far, ["drift"])):
         first.hear(CaseChecked(one, Checked((result,))))
-        assert told == said
+        assert sent == said
 
 
 def test_a_finding_knows_the_cases_before_its_first_one(tmp_path: Path) -> None:

@@ -565,8 +565,8 @@ def test_a_finding_of_another_status_has_the_cause_of_its_cell() -> None:
 def test_a_death_by_the_call_of_a_finding_is_newly_dying_in_its_own_words() -> None:
     before = run(record("a", "wrong", shrunk="a", pinned=True, cause=Cause("aten::add", "values")))
     died = Death("add", "float32", "a", "", "crash", "SIGSEGV", "device")
-    (told,) = compare(before, replace(before, deaths=(died,))).groups[Group.DYING]
-    assert told.cause == Cause("crash: SIGSEGV in add", "dies")
+    (new,) = compare(before, replace(before, deaths=(died,))).groups[Group.DYING]
+    assert new.cause == Cause("crash: SIGSEGV in add", "dies")
 
 
 def test_what_did_not_come_again_is_no_difference() -> None:

@@ -310,20 +310,20 @@ def test_a_part_of_a_complex_number_that_is_moved_keeps_its_sign() -> None:
     assert verdict_on('mul(complex64[4].at(1, "-0.0j"), complex64[4])', plain).status is Status.AGREE
 
 
-@pytest.mark.parametrize("case, kernel, told", [
+@pytest.mark.parametrize("case, kernel, found", [
     ("flip(float32[8], (0,))", "flip", True),
     ("neg(float32[8])", "neg", True),
     ("tril(float32[3, 3])", "tril", True),
     ("expand(float32[8], (2, 8))", "sum", False),  # a sum of zeros may begin with one
 ])  # fmt: skip
-def test_a_gradient_that_is_moved_keeps_the_signs_of_zeros(case: str, kernel: str, told: bool) -> None:
+def test_a_gradient_that_is_moved_keeps_the_signs_of_zeros(case: str, kernel: str, found: bool) -> None:
     def plain(call: Call) -> Tensor:
         moved: Tensor = call.run()
         return moved + 0
 
     lost = Fault("sign of zero lost", (kernel,), plain, lambda call: call.direction == "backward")
     text = f'{case}.cotangent("zero", "contiguous", 0)'
-    assert ("backward" in faulty_aspects(resolve("sim", (lost,)), text)) is told
+    assert ("backward" in faulty_aspects(resolve("sim", (lost,)), text)) is found
     assert not faulty_aspects(resolve("sim"), text)
 
 
