@@ -380,3 +380,14 @@ def test_a_result_is_about_another_tensor_only_where_that_is_outside_too() -> No
     found = about(1.5)
     assert found is not None
     assert found.verdict.tensor == "out[1]"
+
+
+@pytest.mark.parametrize("text", ["exp(float32[3])", "topk(float32[5].normal(seed=1), 2)"])
+def test_results_that_cannot_be_fetched_are_an_error_and_no_more(text: str) -> None:
+    def raises(t: Tensor) -> Tensor:
+        raise RuntimeError("device-side assert triggered")
+
+    found = checked(text, Spoiled(raises), held=1)
+    assert set(statuses(found).values()) == {"error"}
+    assert Aspect.FORWARD in found
+    assert Aspect.BACKWARD not in found

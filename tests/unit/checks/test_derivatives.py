@@ -149,6 +149,13 @@ def test_what_torchs_two_ways_disagree_about_has_no_truth() -> None:
     assert checked(resolve("sim"), whole, asked)["forward-mode"].verdict.status == "agree"
 
 
+def test_numbers_that_are_not_finite_have_no_tangent() -> None:
+    """torch's zero tangents swallow them on one path and not on another."""
+    asked = Settings(more=frozenset({Aspect.TANGENT}))
+    assert "forward-mode" in checked(resolve("sim"), "square(float32[3])", asked)
+    assert "forward-mode" not in checked(resolve("sim"), 'square(float32[3].at(0, "inf"))', asked)
+
+
 def test_a_device_without_the_derivative_lacks_it() -> None:
     def without(call: Call) -> Any:
         raise NotImplementedError("Trying to use forward AD with foo that does not support it")

@@ -113,6 +113,14 @@ def test_eigenvalues_whose_order_is_left_open_say_nothing() -> None:
         assert GAUGES["eig"].apart([v], [torch.tensor([0.0, other, 2.5], dtype=torch.complex128), v]) is expected
 
 
+def test_eigenvectors_that_are_nearly_the_same_say_nothing() -> None:
+    """Their eigenvalues are far from each other."""
+    w = torch.tensor([1.0, 2.0], dtype=torch.complex128)
+    for small, expected in ((1e-8, False), (1.0, True)):
+        v = torch.tensor([[1.0, 1.0], [0.0, small]], dtype=torch.complex128)
+        assert GAUGES["eig"].apart([v], [w, v]) is expected
+
+
 def test_a_product_of_two_factors_keeps_its_rank() -> None:
     """And one that is nearly of a lower rank says nothing."""
     a, b = (torch.linalg.qr(torch.randn(5, 2, dtype=torch.float64, generator=G))[0] for _ in range(2))

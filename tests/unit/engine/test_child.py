@@ -13,7 +13,7 @@ import pytest
 from parity.core import processes
 from parity.core.errors import UsageError
 from parity.engine import journal
-from parity.engine.child import Child, End, Limit, Watch
+from parity.engine.child import Child, End, Limit, Watch, word
 
 JOBS = """
 import math, os, sys, time
@@ -158,3 +158,10 @@ def test_more_can_be_sent() -> None:
         assert process.hear(0.05) is None
         process.send([3, 4])
         assert process.hear(30.0) == {"sum": 7}
+
+
+@pytest.mark.parametrize(
+    ("code", "said"), [(None, "unknown"), (0, "exit code 0"), (-11, "SIGSEGV"), (-9, "SIGKILL"), (-99, "signal 99")]
+)
+def test_an_end_is_named_by_its_signal_or_exit_code(code: int | None, said: str) -> None:
+    assert word(code) == said

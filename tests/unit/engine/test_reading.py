@@ -9,7 +9,7 @@ import pytest
 
 from parity.core.errors import UsageError
 from parity.engine.options import RunOptions
-from parity.engine.reading import HANG_AFTER, hang_after, plants_faults, read_count, read_duration
+from parity.engine.reading import HANG_AFTER, hang_after, plants_faults, read_count, read_duration, read_size
 from parity.faces import commandline
 
 
@@ -108,3 +108,9 @@ def test_a_value_is_quoted_whole_where_it_is_short_enough() -> None:
 def test_workers_are_a_number_or_places(words: tuple[str, ...], workers: int | None, places: tuple[str, ...]) -> None:
     o = RunOptions.of_command_line(commandline.parser("run").parse_args(["run", *words]))
     assert (o.workers, o.tx) == (workers, places)
+
+
+def test_a_size_may_be_as_large_as_the_message_says() -> None:
+    assert read_size("1024G") == 1 << 40
+    with pytest.raises(argparse.ArgumentTypeError, match="at most 1024G"):
+        read_size("1025G")

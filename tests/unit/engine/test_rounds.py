@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from parity.core.results import Cause, Fingerprint, Record
+from parity.core.results import Cause, Fingerprint, Measure, Record
 from parity.devices import resolve
 from parity.engine import rounds, run_state, suite
 from parity.engine import settings as settings_module
@@ -197,6 +197,24 @@ def test_a_part_that_comes_twice_counts_once_and_its_features_are_stored(tmp_pat
     run.close(1.0)
     assert run.checks == 2
     assert [sorted(c.counts) for c in run_file.read(run.output).coverage] == [["a", "b"]]
+
+
+def test_what_is_near_a_budget_is_drift_until_the_run_is_whole(tmp_path: Path) -> None:
+    fingerprint = Fingerprint("0", "2.13.0", "", "3.11", "Linux", "x86_64", "sim", "", simulated=True)
+    run = run_state.RunState(Header(fingerprint), tmp_path / "run.jsonl")
+    run.collected(["[silu-float32]"])
+    one = Measure("out", 1.3, mismatched=1, total=100, problem="value")
+    case = "silu(float32[99])"
+    near = Record(case, "silu", "float32", "forward", "drift", measures=(one,), shrunk=case, count=1, near=(case,))
+    near = replace(near, cause=Cause("aten::silu", "values"))
+    item = ItemRow("silu", "float32", 9, {"forward": {"agree": 900, "drift": 1}}, judged=9000)
+    part = run.take({"rows": [run_file.encode(row) for row in (near, item)], "findings": [], "features": pack([])})
+    assert part is not None
+    run.store(part)
+    assert [run.result().marginal, run.result().exit_code] == [(), 1]
+    run.end_of("[silu-float32]")
+    assert [run.result().marginal, run.result().exit_code] == [("silu-float32",), 0]
+    assert [run.result("broken off").marginal] == [()]
 
 
 def test_what_a_death_says_of_a_known_finding_is_stored(tmp_path: Path) -> None:

@@ -51,6 +51,12 @@ def test_a_step_goes_up_or_down_and_needs_a_border_that_is_clear() -> None:
     assert steps(device, truth, nothing(truth) + 2.0**-15).tolist() == [1.0, 0.0, -1.0, 0.0]
 
 
+def test_steps_are_counted_from_the_fewest_on_that_may_lean() -> None:
+    truth = drawn(FEWEST + 1)
+    device = (truth * (1 + 2.0**-6)).to(torch.float16)
+    assert [has_enough_steps(device[:n], truth[:n]) for n in (FEWEST - 1, FEWEST)] == [False, True]
+
+
 def test_elements_with_one_truth_take_one_step_and_infinities_none() -> None:
     truth = torch.full((100,), 1.0, dtype=torch.float64)
     device = torch.full((100,), 1.0 + 2.0**-10, dtype=torch.float16)

@@ -242,6 +242,13 @@ def test_a_second_layer_of_an_lstm_makes_its_mask_one_that_changes_results() -> 
     assert [surprises(2, width) for width in (1, 2)] == [0, 1]
 
 
+def test_a_saturated_lstm_gives_1_and_nothing_above() -> None:
+    zeros = torch.zeros(2, 2, 3)
+    of, call = law("lstm_dropout", torch.zeros(3, 2, 3), (zeros, zeros), (), 0.5, True, 2)
+    assert of.outside(call, {"out[0]": torch.ones(3, 2, 3)}) == []
+    assert "above 1" in str(of.outside(call, {"out[0]": torch.full((3, 2, 3), 1.01)}))
+
+
 def test_every_row_of_the_class_has_a_law() -> None:
     rows = [r for r in suite.rows("all") if r.judged.relation == "random"]
     assert len(rows) > 40

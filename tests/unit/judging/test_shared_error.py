@@ -85,8 +85,9 @@ def test_roundings_too_large_everywhere_are_told_by_their_spread() -> None:
 
 
 def test_few_elements_average_nothing_out() -> None:
-    few = TRUTH[: FEWEST - 1]
+    few, enough = TRUTH[: FEWEST - 1], TRUTH[:FEWEST]
     assert asked(few * 1.5, few, None, halves=False) is None
+    assert asked(enough * 1.5, enough, None, halves=False) is not None
     found = asked(few * 1.5, few, None)
     assert found is not None
     assert not found.leans

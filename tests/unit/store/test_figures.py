@@ -60,11 +60,12 @@ def test_an_aspect_that_no_case_was_compared_in_has_no_case() -> None:
 def test_rows_of_one_item_are_read_as_one() -> None:
     """One of each round of a run; a tensor that only one of them has, too."""
     one = packed(("a", FORWARD, Status.AGREE, (measured(0.5),)), ("b", FORWARD, Status.VOID, ()))
-    two = packed(("c", FORWARD, Status.AGREE, (measured(0.25, tensor="grad[0]"),)))
+    two = packed(("c", FORWARD, Status.AGREE, (measured(0.25, tensor="grad[0]"),)), ("d", FORWARD, Status.VOID, ()))
     u = by_item([one, two])["exp", "float32"]
     assert u.ranks(FORWARD) == {key_of("a", "00"): 0, key_of("c", "00"): 1}
     assert u.ratios[FORWARD] == {"out": bytes((ratio_code(0.5), 0, 0, 0)), "grad[0]": bytes((0, 0, ratio_code(0.25), 0))}
-    assert len(u.seconds[FORWARD]) == u.size == 3
+    assert u.places == {key_of(text, "00"): place for place, text in enumerate("abcd")}
+    assert len(u.seconds[FORWARD]) == u.size == 4
 
 
 @pytest.mark.parametrize(
