@@ -202,8 +202,9 @@ class Cause:
 
     @property
     def kernel(self) -> str:
-        """The subject without what stands around it: `_native_batch_norm_legit` and `torch.batch_norm` are one."""
-        return self.subject if " " in self.subject else VARIANT.sub("", self.subject).replace(".", "_")
+        """The subject without what stands around it: `_native_batch_norm_legit` and `torch.batch_norm` are one, and so are
+        `conv_transpose1d` and `cudnn_convolution_transpose`, whose dimensions are a matter of the operands."""
+        return self.subject if " " in self.subject else CONV.sub(r"convolution\1", VARIANT.sub("", self.subject)).replace(".", "_")
 
     @property
     def says_all(self) -> bool:
@@ -262,8 +263,9 @@ UNSEARCHED = "no cause looked for"
 # What stands around the name of a kernel in the names of torch's operators that call it.
 VARIANT = re.compile(
     r"^(?:aten::|torch\.(?:nn\.functional\.)?)?_*(?:(?:native|cudnn|miopen|mps)_)?|_(?:efficient|flash|cudnn)(?=_attention)|"
-    r"(?:_legit|_with_update|_no_training|_functional|_impl_index)*_*$"
+    r"(?:_legit|_with_update|_no_training|_forward_only|_functional|_impl_index)*_*$"
 )
+CONV = re.compile(r"^conv(_transpose)?[123]d$")
 # Words of errors that torch, Python or a driver raises for any operator.
 ANYBODYS = re.compile(
     r"view size is not compatible|must match the size of tensor|expanded size of the tensor|is invalid for input of size|"
