@@ -204,7 +204,9 @@ class Cause:
     def kernel(self) -> str:
         """The subject without what stands around it: `_native_batch_norm_legit` and `torch.batch_norm` are one, and so are
         `conv_transpose1d` and `cudnn_convolution_transpose`, whose dimensions are a matter of the operands."""
-        return self.subject if " " in self.subject else CONV.sub(r"convolution\1", VARIANT.sub("", self.subject)).replace(".", "_")
+        if " " in self.subject:
+            return self.subject
+        return CONV.sub(r"convolution\1", VARIANT.sub("", self.subject)).replace(".", "_")
 
     @property
     def says_all(self) -> bool:

@@ -369,9 +369,9 @@ def _gathered(cause: Cause, records: Sequence[Record]) -> Gathered:
             len(r.shrunk), r.shrunk,
         ),
     )  # fmt: skip
-    members = map(said_of, order)
+    members = [*map(said_of, order)]
     if cause.symptom == "values":  # what was given in a strided destination, but not beside it
-        members = (replace(m, symptom="values") if STRIDED_DESTINATION in m.properties else m for m in members)
+        members = [replace(m, symptom="values") if STRIDED_DESTINATION in m.properties else m for m in members]
     return Gathered(cause, weights[id(order[0])], tuple(order), members=tuple(dict.fromkeys(members)))
 
 
