@@ -227,10 +227,14 @@ class Cause:
     @property
     def id(self) -> str:
         """Equal for equal facts, in every run and on every machine."""
-        names = self.symptom.rpartition(": ")[2] if self.says_all else self.kernel.rpartition(":")[2]
+        names = self.symptom.rpartition(": ")[2] if self.says_all else DIED.sub(_in_short, self.kernel.rpartition(":")[2])
         word = re.sub(r"\W+", "-", names)[:40].strip("-") or "cause"
         word += "-unsearched" if UNSEARCHED in self.properties and not self.says_all else ""
         return f"{word}-{hashlib.blake2b('|'.join(self.facts).encode(), digest_size=3).hexdigest()}"
+
+
+def _in_short(died: re.Match[str]) -> str:
+    return "hang" if died[1] else "device lost"
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,6 +278,9 @@ ANYBODYS = re.compile(
     r"shapes cannot be multiplied|shape mismatch: |out of memory|on the same device|^(?:Accelerator|Attribute|Type)Error in|"
     r"(?i:\b(?:invalid (?:argument|value)|(?:unknown|internal|unspecified|launch) (?:error|failure))(?: N)?$)"
 )
+
+# What all deaths of a kind say, and what their ids say instead.
+DIED = re.compile(r"(ended by parity after N s)|the device computes nothing any more")
 
 # The symptoms of causes, and what each says of the subject.
 SYMPTOMS = {

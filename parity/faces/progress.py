@@ -196,8 +196,9 @@ class Reporter:
         if self.run.only_causes_left:
             self._progress()
             self.run.begin_to_look()
-            self._screen.begin_anew()
-            found = plural(self.run.explained + len(self.run.held), "item")
+            all_found = self.run.explained + len(self.run.held)
+            self._screen.begin_anew(self.run.explained / max(1, all_found))
+            found = plural(all_found, "item")
             how_long = "at most" if self.run.known is None else "once one is new"
             self.say(f"looking for the causes of what {found} found, for about {clock(self.run.share)} {how_long}")
 

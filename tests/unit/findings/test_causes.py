@@ -708,6 +708,7 @@ def test_what_was_tried_when_the_device_was_found_dead_is_no_word_of_a_death() -
     )  # fmt: skip
     (one,) = gather([], [died("sort", words, f"sort(float32[{k}])") for k, words in enumerate(tried)])
     assert sentence(one.cause) == "the device computes nothing any more in sort"
+    assert one.cause.id.startswith("device-lost-in-sort-")
     assert len(gather([], [died("sort", tried[0]), died("topk", tried[0])])) == 2
     (said,) = gather([], [died("sort", "looking for the cause of RuntimeError in run: no more than 8 dimensions")])
     assert sentence(said.cause) == "the device computes nothing any more (no more than N dimensions)"
@@ -716,6 +717,7 @@ def test_what_was_tried_when_the_device_was_found_dead_is_no_word_of_a_death() -
 def test_a_hang_is_told_by_its_function_and_a_long_message_ends_with_a_word() -> None:
     (one,) = gather([], [Death("sort", "float32", "sort(float32[3])", "", "hang", "ended by parity after 9.5 s", "device")])
     assert sentence(one.cause) == "the device hangs in sort"
+    assert one.cause.id.startswith("hang-in-sort-")
     long = "expected " + "a first operand of the same kind as the second one, " * 4
     (cut,) = gather([raised("sort", f"run: {long}")])
     assert sentence(cut.cause).endswith("second one, a first operand ...)")
