@@ -202,11 +202,9 @@ class Cause:
 
     @property
     def kernel(self) -> str:
-        """The subject without what stands around it: `_native_batch_norm_legit` and `torch.batch_norm` are one, and so are
-        `conv_transpose1d` and `cudnn_convolution_transpose`, whose dimensions are a matter of the operands."""
-        if " " in self.subject:
-            return self.subject
-        return CONV.sub(r"convolution\1", VARIANT.sub("", self.subject)).replace(".", "_")
+        """The subject without what stands around it: `_native_batch_norm_legit` is `batch_norm`, `conv1d` a convolution."""
+        bare = self.subject if " " in self.subject else VARIANT.sub("", self.subject).replace(".", "_")
+        return re.sub(r"^conv(_transpose)?[123]d$", r"convolution\1", bare)
 
     @property
     def says_all(self) -> bool:
@@ -227,14 +225,10 @@ class Cause:
     @property
     def id(self) -> str:
         """Equal for equal facts, in every run and on every machine."""
-        names = self.symptom.rpartition(": ")[2] if self.says_all else DIED.sub(_in_short, self.kernel.rpartition(":")[2])
+        names = self.symptom.rpartition(": ")[2] if self.says_all else self.kernel.rpartition(":")[2]
         word = re.sub(r"\W+", "-", names)[:40].strip("-") or "cause"
         word += "-unsearched" if UNSEARCHED in self.properties and not self.says_all else ""
         return f"{word}-{hashlib.blake2b('|'.join(self.facts).encode(), digest_size=3).hexdigest()}"
-
-
-def _in_short(died: re.Match[str]) -> str:
-    return "hang" if died[1] else "device lost"
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,16 +265,12 @@ VARIANT = re.compile(
     r"^(?:aten::|torch\.(?:nn\.functional\.)?)?_*(?:(?:native|cudnn|miopen|mps)_)?|_(?:efficient|flash|cudnn)(?=_attention)|"
     r"(?:_legit|_with_update|_no_training|_forward_only|_functional|_impl_index)*_*$"
 )
-CONV = re.compile(r"^conv(_transpose)?[123]d$")
 # Words of errors that torch, Python or a driver raises for any operator.
 ANYBODYS = re.compile(
     r"view size is not compatible|must match the size of tensor|expanded size of the tensor|is invalid for input of size|"
     r"shapes cannot be multiplied|shape mismatch: |out of memory|on the same device|^(?:Accelerator|Attribute|Type)Error in|"
     r"(?i:\b(?:invalid (?:argument|value)|(?:unknown|internal|unspecified|launch) (?:error|failure))(?: N)?$)"
 )
-
-# What all deaths of a kind say, and what their ids say instead.
-DIED = re.compile(r"(ended by parity after N s)|the device computes nothing any more")
 
 # The symptoms of causes, and what each says of the subject.
 SYMPTOMS = {
@@ -345,8 +335,7 @@ class Record:
     @property
     def shows_alone(self) -> bool:
         """Whether its case shows it in a process of its own, as far as is known."""
-        after_others = self.cause is not None and EARLIER_CALLS in self.cause.properties
-        return self.status != Status.NOT_REPRODUCED and not after_others
+        return self.status != Status.NOT_REPRODUCED and not (self.cause and EARLIER_CALLS in self.cause.properties)
 
     @property
     def unexplained(self) -> bool:

@@ -24,10 +24,10 @@ from parity.engine.suite import Item
 from parity.engine.tally import ItemTally, is_near, record
 from parity.execution import detour
 from parity.findings.cause_search import cause_of, unlocated
-from parity.findings.causes import promise
 from parity.findings.extents import Extent
 from parity.findings.recognition import Recognition, uncovered
 from parity.findings.regions import extent
+from parity.findings.weights import promise
 from parity.findings.workaround import Way, tried, ways_around
 from parity.generation.generate import Drawn
 from parity.generation.plainer import plainest, rare

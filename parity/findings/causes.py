@@ -17,7 +17,6 @@ neither sends anybody to an editor first.
 from __future__ import annotations
 
 import functools
-import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -377,41 +376,3 @@ def _gathered(cause: Cause, records: Sequence[Record]) -> Gathered:
 
 def _weight_of_death(d: Death) -> str:
     return weight(Record(d.case, d.op, d.dtype, d.shrunk_aspect or d.aspect or "forward", d.how, shrunk=d.least))
-
-
-@dataclass(frozen=True, slots=True)
-class Promise:
-    """What looking for the cause of an item's findings may bring, by what was drawn. weight: of the plainest of them, a key of
-    `WEIGHTS`; far: the order of magnitude by which it is outside of its budget; sign: what findings of other ops share with it
-    where one kernel or one setting is their cause; little: whether it is an error in words, or rare and hardly more once it is
-    shrunk."""
-
-    weight: str = "R"
-    far: int = 0
-    sign: str = ""
-    little: bool = True
-
-    @property
-    def order(self) -> tuple[bool, str, int]:
-        """Of two, the lesser promises more."""
-        return self.little, self.weight, -self.far
-
-
-BEYOND = 99  # `Promise.far` of what no budget judges: shapes, NaN, writes
-
-
-def promise(found: Iterable[Record]) -> Promise:
-    """Of the plainest finding of an item, and of several the one that is farthest outside."""
-    return min(map(_promise, found), key=lambda p: p.order, default=Promise())
-
-
-def _promise(r: Record) -> Promise:
-    """Half of the rare cases that were outside in a plain pass on an H100 had a plain least case; of others one in ten."""
-    plain, far = weight(r), _far(r)
-    little = plain in "CR" and (plain == "R" or far == BEYOND or r.aspect not in (Aspect.FORWARD, Aspect.BACKWARD))
-    return Promise(plain, far, f"{r.aspect} {r.status} {bare_symptom(r)}", little)
-
-
-def _far(r: Record) -> int:
-    share = r.measures[0].share if r.measures else None
-    return math.floor(math.log10(share)) if share and 0.0 < share < math.inf else BEYOND

@@ -11,7 +11,7 @@ from parity.core.status import Conclusion
 from parity.findings.causes import OF_NUMBERS, OPERATORS, RESULTS, Gathered
 from parity.findings.standing import Mark
 from parity.findings.weights import WEIGHTS
-from parity.findings.wording import LOST, SKELETON
+from parity.findings.wording import GONE, HANG, LOST, SKELETON
 from parity.report.output import fitted, last_line
 from parity.report.run_answers import CauseRow, Causes, Died, Finding, RunInfo
 from parity.report.words import called_in, listed, plural, reproduced, script_line
@@ -26,7 +26,6 @@ UNKNOWN_WORDS = (
 COMMENT = 65_536  # most characters of a comment on GitHub
 REASON = 110  # most characters of a reason
 WAYS = 3  # errors of a kernel that are named where several are one cause
-ENDED = re.compile(r"^ended by parity after N s")  # how parity knows that a device hangs
 CUT = SKELETON - 3  # characters that are left of a long message, at least
 NONE: Mapping[str, Mark] = {}
 LINE = 230  # most characters of a line that is printed while a run goes on
@@ -52,11 +51,11 @@ def sentence(c: Cause, members: Iterable[Cause] = (), whose: str = "the device")
     word, _, words = c.symptom.partition(": ")
     if word == "dies":
         how, _, signal = c.subject.partition(": ")
-        if signal.startswith(LOST):  # and in which call, or what was said of it
+        if signal.startswith((LOST, GONE)):  # and in which call, or what was said of it
             words = signal.removeprefix(f"{LOST}: ")
-            return signal if words == signal else f"{LOST} ({_whole(words)})"
-        if how == "hang":
-            return f"{whose} hangs{ENDED.sub('', signal)}"
+            return signal.replace(GONE, LOST) if words == signal else f"{LOST} ({_whole(words)})"
+        if how == HANG:
+            return f"{whose} hangs{signal.removeprefix(HANG)}"
         return f"{whose} ends the process ({_whole(signal)})"
     said = {**SYMPTOMS, **PLURAL} if c.subject == OPERATORS else SYMPTOMS
     text = f"{c.subject} {said[word]}" + (f" ({_whole(words)})" if words else "")

@@ -7,6 +7,7 @@ function of the fault. With --pairs, N random pairs of bugs are planted together
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import subprocess
@@ -103,7 +104,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         tasks = [([a[0], b[0]], [*a[1], *b[1]], list({*a[2], *b[2]})) for a, b in pairs]
     pool = ThreadPoolExecutor(o.n)
     shown = right = named = 0
-    for (ids, ops, _), answer in zip(tasks, pool.map(lambda t: in_a_process(t[0], t[2], o.examples), tasks)):
+    examples = itertools.repeat(o.examples)
+    for (ids, ops, _), answer in zip(tasks, pool.map(in_a_process, [t[0] for t in tasks], [t[2] for t in tasks], examples)):
         causes = answer["causes"]
         kinds = sum(c[4] for c in causes)
         shown += bool(causes)
