@@ -248,22 +248,22 @@ def _families(by_cause: dict[Cause, list[Record]]) -> dict[Cause, list[Record]]:
 def _of_one(by_cause: Mapping[Cause, list[Record]]) -> dict[Cause, list[Record]]:
     """The causes, with all copies of lazy views as one, and with drift of a public function of which no operator differs by
     itself as that of the operator that does in other findings of the same ops, if there is one alone. What an operator gives
-    wrongly in a strided destination, and never beside one, is what it gives wrongly elsewhere, if it does."""
+    wrongly in a strided destination, and nowhere else, is what it gives wrongly elsewhere, if it does."""
     lazy, joined = Cause(A_COPY, "values", (LAZY_OPERAND,)), defaultdict[Cause, list[Record]](list)
-    beside = {c.kernel for c, records in by_cause.items() if c.symptom == "memory" for r in records if _lies_beside(r)}
+    misplaced = {c.kernel for c, records in by_cause.items() if c.symptom == "memory" for r in records if _is_misplaced(r)}
     values = {c.kernel: c for c in by_cause if c.symptom == "values" and c.subject != A_COPY and UNSEARCHED not in c.properties}
     wrong = {c: {r.op for r in rs} for c, rs in by_cause.items() if c.symptom == "values" and not c.properties}
     for c, records in by_cause.items():
         drifts = c in wrong and not c.subject.startswith("aten::") and all(r.status == Status.DRIFT for r in records)
         of = [k for k in wrong if k.subject.startswith("aten::") and wrong[c] <= wrong[k]] if drifts else []
-        c = values.get(c.kernel, c) if c.properties == (STRIDED_DESTINATION,) and c.kernel not in beside else c
+        c = values.get(c.kernel, c) if c.properties == (STRIDED_DESTINATION,) and c.kernel not in misplaced else c
         for r in records:
             joined[lazy if c.subject == A_COPY and _is_lazy(r.shrunk) else of[0] if len(of) == 1 else c].append(r)
     return joined
 
 
-def _lies_beside(r: Record) -> bool:
-    """Whether something was written beside a destination, or not in it."""
+def _is_misplaced(r: Record) -> bool:
+    """Whether something was written outside a destination, or not in it."""
     return any(m.problem in ("beside", "missing") for m in r.measures)
 
 
@@ -295,12 +295,12 @@ def _errors_by_kernel(by_cause: Mapping[Cause, list[Record]]) -> dict[Cause, lis
         whole = often if len(words) == 1 else Cause(subjects[0], "raises")
         joined[whole] = [r for c in alike for r in by_cause[c]]
     saying = {(r.op, said_of(r).symptom): c for c in joined if UNSEARCHED not in c.properties for r in joined[c]}
-    told: dict[Cause, list[Record]] = defaultdict(list)
+    placed: dict[Cause, list[Record]] = defaultdict(list)
     for c, records in joined.items():
         for r in records:
             of_op = (r.op, said_of(r).symptom) if r.status == Status.ERROR and UNSEARCHED in c.properties else None
-            told[saying.get(of_op, c) if of_op else c].append(r)
-    return {Counter(map(said_of, rs)).most_common(1)[0][0] if UNSEARCHED in c.properties else c: rs for c, rs in told.items()}
+            placed[saying.get(of_op, c) if of_op else c].append(r)
+    return {Counter(map(said_of, rs)).most_common(1)[0][0] if UNSEARCHED in c.properties else c: rs for c, rs in placed.items()}
 
 
 def _least(shared: Cause) -> int:
@@ -369,7 +369,7 @@ def _gathered(cause: Cause, records: Sequence[Record]) -> Gathered:
         ),
     )  # fmt: skip
     members = [*map(said_of, order)]
-    if cause.symptom == "values":  # what was given in a strided destination, but not beside it
+    if cause.symptom == "values":  # what was given in a strided destination, and nowhere else
         members = [replace(m, symptom="values") if STRIDED_DESTINATION in m.properties else m for m in members]
     return Gathered(cause, weights[id(order[0])], tuple(order), members=tuple(dict.fromkeys(members)))
 

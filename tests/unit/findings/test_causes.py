@@ -542,7 +542,7 @@ def test_an_error_that_nobody_looked_into_is_one_with_its_op_s_equal_error() -> 
 
 @pytest.mark.parametrize(("problem", "expected"), [("zero", 1), ("value", 1), ("beside", 2)])
 def test_what_is_wrong_everywhere_is_no_fault_of_strided_destinations(problem: str, expected: int) -> None:
-    """A zero of the wrong sign in one, where no element is written beside it."""
+    """A zero of the wrong sign in one, where no element is written outside of it."""
     plain = found("neg", Cause("torch.neg", "values"))
     strided = replace(found("neg", Cause("torch.neg", "memory", ("strided destination",))), aspect="out=")
     made = gather([plain, replace(strided, measures=(Measure("base[out]", problem=problem),))])
