@@ -202,8 +202,9 @@ class Cause:
 
     @property
     def kernel(self) -> str:
-        """The subject without what stands around it: `_native_batch_norm_legit` and `torch.batch_norm` are one."""
-        return self.subject if " " in self.subject else VARIANT.sub("", self.subject).replace(".", "_")
+        """The subject without what stands around it: `_native_batch_norm_legit` is `batch_norm`, `conv1d` a convolution."""
+        bare = self.subject if " " in self.subject else VARIANT.sub("", self.subject).replace(".", "_")
+        return re.sub(r"^conv(_transpose)?[123]d$", r"convolution\1", bare)
 
     @property
     def says_all(self) -> bool:
@@ -262,7 +263,7 @@ UNSEARCHED = "no cause looked for"
 # What stands around the name of a kernel in the names of torch's operators that call it.
 VARIANT = re.compile(
     r"^(?:aten::|torch\.(?:nn\.functional\.)?)?_*(?:(?:native|cudnn|miopen|mps)_)?|_(?:efficient|flash|cudnn)(?=_attention)|"
-    r"(?:_legit|_with_update|_no_training|_functional|_impl_index)*_*$"
+    r"(?:_legit|_with_update|_no_training|_forward_only|_functional|_impl_index)*_*$"
 )
 # Words of errors that torch, Python or a driver raises for any operator.
 ANYBODYS = re.compile(
@@ -334,8 +335,7 @@ class Record:
     @property
     def shows_alone(self) -> bool:
         """Whether its case shows it in a process of its own, as far as is known."""
-        after_others = self.cause is not None and EARLIER_CALLS in self.cause.properties
-        return self.status != Status.NOT_REPRODUCED and not after_others
+        return self.status != Status.NOT_REPRODUCED and not (self.cause and EARLIER_CALLS in self.cause.properties)
 
     @property
     def unexplained(self) -> bool:

@@ -1,6 +1,6 @@
 """Find out who caused a death: the device or the CPU. A process that dies at stage `device` died of the device's work. At any
 other stage that is no proof, because heap corruption and asynchronous kernels fail later. So the case is run again in new
-processes, several times each with the device and without it.
+processes, several times each without the device and, unless that settles it, with it.
 
 A death that recurs every time without the device is the CPU's. One that recurs only with the device is the device's. One that
 does not recur stays unexplained, and still counts against the run. A kill from outside proves nothing of one process, but where
@@ -12,8 +12,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass
 
@@ -24,6 +23,7 @@ from parity.store.rows import CPU, DEVICE, UNKNOWN
 
 TRIES = 3  # of each side
 STARTING = 60.0  # seconds that a process may take to start
+HUNG_AGAIN = 2  # times as long as one stage of a case may take, a try at one that hung is waited for
 REPLAY = "parity.faces.replaying.job"
 HANG = "hang"
 PENDING, NOT_DONE = "being looked into", "not looked into: the run ended before"
@@ -60,21 +60,23 @@ class Attempt:
 
 def attempt(
     case: str, how: How, seconds: float, quiet: bool = False,
-    environment: Mapping[str, str] | None = None, over: threading.Event | None = None,
+    environment: Mapping[str, str] | None = None, over: threading.Event | None = None, each: float = math.inf,
 ) -> Attempt:  # fmt: skip
-    """Run a case in a new process. quiet: discard its output; environment: the `surroundings` if this is not the main thread;
-    over: set when the answer is no longer wanted: the process is ended."""
+    """Run a case in a new process. seconds: what that may take with its start; quiet: discard its output; environment: the
+    `surroundings` if this is not the main thread; over: set when the answer is no longer wanted: the process is ended; each:
+    what the case alone may take."""
     limit = Limit(time.monotonic() + seconds, threading.Event() if over is None else over)
     if not limit.left:
         return Attempt(1)
-    given, watch = {"cases": [case], **asdict(how)}, Watch(math.inf, limit=limit)
+    given, watch = {"cases": [case], **asdict(how)}, Watch(math.inf, each, limit=limit)
     with Child(REPLAY, given, watch, environment=environment, out=QUIET if quiet else SHOWN) as process:
         found = [_answered(event) for event in process if "code" in event]
         end = process.ending()
     if not end.died:
         return found[0]
     stage = "" if end.entry is None else end.entry.stage
-    return Attempt(1, f"no answer within {seconds:.0f} s" if end.late else end.died, end.late, stage)
+    hung = end.late or end.hung
+    return Attempt(1, f"no answer within {min(seconds, each):.0f} s" if hung else end.died, hung, stage)
 
 
 def _answered(event: Json) -> Attempt:
@@ -95,26 +97,29 @@ def held(
     case: str, how: How, seconds: float, died: str = "",
     environment: Mapping[str, str] | None = None, over: threading.Event | None = None,
 ) -> tuple[str, str]:  # fmt: skip
-    """Who caused the death of a case (one of `rows.BLAMES`), and the evidence in words. seconds: what the case may take; died:
-    its signal, or `HANG`; environment, over: as for `attempt`."""
+    """Who caused the death of a case (one of `rows.BLAMES`), and the evidence in words. seconds: what a stage of the case may
+    take; died: its signal, or `HANG`; environment, over: as for `attempt`."""
     alone, over = How("cpu", None, how.setup), threading.Event() if over is None else over
     environment = surroundings() if environment is None else environment
+    each = HUNG_AGAIN * seconds
 
     def thrice(how: How) -> list[Attempt]:
-        return [*pool.map(lambda _: attempt(case, how, STARTING + seconds, True, environment, over), range(TRIES))]
+        return [*pool.map(lambda _: attempt(case, how, STARTING + each, True, environment, over, each), range(TRIES))]
 
     def ends(a: Attempt) -> bool:
         return a.proves or (a.hung and died == HANG) or (bool(a.stage) and a.died in KILLS)
 
     with ThreadPoolExecutor(max_workers=1 if died in KILLS else TRIES) as pool:  # several at a time would take more memory yet
         try:
-            without, both = thrice(alone), thrice(how)
+            without = thrice(alone)
+            settled = len({a.died for a in without}) == 1 and all(map(ends, without))
+            both = [] if settled and without[0].died not in KILLS else thrice(how)
         except BaseException:  # Ctrl-C: the threads must not go on
             over.set()
             raise
     if over.is_set():
         return UNKNOWN, NOT_DONE
-    if len({a.died for a in without}) == 1 and all(map(ends, without)):
+    if settled:
         said = f"it comes on the CPU alone, {TRIES} of {TRIES} times ({without[0].died})"
         if without[0].died not in KILLS:
             return CPU, said
@@ -128,15 +133,16 @@ def held(
 
 
 class Inquests:
-    """Inquests one after another in a thread, while the run goes on: each takes as long as starting six processes, and that of
-    a hang twice what the case may take besides."""
+    """Inquests in threads, while the run goes on: each takes as long as starting three or six processes, and that of a hang
+    twice what a stage of the case may take besides, or four times."""
 
-    def __init__(self) -> None:
-        self._pool, self._over = ThreadPoolExecutor(1), threading.Event()
-        self._begun: deque[tuple[Json, Future[tuple[str, str]]]] = deque()
+    def __init__(self, most: int = 1) -> None:
+        """most: how many at a time."""
+        self._pool, self._over = ThreadPoolExecutor(most), threading.Event()
+        self._begun: list[tuple[Json, Future[tuple[str, str]]]] = []
 
     def begin(self, row: Json, how: How, allowed: float) -> None:
-        """Find out who caused a death. row: as `Survival` has it; allowed: seconds that its case may take."""
+        """Find out who caused a death. row: as `Survival` has it; allowed: seconds that a stage of its case may take."""
         asked = row["case"], how, allowed, HANG if row["how"] == HANG else row["signal"], surroundings(), self._over
         self._begun.append((row, self._pool.submit(held, *asked)))
 
@@ -145,13 +151,13 @@ class Inquests:
         """How many were not given yet."""
         return len(self._begun)
 
-    def done(self) -> Iterator[tuple[Json, str, str]]:
+    def done(self) -> list[tuple[Json, str, str]]:
         """(row, blame, evidence) of those that have ended and were not given before."""
-        while self._begun and self._begun[0][1].done():
-            row, answer = self._begun.popleft()
-            yield row, *answer.result()
+        ended = [(row, answer) for row, answer in self._begun if answer.done()]
+        self._begun = [(row, answer) for row, answer in self._begun if (row, answer) not in ended]
+        return [(row, *answer.result()) for row, answer in ended]
 
-    def rest(self, seconds: float) -> Iterator[tuple[Json, str, str]]:
+    def rest(self, seconds: float) -> list[tuple[Json, str, str]]:
         """Wait for all others, for so many seconds at most, and give them as `done`. Those that did not end in that time, or
         before Ctrl-C, blame nobody."""
         try:
@@ -159,4 +165,4 @@ class Inquests:
         finally:
             self._over.set()
             self._pool.shutdown(wait=True)
-        yield from self.done()
+        return self.done()

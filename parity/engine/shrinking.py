@@ -31,7 +31,7 @@ from parity.store.rows import Death, Shrunk
 
 Kind = tuple[str, str]  # of deaths: the op, and how they are named in words
 EACH = 60.0  # seconds for one death
-ALL = 240.0  # and for all of a run
+ALL = 120.0  # and for all of a run
 HUNG = 5.0  # after which a smaller case of one that hung counts as hung, too
 HANGS = 12  # attempts at a hang that hang again: each costs its patience
 LINGER = 0.3  # to wait after a case where the death came later than the device's stage

@@ -9,7 +9,7 @@ from typing import Any
 
 from parity.core.errors import RunFileError
 from parity.core.results import Record
-from parity.findings.causes import Promise, promise
+from parity.findings.weights import Promise, promise
 from parity.store import run_file
 
 

@@ -21,7 +21,7 @@ from parity.engine.resuming import Kept, as_part
 from parity.engine.rounds import LEAST_SECONDS, part_of
 from parity.engine.run_state import INTERRUPTED, SCRIPTS, RunState, is_accepted
 from parity.faces.interruption import Interruptions, stop_soon
-from parity.findings import causes
+from parity.findings import causes, weights
 from parity.findings.wording import death_words
 from parity.report import causes as causes_text
 from parity.report import gaps, summary
@@ -196,8 +196,9 @@ class Reporter:
         if self.run.only_causes_left:
             self._progress()
             self.run.begin_to_look()
-            self._screen.begin_anew()
-            found = plural(self.run.explained + len(self.run.held), "item")
+            all_found = self.run.explained + len(self.run.held)
+            self._screen.begin_anew(self.run.explained / max(1, all_found))
+            found = plural(all_found, "item")
             how_long = "at most" if self.run.known is None else "once one is new"
             self.say(f"looking for the causes of what {found} found, for about {clock(self.run.share)} {how_long}")
 
@@ -241,7 +242,7 @@ class Reporter:
 
     def _first_found(self, records: Iterable[Record]) -> None:
         """One line of the first finding of a run, as it was drawn: looking for its cause takes a while."""
-        worst = min(records, key=lambda r: causes.promise([r]).order, default=None)
+        worst = min(records, key=lambda r: weights.promise([r]).order, default=None)
         if worst is not None and not self._causes and not self._said_found:
             self._said_found = True
             self.say(causes_text.as_drawn(worst))

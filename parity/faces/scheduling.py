@@ -33,7 +33,7 @@ from xdist.scheduler.load import LoadScheduling  # type: ignore[import-untyped] 
 from parity.engine.rounds import ATEN_COMPILED, CAUSES, END_SECONDS, LEAST_SECONDS, PINNED, is_long, part_of
 from parity.faces.order_of_causes import Causes, op_of, promise_of
 from parity.faces.workers import spares, start_spares
-from parity.findings.causes import Promise
+from parity.findings.weights import Promise
 
 if TYPE_CHECKING:
     from xdist.workermanage import WorkerController  # type: ignore[import-untyped]

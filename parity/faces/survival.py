@@ -38,7 +38,7 @@ KILLS_PER_ITEM = 20  # from outside: by a person, or for the machine's memory
 STILLBORN = 10  # workers that end one after another before any case, after which the run ends
 BY_ITSELF = 3  # the same in the place of one worker, where nothing outside ends them: each start takes seconds
 INQUESTS = 24  # most inquests of a run; each takes as long as starting six processes
-INQUEST_SECONDS = 300.0  # for those that are left when all else is done
+INQUEST_SECONDS = 90.0  # for those that are left when all else is done: two sides of a hang
 WATCH_SECONDS = 0.2
 UNABLE = "unable-"  # prefix of the file with a reason why a run cannot begin; the exit code follows
 
@@ -62,7 +62,8 @@ class Survival:
         self.deaths: list[dict[str, Any]] = []
         self._nodes: dict[str, Any] = {}
         self._killed: dict[int, Any] = {}
-        self._inquests = inquest.Inquests()
+        self._workers = int(getattr(config.option, "numprocesses", None) or 1)
+        self._inquests = inquest.Inquests(max(1, self._workers // inquest.TRIES))
         self._pending: dict[int, Any] = {}  # id of a row that is looked into -> its report
         self._asked = self._stillborn = 0
         self._over = threading.Event()
@@ -82,6 +83,7 @@ class Survival:
         if left := self._inquests.left:
             text = f"finding out whether the device or the CPU ended {plural(left, 'case')}, for {seconds:.0f} s at most"
             self.config.hook.pytest_parity_say(text=text)
+            self.config.hook.pytest_parity_idle(workers=self._workers, idle=max(1, self._workers - inquest.TRIES * left))
         self._report(self._inquests.rest(seconds))
         return done
 

@@ -17,7 +17,6 @@ neither sends anybody to an editor first.
 from __future__ import annotations
 
 import functools
-import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -135,13 +134,13 @@ def _by_chance(records: Sequence[Record]) -> dict[int, Cause]:
 def _with_deaths(causes: Sequence[Gathered], deaths: Iterable[Death]) -> list[Gathered]:
     """The causes with the deaths: with the cause of the finding that the same call shows, or a call of the same op that must be
     refused for the same reason; if nobody looked into that finding, with the one cause of its kernel's wrong results. Of the
-    others those with equal words are one cause."""
+    others those with equal words are one cause, which is that of a death of the same op that a finding's call shows."""
     order = sorted(range(len(causes)), key=lambda k: _place(causes[k]), reverse=True)  # of several that a call shows, the first
     shown = {key: (k, said_of(r)) for k in order for r in causes[k].records for key in _calls(r, r.also)}
     own = [(k, m) for k, c in enumerate(causes) if c.searched and c.cause.subject != OPERATORS for m in c.members]
     known = {(m.kernel, m.symptom): k for k, m in own}
     of: dict[int, list[Death]] = defaultdict(list)
-    by_words: dict[str, list[Death]] = defaultdict(list)
+    left: list[Death] = []
     for d in deaths:
         k, said = next((shown[key] for key in _calls(d) if key in shown), (None, None))
         if k is not None and said is not None and not causes[k].searched:
@@ -149,7 +148,12 @@ def _with_deaths(causes: Sequence[Gathered], deaths: Iterable[Death]) -> list[Ga
         if k is not None and causes[k].searched:
             of[k].append(d)
         else:
-            by_words[death_words(d)].append(d)
+            left.append(d)
+    alike = {(d.op, death_words(d)): k for k, some in of.items() for d in some}
+    by_words: dict[str, list[Death]] = defaultdict(list)
+    for d in left:
+        k = alike.get((d.op, death_words(d)))
+        (by_words[death_words(d)] if k is None else of[k]).append(d)
     made = [_joined(c, of[k]) if k in of else c for k, c in enumerate(causes)]
     return [*made, *(_joined(Gathered(Cause(words, "dies"), "R"), ds) for words, ds in by_words.items())]
 
@@ -243,15 +247,24 @@ def _families(by_cause: dict[Cause, list[Record]]) -> dict[Cause, list[Record]]:
 
 def _of_one(by_cause: Mapping[Cause, list[Record]]) -> dict[Cause, list[Record]]:
     """The causes, with all copies of lazy views as one, and with drift of a public function of which no operator differs by
-    itself as that of the operator that does in other findings of the same ops, if there is one alone."""
+    itself as that of the operator that does in other findings of the same ops, if there is one alone. What an operator gives
+    wrongly in a strided destination, and nowhere else, is what it gives wrongly elsewhere, if it does."""
     lazy, joined = Cause(A_COPY, "values", (LAZY_OPERAND,)), defaultdict[Cause, list[Record]](list)
+    misplaced = {c.kernel for c, records in by_cause.items() if c.symptom == "memory" for r in records if _is_misplaced(r)}
+    values = {c.kernel: c for c in by_cause if c.symptom == "values" and c.subject != A_COPY and UNSEARCHED not in c.properties}
     wrong = {c: {r.op for r in rs} for c, rs in by_cause.items() if c.symptom == "values" and not c.properties}
     for c, records in by_cause.items():
         drifts = c in wrong and not c.subject.startswith("aten::") and all(r.status == Status.DRIFT for r in records)
         of = [k for k in wrong if k.subject.startswith("aten::") and wrong[c] <= wrong[k]] if drifts else []
+        c = values.get(c.kernel, c) if c.properties == (STRIDED_DESTINATION,) and c.kernel not in misplaced else c
         for r in records:
             joined[lazy if c.subject == A_COPY and _is_lazy(r.shrunk) else of[0] if len(of) == 1 else c].append(r)
     return joined
+
+
+def _is_misplaced(r: Record) -> bool:
+    """Whether something was written outside a destination, or not in it."""
+    return any(m.problem in ("beside", "missing") for m in r.measures)
 
 
 def _values_by_kernel(by_cause: Mapping[Cause, list[Record]]) -> dict[Cause, list[Record]]:
@@ -265,7 +278,8 @@ def _values_by_kernel(by_cause: Mapping[Cause, list[Record]]) -> dict[Cause, lis
 
 
 def _errors_by_kernel(by_cause: Mapping[Cause, list[Record]]) -> dict[Cause, list[Record]]:
-    """The causes, with the errors of one kernel as one, and with them what else says one of their words."""
+    """The causes, with the errors of one kernel as one, and with them what else says one of their words, also of the same op
+    where nobody looked."""
     named = {c: set(map(said_of, records)) for c, records in by_cause.items()}
     raising = (c for c in named if c.symptom.startswith("raises: ") and UNSEARCHED not in c.properties)
     errors = {c: {x.kernel for x in named[c]} for c in raising}
@@ -280,7 +294,13 @@ def _errors_by_kernel(by_cause: Mapping[Cause, list[Record]]) -> dict[Cause, lis
         often = max(alike, key=lambda c: len(by_cause[c]))
         whole = often if len(words) == 1 else Cause(subjects[0], "raises")
         joined[whole] = [r for c in alike for r in by_cause[c]]
-    return joined
+    saying = {(r.op, said_of(r).symptom): c for c in joined if UNSEARCHED not in c.properties for r in joined[c]}
+    placed: dict[Cause, list[Record]] = defaultdict(list)
+    for c, records in joined.items():
+        for r in records:
+            of_op = (r.op, said_of(r).symptom) if r.status == Status.ERROR and UNSEARCHED in c.properties else None
+            placed[saying.get(of_op, c) if of_op else c].append(r)
+    return {Counter(map(said_of, rs)).most_common(1)[0][0] if UNSEARCHED in c.properties else c: rs for c, rs in placed.items()}
 
 
 def _least(shared: Cause) -> int:
@@ -348,47 +368,11 @@ def _gathered(cause: Cause, records: Sequence[Record]) -> Gathered:
             len(r.shrunk), r.shrunk,
         ),
     )  # fmt: skip
-    members = tuple(dict.fromkeys(map(said_of, order)))
-    return Gathered(cause, weights[id(order[0])], tuple(order), members=members)
+    members = [*map(said_of, order)]
+    if cause.symptom == "values":  # what was given in a strided destination, and nowhere else
+        members = [replace(m, symptom="values") if STRIDED_DESTINATION in m.properties else m for m in members]
+    return Gathered(cause, weights[id(order[0])], tuple(order), members=tuple(dict.fromkeys(members)))
 
 
 def _weight_of_death(d: Death) -> str:
     return weight(Record(d.case, d.op, d.dtype, d.shrunk_aspect or d.aspect or "forward", d.how, shrunk=d.least))
-
-
-@dataclass(frozen=True, slots=True)
-class Promise:
-    """What looking for the cause of an item's findings may bring, by what was drawn. weight: of the plainest of them, a key of
-    `WEIGHTS`; far: the order of magnitude by which it is outside of its budget; sign: what findings of other ops share with it
-    where one kernel or one setting is their cause; little: whether it is an error in words, or rare and hardly more once it is
-    shrunk."""
-
-    weight: str = "R"
-    far: int = 0
-    sign: str = ""
-    little: bool = True
-
-    @property
-    def order(self) -> tuple[bool, str, int]:
-        """Of two, the lesser promises more."""
-        return self.little, self.weight, -self.far
-
-
-BEYOND = 99  # `Promise.far` of what no budget judges: shapes, NaN, writes
-
-
-def promise(found: Iterable[Record]) -> Promise:
-    """Of the plainest finding of an item, and of several the one that is farthest outside."""
-    return min(map(_promise, found), key=lambda p: p.order, default=Promise())
-
-
-def _promise(r: Record) -> Promise:
-    """Half of the rare cases that were outside in a plain pass on an H100 had a plain least case; of others one in ten."""
-    plain, far = weight(r), _far(r)
-    little = plain in "CR" and (plain == "R" or far == BEYOND or r.aspect not in (Aspect.FORWARD, Aspect.BACKWARD))
-    return Promise(plain, far, f"{r.aspect} {r.status} {bare_symptom(r)}", little)
-
-
-def _far(r: Record) -> int:
-    share = r.measures[0].share if r.measures else None
-    return math.floor(math.log10(share)) if share and 0.0 < share < math.inf else BEYOND

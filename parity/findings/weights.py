@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 
 from parity.core import notation
 from parity.core.case import Case, TensorSpec
 from parity.core.dtypes import HALF
 from parity.core.errors import CaseError
 from parity.core.results import Aspect, Record, Status
+from parity.findings.wording import bare_symptom
 from parity.store.rows import is_own
 
 RARE_ASPECTS = (Aspect.DOUBLE, Aspect.TANGENT, Aspect.TRANSFER, Aspect.REFUSAL, Aspect.REPEAT)
@@ -66,3 +70,41 @@ def _is_ordinary(case: Case, r: Record) -> bool:
     numbers &= r.aspect != Aspect.INPLACE or len({s.dtype for s in specs}) <= 1
     usual = case.dtype not in HALF and not case.dtype.startswith("complex") and case.numel <= USUAL_SIZE
     return plain and numbers and usual and r.aspect in (Aspect.FORWARD, Aspect.BACKWARD, Aspect.INPLACE)
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """What looking for the cause of an item's findings may bring, by what was drawn. weight: of the plainest of them, a key of
+    `WEIGHTS`; far: the order of magnitude by which it is outside of its budget; sign: what findings of other ops share with it
+    where one kernel or one setting is their cause; little: whether it is an error in words, or rare and hardly more once it is
+    shrunk."""
+
+    weight: str = "R"
+    far: int = 0
+    sign: str = ""
+    little: bool = True
+
+    @property
+    def order(self) -> tuple[bool, str, int]:
+        """Of two, the lesser promises more."""
+        return self.little, self.weight, -self.far
+
+
+BEYOND = 99  # `Promise.far` of what no budget judges: shapes, NaN, writes
+
+
+def promise(found: Iterable[Record]) -> Promise:
+    """Of the plainest finding of an item, and of several the one that is farthest outside."""
+    return min(map(_promise, found), key=lambda p: p.order, default=Promise())
+
+
+def _promise(r: Record) -> Promise:
+    """Half of the rare cases that were outside in a plain pass on an H100 had a plain least case; of others one in ten."""
+    plain, far = weight(r), _far(r)
+    little = plain in "CR" and (plain == "R" or far == BEYOND or r.aspect not in (Aspect.FORWARD, Aspect.BACKWARD))
+    return Promise(plain, far, f"{r.aspect} {r.status} {bare_symptom(r)}", little)
+
+
+def _far(r: Record) -> int:
+    share = r.measures[0].share if r.measures else None
+    return math.floor(math.log10(share)) if share and 0.0 < share < math.inf else BEYOND

@@ -13,6 +13,7 @@ from parity.core.results import ANYBODYS, Cause, Record, Status
 from parity.store.rows import Death
 
 LOST = "the device computes nothing any more"  # in the words of a death
+GONE, HANG = "device lost", "hang"  # for the same, and for what parity ended, where nothing else is said: of these ids are made
 LOOKING = "looking for the cause of "  # what was tried then
 LOOKED_AT = 1000  # characters of a message that are looked at
 SKELETON = 100  # most characters of an error's message in a symptom
@@ -35,7 +36,8 @@ def death_words(d: Death) -> str:
     m = re.match(rf"{LOST} after (?:{LOOKING})?(\w+ in \w+: .*)", d.signal)
     words = f"{LOST}: {skeleton(m[1].partition(': ')[2])}" if m else LOST if lost else skeleton(d.signal)
     anybodys = any(b.ends and b.ends.search(words) for b in all_backends()) or bool(m and ANYBODYS.search(m[1]))
-    says_nothing = d.how == "hang" or " " not in words or words == LOST or anybodys
+    says_nothing = d.how == HANG or " " not in words or words == LOST or anybodys
+    words = HANG if d.how == HANG else GONE if words == LOST else words
     return f"{d.how}: {words} in {Cause(function_of(d.op), 'dies').kernel}" if says_nothing else f"{d.how}: {words}"
 
 

@@ -11,10 +11,11 @@ from parity.core.status import Conclusion
 from parity.findings.causes import OF_NUMBERS, OPERATORS, RESULTS, Gathered
 from parity.findings.standing import Mark
 from parity.findings.weights import WEIGHTS
-from parity.findings.wording import LOST, SKELETON
+from parity.findings.wording import GONE, HANG, LOST, SKELETON
 from parity.report.output import fitted, last_line
 from parity.report.run_answers import CauseRow, Causes, Died, Finding, RunInfo
 from parity.report.words import called_in, listed, plural, reproduced, script_line
+from parity.store.rows import UNKNOWN as NOBODY
 from parity.store.rows import Header
 
 UNKNOWN = "?"
@@ -25,7 +26,6 @@ UNKNOWN_WORDS = (
 COMMENT = 65_536  # most characters of a comment on GitHub
 REASON = 110  # most characters of a reason
 WAYS = 3  # errors of a kernel that are named where several are one cause
-ENDED = re.compile(r"^ended by parity after N s")  # how parity knows that a device hangs
 CUT = SKELETON - 3  # characters that are left of a long message, at least
 NONE: Mapping[str, Mark] = {}
 LINE = 230  # most characters of a line that is printed while a run goes on
@@ -39,18 +39,24 @@ PLURAL = {
 }
 
 
-def sentence(c: Cause, members: Iterable[Cause] = ()) -> str:
+def sentence_of(c: Gathered) -> str:
+    """What is known of a cause with its findings: of deaths also whether the device was found to have caused one."""
+    unknown = c.deaths and all(d.blame == NOBODY for d in c.deaths)
+    return sentence(c.cause, c.members, "the device or the CPU" if unknown else "the device")
+
+
+def sentence(c: Cause, members: Iterable[Cause] = (), whose: str = "the device") -> str:
     """What is known of a cause, as one sentence without its full stop. members: those that were joined to it: what these say
-    or do besides is a part of it, so that no fault hides behind another one of the same kernel."""
+    or do besides is a part of it, so that no fault hides behind another one of the same kernel; whose: what caused deaths."""
     word, _, words = c.symptom.partition(": ")
     if word == "dies":
         how, _, signal = c.subject.partition(": ")
-        if signal.startswith(LOST):  # and in which call, or what was said of it
+        if signal.startswith((LOST, GONE)):  # and in which call, or what was said of it
             words = signal.removeprefix(f"{LOST}: ")
-            return signal if words == signal else f"{LOST} ({_whole(words)})"
-        if how == "hang":
-            return f"the device hangs{ENDED.sub('', signal)}"
-        return f"the device ends the process ({_whole(signal)})"
+            return signal.replace(GONE, LOST) if words == signal else f"{LOST} ({_whole(words)})"
+        if how == HANG:
+            return f"{whose} hangs{signal.removeprefix(HANG)}"
+        return f"{whose} ends the process ({_whole(signal)})"
     said = {**SYMPTOMS, **PLURAL} if c.subject == OPERATORS else SYMPTOMS
     text = f"{c.subject} {said[word]}" + (f" ({_whole(words)})" if words else "")
     if not c.properties and c.symptom in RESULTS:
@@ -61,7 +67,9 @@ def sentence(c: Cause, members: Iterable[Cause] = ()) -> str:
             f", in {plural(len(ways), 'way')} ({'; '.join(ways[:WAYS])}{'; ...' if len(ways) > WAYS else ''})" if ways else ""
         )
     several = "; each may have a fault of its own" if c.subject == OPERATORS and set(c.properties) & set(OF_NUMBERS) else ""
-    text += f", with {listed(c.properties, 80)}" if c.properties else ""
+    under = [p for p in c.properties if p.startswith("under ")]  # no property of an operand
+    other = [p for p in c.properties if p not in under]
+    text += (f", with {listed(other, 80)}" if other else "") + "".join(f", {p}" for p in under)
     dying = {m.subject.partition(": ")[0] for m in members if m.symptom == "dies"}
     ends = ("hang", "end the process") if c.subject == OPERATORS else ("hangs", "ends the process")
     return text + (f", and {ends[dying != {'hang'}]}" if dying else "") + several
@@ -80,7 +88,7 @@ def amount(c: Gathered, of: str = "", by: str = "") -> str:
 
 def line(c: Gathered) -> str:
     """The cause in one line, as it is reported when a run meets it."""
-    return shorten(f"{letter(c)} [{c.cause.id}] {sentence(c.cause, c.members)}: {c.case}", LINE, placeholder=" ...")
+    return shorten(f"{letter(c)} [{c.cause.id}] {sentence_of(c)}: {c.case}", LINE, placeholder=" ...")
 
 
 def as_drawn(r: Record) -> str:
@@ -149,10 +157,7 @@ def _by_weight(causes: Sequence[Gathered], texts: Sequence[list[str]]) -> list[s
 
 def short(c: Gathered) -> list[str]:
     """A cause in two lines: what and where, and its least case."""
-    return [
-        f"  [{c.cause.id}] {sentence(c.cause, c.members)}; {amount(c)} in {listed(c.ops)} ({listed(c.dtypes, 40)})",
-        f"    {c.case}",
-    ]
+    return [f"  [{c.cause.id}] {sentence_of(c)}; {amount(c)} in {listed(c.ops)} ({listed(c.dtypes, 40)})", f"    {c.case}"]
 
 
 def medium(c: Gathered, header: Header) -> list[str]:
@@ -174,6 +179,9 @@ def full(c: Gathered, header: Header) -> list[str]:
             other = f", reference {m.reference}" if m.reference else ""
             text.append(f"    worst at {list(m.index)}: device {m.device}{other}{truth}")
     text += [f"    workaround: {c.workaround}"] if c.workaround else []
+    text += [
+        f"    {c.deaths[0].why}" for _ in c.deaths[:1] if not c.records and c.deaths[0].blame == NOBODY and c.deaths[0].why
+    ]
     text.append(f"    {reproduced(c.case, header)}")
     alone = [*((r.script, r.op) for r in c.records if r.shows_alone), *((d.script, d.op) for d in c.deaths)]
     simulated, command = header.fingerprint.simulated, called_in(header)
@@ -213,7 +221,7 @@ def answer(causes: Sequence[Gathered], header: Header, caveats: Sequence[str] = 
     """All causes for other programs; the field names are those of the run file where both have one. known: as in `render`."""
     rows = (
         CauseRow(
-            c.cause.id, c.weight, sentence(c.cause, c.members), c.cause.subject, c.cause.symptom, c.cause.properties,
+            c.cause.id, c.weight, sentence_of(c), c.cause.subject, c.cause.symptom, c.cause.properties,
             mark_text(known.get(c.cause.id)), c.case, c.workaround, c.ops, c.dtypes,
             tuple(Finding(r.op, r.dtype, r.aspect, r.status, r.shrunk or r.case, r.reason) for r in c.records),
             tuple(Died(d.op, d.dtype, d.how, d.least, d.signal) for d in c.deaths),
@@ -249,7 +257,7 @@ def as_markdown(
     text += "".join(f"- {inert(shortened(line, REASON * 4))}\n" for line in excluded)
     for k, c in enumerate(causes):
         where = f"{amount(c)} in {listed(c.ops, 120)} ({listed(c.dtypes, 60)})"
-        part = f"\n- **{letter(c)}** `{c.cause.id}` {inert(sentence(c.cause, c.members))}; {inert(where)}\n  {code(c.case)}\n"
+        part = f"\n- **{letter(c)}** `{c.cause.id}` {inert(sentence_of(c))}; {inert(where)}\n  {code(c.case)}\n"
         part += f"  workaround: {inert(c.workaround)}\n" if c.workaround else ""
         part += f"  {inert(shortened(mark_text(known[c.cause.id]), REASON * 4))}\n" if c.cause.id in known else ""
         if len(text) + len(part) > COMMENT - 200:

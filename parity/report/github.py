@@ -10,7 +10,7 @@ from __future__ import annotations
 from parity.findings.causes import Gathered, gather
 from parity.findings.standing import known_of, new_of
 from parity.report import caveats
-from parity.report.causes import amount, count_text, letter, more_text, sentence, shortened
+from parity.report.causes import amount, count_text, letter, more_text, sentence_of, shortened
 from parity.report.gaps import dropped
 from parity.report.words import listed, plural, reproduced
 from parity.store.rows import Header, Run
@@ -58,7 +58,7 @@ def _property(text: str) -> str:
 def _line(c: Gathered, header: Header) -> str:
     f = header.fingerprint
     message = [
-        f"{sentence(c.cause, c.members)}; {amount(c)} in {listed(c.ops, 200)} ({listed(c.dtypes, 80)})",
+        f"{sentence_of(c)}; {amount(c)} in {listed(c.ops, 200)} ({listed(c.dtypes, 80)})",
         shortened(reproduced(c.case, header), CASE),
     ]
     if f.simulated:

@@ -28,7 +28,7 @@ from parity.findings.causes import Gathered, gather
 from parity.findings.standing import marks
 from parity.findings.verdict import compared, of_causes, poorly_judged
 from parity.report import caveats, gaps, matrix, power, summary, svg, trends
-from parity.report.causes import amount, by_weight, count_text, mark_text, more_text, sentence
+from parity.report.causes import amount, by_weight, count_text, mark_text, more_text, sentence_of
 from parity.report.short_script import minimal
 from parity.report.words import clock, listed, plural, reproduced
 from parity.store.features import ASPECT, Coverage
@@ -255,7 +255,7 @@ def _cause(c: Gathered, details: _Details, name: str) -> dict[str, Any]:
     deaths = c.deaths[: 200 if details.room > 0 else 1]
     return {
         "id": c.cause.id,
-        "sentence": sentence(c.cause, c.members),
+        "sentence": sentence_of(c),
         "where": f"{amount(c)} in {listed(c.ops, 160)} ({listed(c.dtypes, 80)})",
         "case": c.case,
         "workaround": c.workaround,

@@ -17,7 +17,7 @@ from parity.core.errors import CaseError
 from parity.core.results import Fingerprint, Record, Status
 from parity.findings.causes import Gathered
 from parity.judging.rules import rule_of
-from parity.report.causes import amount, code, inert, sentence
+from parity.report.causes import amount, code, inert, sentence_of
 from parity.report.short_script import DIES, DRAWN, is_long, minimal
 from parity.report.words import listed, reproduced
 from parity.store.rows import Death, Header
@@ -45,7 +45,7 @@ RunScript: TypeAlias = Callable[[str, str], ScriptRun]  # runs the text of a scr
 def render(c: Gathered, header: Header, run: RunScript) -> str:
     """The whole report. The script runs on the run's device, or on the CPU alone if that is simulated; the text says which."""
     f = header.fingerprint
-    parts = ["### Describe the bug", f"{inert(_capital(sentence(c.cause, c.members)))}. {inert(_where(c))}"]
+    parts = ["### Describe the bug", f"{inert(_capital(sentence_of(c)))}. {inert(_where(c))}"]
     shown: list[str] = []
     for r in c.records[:TRIED]:
         if shown := _shown(r, header, run):

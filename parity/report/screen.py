@@ -24,6 +24,7 @@ class Screen:
         self._live = self._stream.isatty()
         self._drawn = 0.0  # when the bar was drawn, by `time.monotonic`
         self._step = 0
+        self._from = 0.0  # what was done when this began
         self.muted = False
 
     @property
@@ -57,13 +58,14 @@ class Screen:
                 print(f"parity: cannot write to the standard output ({e.strerror}); the run goes on", file=sys.stderr)
             self._live, self._stream = False, open(os.devnull, "w")  # noqa: SIM115 -- lives as long as the run
 
-    def begin_anew(self) -> None:
-        """What follows begins at 0 %."""
-        self._step = 0
+    def begin_anew(self, done: float) -> None:
+        """What follows begins at 0 %, or at what of it is done already."""
+        self._step, self._from = 0, min(done, 0.99)
 
     def show(self, fraction: float, text: str, spent: float, most: float) -> None:
         """Draw the bar, or a line of a log for each tenth. spent: seconds so far; most: seconds that all of it may take."""
-        left = min(spent / fraction, most) - spent if fraction > 0.02 else 0.0
+        done = (fraction - self._from) / (1.0 - self._from)
+        left = min(spent / done, most) - spent if done > 0.02 else 0.0
         text += f"  {clock(left)} left" if left > 0 else ""
         if self._live:
             if time.monotonic() - self._drawn < BAR_SECONDS and fraction < 1.0:

@@ -15,7 +15,7 @@ from parity.core.status import Status
 from parity.findings.causes import apart
 from parity.history.cells import without_gone
 from parity.report import answers, caveats
-from parity.report.causes import COMMENT, code, inert, sentence
+from parity.report.causes import COMMENT, code, inert, sentence_of
 from parity.report.matrix import PASSES, worst_of
 from parity.report.run_answers import SUPPORTED, Cell, Support, SupportedOp, Where
 from parity.report.words import plural
@@ -61,7 +61,7 @@ def answer(runs: Sequence[tuple[str, Run]]) -> Support:
         deaths = counted(kept.deaths, kept.items)
         found: dict[tuple[str, str], list[str]] = {}
         for c in apart(kept.records, deaths):
-            sentences[c.cause.id] = sentence(c.cause, c.members)
+            sentences[c.cause.id] = sentence_of(c)
             members: list[Record | Death] = [*c.records, *c.deaths]
             for where in dict.fromkeys((x.op, x.dtype) for x in members):
                 found.setdefault(where, []).append(c.cause.id)

@@ -14,7 +14,7 @@ from parity.core.results import COMPARED, FINDINGS, Fingerprint, Status
 from parity.findings.causes import Gathered, apart
 from parity.findings.weights import WEIGHTS
 from parity.history.diff import Diff, compare
-from parity.report.causes import sentence
+from parity.report.causes import sentence_of
 from parity.report.diff import about
 from parity.report.words import clock
 from parity.store.rows import Run, counted, totals
@@ -118,7 +118,7 @@ def _change(old: Gathered | None, new: Gathered | None) -> CauseChange:
     c = new or old
     assert c is not None
     kinds = tuple(0 if x is None else len(x.records) or len(x.deaths) for x in (old, new))
-    return CauseChange(c.cause.id, c.weight, sentence(c.cause, c.members), c.case, (kinds[0], kinds[1]))
+    return CauseChange(c.cause.id, c.weight, sentence_of(c), c.case, (kinds[0], kinds[1]))
 
 
 def _counts(before: Run, after: Run, old: Sequence[Gathered], new: Sequence[Gathered]) -> Iterator[Count]:

@@ -7,6 +7,7 @@ function of the fault. With --pairs, N random pairs of bugs are planted together
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import subprocess
@@ -101,10 +102,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         draw = random.Random(o.seed)
         pairs = [draw.sample(bugs, 2) for _ in range(o.pairs)]
         tasks = [([a[0], b[0]], [*a[1], *b[1]], list({*a[2], *b[2]})) for a, b in pairs]
-    with ThreadPoolExecutor(o.n) as pool:
-        answers = list(pool.map(lambda t: in_a_process(t[0], t[2], o.examples), tasks))
+    pool = ThreadPoolExecutor(o.n)
     shown = right = named = 0
-    for (ids, ops, _), answer in zip(tasks, answers):
+    examples = itertools.repeat(o.examples)
+    for (ids, ops, _), answer in zip(tasks, pool.map(in_a_process, [t[0] for t in tasks], [t[2] for t in tasks], examples)):
         causes = answer["causes"]
         kinds = sum(c[4] for c in causes)
         shown += bool(causes)
@@ -113,7 +114,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         right += bool(causes) and len(alike) == len(ids)
         named += bool(causes) and all(any(names_it(c, [o]) for o in ops) for c in causes)
         print(
-            f"{'+'.join(ids)}: {kinds} kinds, {len(causes)} causes; planted in {', '.join(ops)}; {'; '.join(answer['broken'])}"
+            f"{'+'.join(ids)}: {kinds} kinds, {len(causes)} causes; planted in {', '.join(ops)}; {'; '.join(answer['broken'])}",
+            flush=True,
         )
         for c in causes:
             print(f"    {c[3]} {c[0]} | {c[1]} | {', '.join(c[2])} | {c[4]} kinds in {', '.join(c[5])} | {c[6][:100]}")

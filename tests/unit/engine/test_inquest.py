@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from parity.engine import inquest
-from parity.store.rows import DEVICE, UNKNOWN
+from parity.store.rows import CPU, DEVICE, UNKNOWN
 
 ROW = {"case": "sin(float32[2])", "how": "hang"}
 HOW = inquest.How("sim")
@@ -21,7 +23,8 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """Let an attempt last until this is set, or until nobody wants its answer."""
     free = threading.Event()
 
-    def attempt(case: str, how: inquest.How, seconds: float, quiet: bool, environment: Any, over: threading.Event) -> Any:
+    def attempt(case: str, how: inquest.How, *asked: Any) -> inquest.Attempt:
+        over = asked[3]
         while not (free.wait(0.01) or over.is_set()):
             pass
         return inquest.Attempt(0) if how.device == "cpu" else inquest.Attempt(1, "SIGSEGV", False, "compare")
@@ -49,6 +52,54 @@ def test_what_is_not_answered_in_time_blames_nobody(slow: threading.Event) -> No
         looked_into.begin(ROW, HOW, 1.0)
     assert [(blame, why) for _, blame, why in looked_into.rest(0.05)] == [(UNKNOWN, inquest.NOT_DONE)] * 3
     assert not [*looked_into.rest(0.0)]
+
+
+def test_the_answer_that_comes_first_is_given_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two are looked into at a time: one that hangs holds up no other."""
+    free = threading.Event()
+
+    def held(case: str, *_: Any) -> tuple[str, str]:
+        return DEVICE, case if case != ROW["case"] or free.wait(PATIENCE) else "not freed"
+
+    monkeypatch.setattr(inquest, "held", held)
+    looked_into = inquest.Inquests(2)
+    looked_into.begin(ROW, HOW, 1.0)
+    looked_into.begin({**ROW, "case": "cos(float32[2])"}, HOW, 1.0)
+    until = time.monotonic() + PATIENCE
+    while not (given := looked_into.done()) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert [why for _, _, why in given] == ["cos(float32[2])"]
+    assert looked_into.left == 1
+    free.set()
+    assert [why for _, _, why in looked_into.rest(PATIENCE)] == [ROW["case"]]
+
+
+def test_what_hangs_on_the_cpu_alone_is_not_tried_with_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three hangs settle it, and each takes its whole time. What takes the machine's memory is tried on both sides."""
+    tried: list[str] = []
+
+    def attempt(case: str, how: inquest.How, *_: Any) -> inquest.Attempt:
+        tried.append(how.device)
+        return inquest.Attempt(1, "no answer within 2 s", True, "reference")
+
+    monkeypatch.setattr(inquest, "attempt", attempt)
+    blame, why = inquest.held(ROW["case"], HOW, 1.0, inquest.HANG)
+    assert (blame, why) == (CPU, "it comes on the CPU alone, 3 of 3 times (no answer within 2 s)")
+    assert tried == ["cpu"] * 3
+
+
+def test_a_hang_is_tried_for_as_long_as_its_case_may_take(tmp_path: Path) -> None:
+    """Not for as long as a process may take to start."""
+    faults = tmp_path / "faults.py"
+    faults.write_text(
+        "import time\nfrom parity.devices import Fault\nFAULTS = [Fault('hangs', ('sin',), lambda call: time.sleep(1000))]\n"
+    )
+    began = time.monotonic()
+    blame, why = inquest.held(ROW["case"], inquest.How("sim", str(faults)), 1.0, inquest.HANG)
+    assert (blame, why) == (
+        DEVICE, "it comes with the device 3 of 3 times (no answer within 2 s), and never on the CPU alone"
+    )  # fmt: skip
+    assert time.monotonic() - began < inquest.STARTING
 
 
 def test_without_time_no_process_is_started(monkeypatch: pytest.MonkeyPatch) -> None:

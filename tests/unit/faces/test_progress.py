@@ -20,6 +20,7 @@ from parity.engine.inquest import How
 from parity.engine.run_state import RunState, Unexplained
 from parity.faces.interruption import Interruptions
 from parity.faces.progress import Reporter
+from parity.report import screen
 from parity.report.output import Outlet
 from parity.store import run_file
 from parity.store.code import Code
@@ -307,6 +308,17 @@ def test_the_bar_of_the_causes_begins_anew(tmp_path: Path, monkeypatch: pytest.M
     now[0] += 81.0
     made._progress()
     assert screen.getvalue().endswith("  1:50 left"), "of the time that they may take"
+
+
+def test_what_is_done_of_the_causes_before_the_bar_begins_takes_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says nothing of how long the rest takes."""
+    monkeypatch.setattr("shutil.get_terminal_size", lambda *_, **__: os.terminal_size((80, 30)))
+    text = io.StringIO()
+    bar = screen.Screen(text)
+    bar.begin_anew(0.5)
+    bar.show(0.5, "causes of 5/10 items", 0.1, 200.0)
+    bar.show(0.6, "causes of 6/10 items", 10.0, 200.0)
+    assert text.getvalue() == " 50%  causes of 5/10 items\n 60%  causes of 6/10 items  40.0 s left\n"
 
 
 def test_a_screen_is_told_that_findings_are_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from parity.engine.rounds import LEAST_SECONDS
 from parity.faces import order_of_causes, scheduling
 from parity.faces.scheduling import EARLY_SHARE, LITTLE_SHARE, HandsOut, Schedule
 from parity.faces.workers import EagerWorker
-from parity.findings.causes import Promise
+from parity.findings.weights import Promise
 from parity.store import run_file
 
 ITEMS = [f"{op}-{dtype}" for op in "abcd" for dtype in ("f", "i")]

@@ -362,6 +362,13 @@ def test_one_kernel_is_one_cause_whatever_it_is_called_by() -> None:
     assert {c.cause.kernel for c in made} == {
         "batch_norm", "batch_norm_backward", "layer_norm", "linalg_eig", "linalg_eigh",
     }  # fmt: skip
+    more = ("torch.nn.functional.conv_transpose1d", "torch.nn.functional.conv_transpose3d", "torch.conv2d", "aten::mkl_conv2d",
+            "aten::cudnn_convolution_transpose", "aten::cudnn_convolution", "aten::_embedding_bag_forward_only",
+            "aten::_embedding_bag", "aten::_embedding_bag_backward")  # fmt: skip
+    made = gather(found(f"op{k}", Cause(name, "values")) for k, name in enumerate(more))
+    assert sorted((c.cause.kernel, len(c.ops)) for c in made) == [
+        ("convolution", 2), ("convolution_transpose", 3), ("embedding_bag", 2), ("embedding_bag_backward", 1), ("mkl_conv2d", 1)
+    ]  # fmt: skip
 
 
 def test_layouts_join_operators_of_elements_and_no_other_kernels() -> None:
@@ -518,6 +525,32 @@ def test_each_fault_of_a_cause_is_known_in_its_own_dtypes() -> None:
         assert not any(e.same_cause(one.cause) and not e.excess(Found.of(replace(one, dtype="float32"))) for e in entries)
 
 
+def test_an_error_that_nobody_looked_into_is_one_with_its_op_s_equal_error() -> None:
+    """In another dtype; of another op, or in other words, it stays by itself, and is named by what most of it is."""
+    words, others = "run: view size is not compatible with", "run: the size of tensor a must match the size of tensor b"
+    known = raised("lstm", words, subject="aten::_cudnn_rnn")
+    same = replace(found("lstm", None, f"RuntimeError in {words}", "error"), dtype="float16")
+    assert [(c.searched, c.dtypes) for c in gather([known, same])] == [(True, ("float32", "float16"))]
+    other, more = replace(same, reason=f"RuntimeError in {others}"), replace(same, op="gru")
+    assert [c.searched for c in gather([known, other, more])] == [True, False, False]
+    wrong = [replace(found("lstm", None, "2 times the budget"), dtype=dtype) for dtype in ("float32", "bfloat16")]
+    assert [c.cause.symptom for c in gather([*wrong, other])] == ["values"]
+    assert [(len(c.records), c.cause.symptom.partition(":")[0]) for c in gather([known, same, *wrong])] == [
+        (2, "raises"), (2, "values"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("problem", "expected"), [("zero", 1), ("value", 1), ("beside", 2)])
+def test_what_is_wrong_everywhere_is_no_fault_of_strided_destinations(problem: str, expected: int) -> None:
+    """A zero of the wrong sign in one, where no element is written outside of it."""
+    plain = found("neg", Cause("torch.neg", "values"))
+    strided = replace(found("neg", Cause("torch.neg", "memory", ("strided destination",))), aspect="out=")
+    made = gather([plain, replace(strided, measures=(Measure("base[out]", problem=problem),))])
+    assert len(made) == expected
+    assert sentence(made[0].cause, made[0].members) == "torch.neg gives wrong values"
+    assert len(gather([replace(strided, measures=(Measure("base[out]", problem=problem),))])) == 1
+
+
 def test_words_that_any_operator_may_say_do_not_join_kernels() -> None:
     """A view that cannot be made is named by torch in the same words wherever it is needed."""
     words = "view size is not compatible with input tensor's size and stride (at least one dimension spans across two)"
@@ -626,6 +659,16 @@ def test_a_death_by_the_call_of_a_finding_has_that_one_s_cause() -> None:
     assert [len(c.deaths) for c in gather([unseen], [nan])] == [1, 0]
 
 
+def test_a_death_in_the_words_of_another_one_of_its_op_has_its_cause() -> None:
+    """Whichever call it came by; other words, and another op of the same kernel, stay apart."""
+    error, call = raised("pool", "run: the pool is broken"), "pool(float32[3])"
+    both = [died("pool", signal="SIGSEGV", case=call), died("pool", signal="SIGSEGV")]
+    assert [(len(c.records), len(c.deaths)) for c in gather([error], both)] == [(1, 2)]
+    assert len(gather([error], [died("pool", signal="SIGABRT", case=call), died("pool", signal="SIGSEGV")])) == 2
+    packed, turned = (died(f"attention_{how}", signal="SIGSEGV") for how in ("packed", "turned"))
+    assert len(gather([raised("attention_packed", "run: no kernel")], [packed, turned])) == 2
+
+
 def test_a_death_by_a_call_of_two_findings_has_the_same_cause_whichever_was_stored_first() -> None:
     two = [found("put", Cause("aten::put", "values")), replace(found("put", Cause("aten::copy_", "values")), aspect="out=")]
     ids = {next(c.cause.id for c in gather(records, [died("put")]) if c.deaths) for records in (two, two[::-1])}
@@ -665,6 +708,7 @@ def test_what_was_tried_when_the_device_was_found_dead_is_no_word_of_a_death() -
     )  # fmt: skip
     (one,) = gather([], [died("sort", words, f"sort(float32[{k}])") for k, words in enumerate(tried)])
     assert sentence(one.cause) == "the device computes nothing any more in sort"
+    assert one.cause.id.startswith("device-lost-in-sort-")
     assert len(gather([], [died("sort", tried[0]), died("topk", tried[0])])) == 2
     (said,) = gather([], [died("sort", "looking for the cause of RuntimeError in run: no more than 8 dimensions")])
     assert sentence(said.cause) == "the device computes nothing any more (no more than N dimensions)"
@@ -673,6 +717,7 @@ def test_what_was_tried_when_the_device_was_found_dead_is_no_word_of_a_death() -
 def test_a_hang_is_told_by_its_function_and_a_long_message_ends_with_a_word() -> None:
     (one,) = gather([], [Death("sort", "float32", "sort(float32[3])", "", "hang", "ended by parity after 9.5 s", "device")])
     assert sentence(one.cause) == "the device hangs in sort"
+    assert one.cause.id.startswith("hang-in-sort-")
     long = "expected " + "a first operand of the same kind as the second one, " * 4
     (cut,) = gather([raised("sort", f"run: {long}")])
     assert sentence(cut.cause).endswith("second one, a first operand ...)")

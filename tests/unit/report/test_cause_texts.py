@@ -78,6 +78,26 @@ def test_no_fault_of_a_kernel_hides_behind_another_one() -> None:
     assert ", and " not in told.render(gather(shapes[:1]), header(), conclusion)
 
 
+@pytest.mark.parametrize(("blame", "whose"), [("device", "the device"), ("unknown", "the device or the CPU")])
+def test_a_death_that_was_not_looked_into_is_not_said_to_be_the_device_s(blame: str, whose: str) -> None:
+    """And the page says what is known of it."""
+    why = "not looked into: the run ended before"
+    for how, signal, said in (
+        ("hang", "ended by parity after 20.3 s", "hangs in exp"),
+        ("crash", "SIGSEGV", "ends the process"),
+    ):
+        died = Death("exp", "float32", "exp(float32[3])", "", how, signal, "reference", blame=blame, why=why)
+        text = told.render(gather([], [died]), header(), FAIL)
+        assert f"{whose} {said}" in text
+        assert (f"    {why}\n" in text) is (blame == "unknown")
+
+
+def test_a_mode_is_told_without_a_with() -> None:
+    assert told.sentence(Cause("aten::put", "raises: no", ("under deterministic",))).endswith(" (no), under deterministic")
+    both = Cause("aten::put", "values", ("NaN", "under inference"))
+    assert told.sentence(both).endswith(" gives wrong values, with NaN, under inference")
+
+
 @pytest.mark.parametrize(("symptom", "verb"), [("values", "give"), ("accepts", "compute"), ("operands", "change")])
 def test_several_operators_take_a_plural(symptom: str, verb: str) -> None:
     assert told.sentence(Cause(OPERATORS, symptom)).startswith(f"several operators {verb} ")
