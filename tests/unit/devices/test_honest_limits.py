@@ -206,3 +206,10 @@ def test_complex_sums_keep_a_part_beside_an_infinite_one(device: Device) -> None
 def test_a_product_of_one_number_has_memory_of_its_own(device: Device) -> None:
     x = torch.full((), complex(math.nan, 1.0), dtype=torch.complex64).to(device.torch_device)
     assert torch.prod(x).data_ptr() != x.data_ptr()
+
+
+@pytest.mark.parametrize("name", ("scatter", "scatter_add"))
+def test_one_index_may_go_with_a_source_of_no_dimension(device: Device, name: str) -> None:
+    index, source = torch.tensor([1]), torch.tensor(2.0)
+    y = there(device, lambda x, i, s: getattr(torch, name)(x, 0, i, s), torch.zeros(3), index, source)
+    assert y.tolist() == [0.0, 2.0, 0.0]
