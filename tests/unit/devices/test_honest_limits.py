@@ -213,3 +213,15 @@ def test_one_index_may_go_with_a_source_of_no_dimension(device: Device, name: st
     index, source = torch.tensor([1]), torch.tensor(2.0)
     y = there(device, lambda x, i, s: getattr(torch, name)(x, 0, i, s), torch.zeros(3), index, source)
     assert y.tolist() == [0.0, 2.0, 0.0]
+
+
+def test_a_result_without_elements_is_that_of_the_cpu(device: Device) -> None:
+    """The CPU's kernel in double refuses to make an empty image, and torch to count the rows of a table without columns."""
+    images, tables = torch.ones(2, 2, 2, 2), torch.ones(1, 0)
+    with device.active():
+        x, w, table = (device.upload(t).requires_grad_() for t in (images, torch.ones(2, 5, 1, 2), tables))
+        out = torch.conv_transpose2d(x, w, padding=(1, 0))
+        assert out.shape == (2, 5, 0, 3)
+        assert torch.autograd.grad(out, x, torch.ones_like(out))[0].shape == images.shape
+        out = torch.nn.functional.embedding(device.upload(torch.tensor(0)), table)
+        assert torch.autograd.grad(out, table, torch.ones_like(out))[0].shape == tables.shape
