@@ -128,6 +128,10 @@ def test_a_weight_may_have_one_dimension(device: Device) -> None:
     """linear takes a vector for a weight, complex too."""
     x, w = torch.complex(values(3, 5), values(3, 5, seed=1)), torch.complex(values(5, seed=2), values(5, seed=3))
     assert torch.allclose(there(device, torch.nn.functional.linear, x, w), torch.nn.functional.linear(x, w), rtol=1e-5)
+    with device.active():
+        weight = device.upload(values(3)).requires_grad_()
+        out = torch.nn.functional.linear(device.upload(values(5, 2, 3)), weight)
+        assert torch.autograd.grad(out, weight, torch.ones_like(out))[0].shape == weight.shape
 
 
 def test_attention_has_the_gradients_of_its_softmax(device: Device) -> None:
