@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -37,6 +38,23 @@ class Functions(TorchFunctionMode):
         return self._observe(func, args, kwargs or {})
 
 
+class TooLongError(Exception):
+    """More operators were called than may be. No RuntimeError: those are what an operator refuses."""
+
+
+@dataclass(slots=True)
+class Work:
+    """How many more operators may be called under the modes that share it."""
+
+    left: int
+
+    def done(self) -> None:
+        """Count one."""
+        self.left -= 1
+        if self.left < 0:
+            raise TooLongError
+
+
 class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]  # as torch has it
     """Hands every operator to an observer, or to the method of a subclass, and is never compiled.
 
@@ -45,6 +63,7 @@ class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]  # as torch
     """
 
     observe: Observer
+    work: Work | None = None
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()  # type: ignore[no-untyped-call]  # as torch has it
@@ -63,6 +82,8 @@ class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]  # as torch
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if types and any(map(_answers, types)):
             return NotImplemented  # the subclass answers, and its own operators are seen
+        if self.work is not None:
+            self.work.done()
         if compiler.is_imported():
             return _never_compiled(self.observe, func, args, kwargs or {})
         return self.observe(func, args, kwargs or {})

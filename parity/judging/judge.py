@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from parity.core.dtypes import FACTS
+from parity.core.observer import TooLongError
 from parity.core.results import Measure, Status, Verdict, left_unjudged
 from parity.execution.inputs import apply
 from parity.judging.bench import Bench
@@ -24,6 +25,7 @@ from parity.judging.sameness import bit_equal, same_bits, same_bytes, same_value
 from parity.oracle.yardstick import DESTINATION
 
 FORM = "only the form is promised"
+TOO_LONG = "not judged: to see what roundings do to it takes too many operators"
 
 
 def judge(
@@ -207,6 +209,9 @@ def _tensor(bench: Bench, name: str, device: Tensor, reference: Tensor | None, t
     if known is not None and same_bits(device, known[0]) and same_bits(reference, known[1]):
         verdict = known[2]
         return verdict if verdict.measure is None else replace(verdict, measure=replace(verdict.measure, tensor=name))
-    verdict = by_oracle(bench, name, device, reference, truth_name, pass_, exact)
+    try:
+        verdict = by_oracle(bench, name, device, reference, truth_name, pass_, exact)
+    except TooLongError:
+        verdict = Verdict(Status.VOID, TOO_LONG, Measure(name))
     bench.verdicts[truth_name, pass_] = device, reference, verdict
     return verdict

@@ -21,6 +21,7 @@ from torch import Tensor
 from parity.catalog.row import Quirk
 from parity.core.case import Case
 from parity.core.dtypes import FACTS
+from parity.core.observer import Work
 from parity.execution.execute import Placed, Program, attribute
 from parity.execution.inputs import Inputs, apply, torch_word
 from parity.oracle.float32_reference import in_float32
@@ -37,6 +38,9 @@ from parity.oracle.yardstick import SCALE
 # Samples of a sensitivity: fewer can only make an error ratio larger, so two are enough for results that pass with them.
 SAMPLES = (2, PERTURBATIONS, 8, 20)
 FACTORS = ("alpha", "beta")  # scalar factors of a sum
+# Operators of all moved and limited runs of a case together, which take some 8 s. Under a mode torch differentiates running
+# products by a loop over their factors, and does so twice for a second derivative.
+OPERATORS = 1 << 17
 HUGE = 1e150  # above all products of a few numbers of a dtype, or of their inverses
 
 
@@ -76,6 +80,7 @@ class CaseOracle(Oracle):
         self._expected: Sequence[Tensor] | None = None
         self._truth: Float64Results | None = None
         self._computed = False
+        self._work = Work(OPERATORS)
         self._samples, self._first = SAMPLES[0], 0
         self._sensitivity: dict[tuple[float, float], Sensitivity] = {}
         self._effects: dict[tuple[float, float], tuple[RoundingEffect, RoundingEffect]] = {}
@@ -168,6 +173,7 @@ class CaseOracle(Oracle):
         if (inside, between) not in self._limits:
             results: list[tuple[str, Tensor]] = []
             with contextlib.suppress(*REFUSALS), Limited(inside, between) as mode:
+                mode.work = self._work
                 results += run(self._p, self._case, self._inputs, self._placed, self._all_cotangents, halfway=results.extend)
             self._limits[inside, between] = dict(results) if mode.left_range else {}
         return self._limits[inside, between].get(name)
@@ -179,7 +185,8 @@ class CaseOracle(Oracle):
             lost: dict[str, Tensor] = {}
             for key in range(PERTURBATIONS):
                 results: list[tuple[str, Tensor]] = []
-                with contextlib.suppress(*REFUSALS), Rounding(SCALE * between, key, SCALE * u), Limited(*ends):
+                with contextlib.suppress(*REFUSALS), Rounding(SCALE * between, key, SCALE * u), Limited(*ends) as mode:
+                    mode.work = self._work
                     results += run(self._p, self._case, self._inputs, self._placed, self._all_cotangents)
                 for n, t in results:
                     lost[n] = _nonfinite(t.abs()) | lost.get(n, torch.zeros(t.shape, dtype=torch.bool))
@@ -323,7 +330,8 @@ class CaseOracle(Oracle):
             bases = tuple(o.base.clone() for o in self._inputs.operands)
             views = tuple(apply(b, o.spec.layout, o.spec.shape) for b, o in zip(bases, self._inputs.operands))
             results: list[tuple[str, Tensor]] = []
-            with contextlib.suppress(*REFUSALS), in_float32():
+            with contextlib.suppress(*REFUSALS), in_float32() as mode:
+                mode.work = self._work
                 asked = self._p, self._case, self._inputs, Placed(bases, views), self._all_cotangents
                 results += run(*asked, torch_word, halfway=results.extend)
             self._healthy = dict(results)
@@ -352,7 +360,7 @@ class CaseOracle(Oracle):
         assert self._truth is not None
         if (u, between) not in self._sensitivity:
             asked = self._p, self._case, self._inputs, self._placed, self._all_cotangents, self._truth
-            self._sensitivity[u, between] = Sensitivity(*asked, u, between)
+            self._sensitivity[u, between] = Sensitivity(*asked, u, between, self._work)
         if self._first:
             return self._sensitivity[u, between].first(self._first)
         if (u, between) not in self._effects:

@@ -14,6 +14,7 @@ from torch import Tensor
 from parity.catalog.row import Quirk
 from parity.core.case import Case
 from parity.core.dtypes import FACTS, HALF, DtypeFacts
+from parity.core.observer import Work
 from parity.execution.execute import Named, Placed, Program
 from parity.execution.inputs import Inputs, apply
 from parity.oracle.float64 import Float64Results, run
@@ -140,6 +141,7 @@ class Sensitivity:
     _center: Float64Results
     _u: float
     _between: float
+    _work: Work | None = None
     _count: int = 0
     _saved: dict[str, Tensor] | None = None
     _least: float = field(init=False)
@@ -207,6 +209,8 @@ class Sensitivity:
 
                 def end(outputs: Named, mode: Rounding = mode) -> None:
                     ended.append((outputs, mode.largest))
+
+                mode.work = self._work
 
                 try:
                     results = run(p, self._case, self._inputs, operands, turned, halfway=end)

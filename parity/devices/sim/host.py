@@ -231,7 +231,8 @@ def attention(
     gives 0 for an Inf in a mask of half types."""
     result = torch.nn.functional.scaled_dot_product_attention(q, k, v, mask, p, causal, **named)  # refuses what it must
     scale = named.get("scale")
-    if (causal and scale is not None and scale <= 0.0) or (mask is not None and bool((mask == math.inf).any())):
+    wrong = (causal and scale is not None and scale <= 0.0) or (mask is not None and bool((mask == math.inf).any()))
+    if wrong and all(t.numel() for t in (q, k, v)):  # of no elements torch makes zeros, in the shape of the query
         result = aten._scaled_dot_product_attention_math(q, k, v, mask, p, causal, **named)[0]
     return result, torch.empty(0)
 

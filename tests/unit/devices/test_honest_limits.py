@@ -128,6 +128,10 @@ def test_a_weight_may_have_one_dimension(device: Device) -> None:
     """linear takes a vector for a weight, complex too."""
     x, w = torch.complex(values(3, 5), values(3, 5, seed=1)), torch.complex(values(5, seed=2), values(5, seed=3))
     assert torch.allclose(there(device, torch.nn.functional.linear, x, w), torch.nn.functional.linear(x, w), rtol=1e-5)
+    with device.active():
+        weight = device.upload(values(3)).requires_grad_()
+        out = torch.nn.functional.linear(device.upload(values(5, 2, 3)), weight)
+        assert torch.autograd.grad(out, weight, torch.ones_like(out))[0].shape == weight.shape
 
 
 def test_attention_has_the_gradients_of_its_softmax(device: Device) -> None:
@@ -206,3 +210,22 @@ def test_complex_sums_keep_a_part_beside_an_infinite_one(device: Device) -> None
 def test_a_product_of_one_number_has_memory_of_its_own(device: Device) -> None:
     x = torch.full((), complex(math.nan, 1.0), dtype=torch.complex64).to(device.torch_device)
     assert torch.prod(x).data_ptr() != x.data_ptr()
+
+
+@pytest.mark.parametrize("name", ("scatter", "scatter_add"))
+def test_one_index_may_go_with_a_source_of_no_dimension(device: Device, name: str) -> None:
+    index, source = torch.tensor([1]), torch.tensor(2.0)
+    y = there(device, lambda x, i, s: getattr(torch, name)(x, 0, i, s), torch.zeros(3), index, source)
+    assert y.tolist() == [0.0, 2.0, 0.0]
+
+
+def test_a_result_without_elements_is_that_of_the_cpu(device: Device) -> None:
+    """The CPU's kernel in double refuses to make an empty image, and torch to count the rows of a table without columns."""
+    images, tables = torch.ones(2, 2, 2, 2), torch.ones(1, 0)
+    with device.active():
+        x, w, table = (device.upload(t).requires_grad_() for t in (images, torch.ones(2, 5, 1, 2), tables))
+        out = torch.conv_transpose2d(x, w, padding=(1, 0))
+        assert out.shape == (2, 5, 0, 3)
+        assert torch.autograd.grad(out, x, torch.ones_like(out))[0].shape == images.shape
+        out = torch.nn.functional.embedding(device.upload(torch.tensor(0)), table)
+        assert torch.autograd.grad(out, table, torch.ones_like(out))[0].shape == tables.shape

@@ -9,10 +9,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from cases import bench_for, faulty_aspects, prepared, verdict_on
+from cases import DEFAULT, bench_for, checked, faulty_aspects, prepared, verdict_on
 from torch import Tensor
 
 from parity import catalog
+from parity.checks.trial import SELDOM
 from parity.core.case import OpClass
 from parity.core.notation import parse
 from parity.core.results import Status, Verdict
@@ -22,8 +23,9 @@ from parity.execution import execute
 from parity.execution.inputs import Inputs, build
 from parity.judging import numeric
 from parity.judging.destination import Part
-from parity.judging.judge import judge
+from parity.judging.judge import TOO_LONG, judge
 from parity.judging.relations import Bound
+from parity.oracle import oracle
 from parity.oracle.oracle import CaseOracle
 from parity.oracle.protocol import Oracle
 
@@ -449,3 +451,16 @@ def test_a_reference_that_its_own_relation_contradicts_accuses_nobody() -> None:
     void, _ = judge(bench, right, wrong, "forward")
     assert (void.status, "the reference is wrong itself" in void.reason) == (Status.VOID, True)
     assert judge(bench, wrong, right, "forward")[0].status is Status.WRONG
+
+
+def test_what_takes_too_many_operators_to_judge_is_said_not_to_be_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under a mode torch differentiates running products by a loop over their factors, as its formula for prod did before 2.13
+    where it was differentiated again: for 4,100 factors a comparison took minutes."""
+    case = 'cumprod(float32[2, 7].between(-2, 2, seed=132), 1).cotangent("ones", "contiguous", 0)'
+    device = resolve("sim", (Fault("off", ("cumsum",), lambda call: 1.5 * call.run(), level="kernel"),))
+    settings = replace(DEFAULT, more=SELDOM)
+    monkeypatch.setattr(oracle, "OPERATORS", 100)
+    verdict = checked(device, case, settings)["double backward"].verdict
+    assert (verdict.status, verdict.reason) == (Status.VOID, TOO_LONG)
+    monkeypatch.undo()
+    assert checked(device, case, settings)["double backward"].verdict.status.is_finding

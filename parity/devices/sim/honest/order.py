@@ -209,7 +209,8 @@ def _product(call: Call, plain: Any, way: int) -> Any:
     if _faint(call):
         return _exactly(call, plain)
     base = call.op.partition(".")[0].rstrip("_")
-    if base == "addr" or (base.startswith("linear") and any(t.dim() < 2 for t in call.args[:2])):
+    factors = call.args[: {"linear": 2, "linear_backward": 3}.get(base, 0)]
+    if base == "addr" or any(t.dim() < 2 for t in factors):
         return once(call, plain)
     if base == "linear_backward":
         return _linear_backward(call, plain, way)

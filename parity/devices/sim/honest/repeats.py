@@ -35,11 +35,9 @@ def _turned(call: Call, plain: Any) -> Any:
         turn(source, dim)
     elif base in ("scatter_add", "scatter_reduce"):
         _, dim, index, source = call.args[:4]
-        if index.shape != source.shape and index.dim():
-            source_part = source[tuple(slice(0, n) for n in index.shape)]
-            swap[id(source)] = source_part.to(dtypes.get(source.dtype, source.dtype)).flip(dim)
-        turn(index, dim)
-        turn(source, dim)
+        if index.numel() > 1:  # otherwise the two may have other numbers of dimensions
+            part = source[tuple(slice(0, n) for n in index.shape)]
+            swap = {id(index): index.flip(dim), id(source): part.to(dtypes.get(source.dtype, source.dtype)).flip(dim)}
     elif base == "put":
         index, source = call.args[1:3]
         swap = {id(index): index.reshape(-1).flip(0)}
@@ -97,8 +95,10 @@ def _last(call: Call, plain: Any) -> Any:
     if base == "index_copy":
         swap = {id(index): index.flip(0), id(source): source.flip(dim)} if source.dim() and index.dim() else {}
     else:
+        if index.numel() < 2:  # nothing is written twice, and the two may have other numbers of dimensions
+            return None
         part = source[tuple(slice(0, n) for n in index.shape)]
-        swap = {id(index): index.flip(dim), id(source): part.flip(dim)} if index.dim() else {}
+        swap = {id(index): index.flip(dim), id(source): part.flip(dim)}
     return rerun(call, swap=swap) if swap else None
 
 
