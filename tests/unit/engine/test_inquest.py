@@ -60,7 +60,8 @@ def test_starting_a_process_takes_nothing_of_the_seconds_of_a_case(monkeypatch: 
 
     monkeypatch.setattr(inquest, "attempt", attempt)
     inquest.held(ROW["case"], HOW, 7.0)
-    assert {*given} == {inquest.STARTING + 7.0}
+    assert given
+    assert min(given) >= inquest.STARTING + 7.0
 
 
 def test_without_time_no_process_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
