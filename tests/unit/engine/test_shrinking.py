@@ -42,6 +42,20 @@ def test_what_strikes_late_has_the_seconds_of_a_case_and_those_that_it_lingers(m
         assert given.pop() == pytest.approx(20.0 + more)
 
 
+@pytest.mark.parametrize(("how", "patience", "dies"), [("hang", 20.0, True), ("hang", 0.1, True), ("crash", 20.0, False)])
+def test_a_case_without_an_answer_hangs_and_has_not_crashed(
+    how: str, patience: float, dies: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = SimpleNamespace(send=lambda _: None, hear=lambda _: None)
+    monkeypatch.setattr(shrinking.Attempts, "_started", lambda self: process)
+    monkeypatch.setattr(shrinking.Attempts, "close", lambda self: None)
+    tried = shrinking.Attempts(
+        Death("exp", "float32", "exp(float32[2])", "", how, "SIGSEGV", "device"), How("sim"), Limit(), patience, {}
+    )
+    assert tried.dies(parse("exp(float32[2])"), "forward") is dies
+    assert tried.died == 1
+
+
 def test_the_shortest_case_of_each_kind_of_death_is_shrunk() -> None:
     """Whatever order they came in; one without a case cannot be."""
 
