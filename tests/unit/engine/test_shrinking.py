@@ -33,7 +33,12 @@ def test_a_hang_is_tried_until_as_many_processes_hung_and_a_crash_until_the_limi
 
 def test_what_strikes_late_has_the_seconds_of_a_case_and_those_that_it_lingers(monkeypatch: pytest.MonkeyPatch) -> None:
     given = list[float]()
-    process = SimpleNamespace(send=lambda _: None, hear=lambda seconds: given.append(seconds) or {"code": 0})
+
+    def hear(seconds: float) -> dict[str, int]:
+        given.append(seconds)
+        return {"code": 0}
+
+    process = SimpleNamespace(send=lambda _: None, hear=hear)
     monkeypatch.setattr(shrinking.Attempts, "_started", lambda self: process)
     monkeypatch.setattr("time.monotonic", lambda: 100.0)
     for stage, more in (("device", 0.0), ("compare", shrinking.LINGER)):
