@@ -1,4 +1,4 @@
-"""What `assert_parity` says of people's functions with one faulty kernel: `python tests/bench/functions.py`.
+"""What `assert_parity` says of people's functions with one faulty kernel: `python -m tests.bench networks functions`.
 
 Each scenario is a function or model as people write it, with the kernel that is made wrong and how. It must agree on the
 healthy simulated device and on the honest one (`sim:honest`), and fail with the fault. `--models N` asks N small random
@@ -283,8 +283,8 @@ def main() -> int:
     o = parser.parse_args()
     torch.autograd.set_multithreading_enabled(False)
     healthy, sound = resolve("sim"), resolve("sim", tuple(honest.FAULTS))
-    bad = 0
-    for s in (s for s in SCENARIOS if o.only in s.name):
+    bad, asked = 0, [s for s in SCENARIOS if o.only in s.name]
+    for s in asked:
         started = time.monotonic()
         plain, noisy = said(s.make, healthy), said(s.make, sound)
         faulty = said(s.make, resolve("sim", (scaled(s.ops, s.factor),)))
@@ -299,8 +299,8 @@ def main() -> int:
         if text != "agrees":
             bad += 1
             print(f"random model {k}: {share:.3g}  {text}", flush=True)
-    if o.models:
-        print(f"{o.models} random models on the honest device")
+    models = f", {o.models} random models" if o.models else ""
+    print(f"{len(asked) + o.models - bad} of {len(asked) + o.models} as they should be: {len(asked)} functions{models}")
     return 1 if bad else 0
 
 

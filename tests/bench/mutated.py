@@ -40,7 +40,7 @@ from typing import Any
 
 REPO = Path(__file__).parents[2]
 FOLDERS = ("judging", "checks", "store", "engine")
-LEFT_OUT = (".git", ".venv", "__pycache__", ".*_cache", "parity-run-*")
+LEFT_OUT = (".git", ".venv", "venv", "__pycache__", ".*_cache", "parity-run-*")  # an environment holds gigabytes
 STAGES = "mirrored", "others"
 TESTPATHS = tomllib.loads((REPO / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]["testpaths"]
 ENTRY = "[pytest11]\nparity = parity.faces.plugin\n"

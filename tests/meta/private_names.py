@@ -6,11 +6,13 @@ import ast
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+import layers
+
 
 def used_in(path: Path) -> set[str]:
     """The private names that a module uses, each up to the part after its last private one: torch._C.DispatchKey of
     torch._C.DispatchKey.CPU, because what a private module holds may change as well as its name."""
-    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    nodes = list(ast.walk(layers.tree(path)))
     bound = dict(_bindings(nodes))
     found = {*bound.values(), *_imported(nodes)}
     found |= {_dotted(n, bound) for n in nodes if isinstance(n, ast.Attribute)}

@@ -6,6 +6,7 @@ import ast
 import re
 from pathlib import Path
 
+import layers
 import pytest
 
 from parity.core.devices import BACKENDS, Backend, all_backends, backend_of
@@ -25,10 +26,9 @@ KEYS = re.compile(rf"\b({'|'.join(b.key for b in all_backends() if b.key != 'MPS
 MODULES = {p.relative_to(PACKAGE).as_posix(): p for p in sorted(PACKAGE.rglob("*.py"))}
 
 
-def names(source: str) -> list[str]:
+def names(tree: ast.AST) -> list[str]:
     """The literals that are the name of a backend, with or without an index, or that have a dispatch key as one of their
     words, as messages have; but for MPS, which the audit of a model is about."""
-    tree = ast.parse(source)
     docs = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant)}
     found = [n for n in ast.walk(tree) if isinstance(n, ast.Constant) and id(n) not in docs]
     return [f"{n.lineno}: {n.value!r}" for n in found if isinstance(n.value, str) and is_name(n.value)]
@@ -42,7 +42,7 @@ def is_name(text: str) -> bool:
 
 def test_no_module_names_a_backend() -> None:
     """Give the table a field instead, and ask `backend_of` or the device for it; what names none is not in ALLOWED."""
-    found = {p: names(file.read_text(encoding="utf-8")) for p, file in MODULES.items() if not p.startswith(TABLES)}
+    found = {p: names(layers.tree(file)) for p, file in MODULES.items() if not p.startswith(TABLES)}
     assert {p: places for p, places in found.items() if bool(places) != (p in ALLOWED)} == {}
 
 
@@ -61,7 +61,7 @@ def test_no_module_names_a_backend() -> None:
     ],
 )
 def test_a_name_is_seen(text: str, seen: bool) -> None:
-    assert bool(names(text)) == seen
+    assert bool(names(ast.parse(text))) == seen
 
 
 def test_every_file_is_a_table() -> None:

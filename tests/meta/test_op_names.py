@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import layers
 import pytest
 
 from parity.catalog import ROWS, opinfo
@@ -97,9 +98,8 @@ def sees_rows(tree: ast.AST) -> bool:
     return False
 
 
-def named(path: str, source: str) -> list[str]:
+def named(path: str, tree: ast.AST) -> list[str]:
     """Every place of a module that names an op without right, as "line: text"."""
-    tree = ast.parse(source)
     if path.startswith(FREE) or (path.startswith("oracle/") and not sees_rows(tree)):
         return []
     allowed = next((words for place, words in VOCABULARY.items() if path.startswith(place)), frozenset[str]())
@@ -112,7 +112,7 @@ MODULES = {p.relative_to(PACKAGE).as_posix(): p for p in sorted(PACKAGE.rglob("*
 
 def test_no_module_names_an_op() -> None:
     """Give the row a field instead (`parity/catalog/row.py`), and ask the row for it."""
-    found = {path: named(path, file.read_text(encoding="utf-8")) for path, file in MODULES.items()}
+    found = {path: named(path, layers.tree(file)) for path, file in MODULES.items()}
     assert {path: places for path, places in found.items() if places} == {}
 
 
@@ -133,13 +133,15 @@ PLANTED = (
 @pytest.mark.parametrize("source", PLANTED)
 @pytest.mark.parametrize("path", ["generation/generate.py", "judging/laws/picks.py", "checks/check.py"])
 def test_a_planted_name_is_seen(path: str, source: str) -> None:
-    assert named(path, source)
+    assert named(path, ast.parse(source))
 
 
 def test_the_oracle_may_name_operators_only_where_it_sees_no_row() -> None:
-    blind = 'def f(name):\n    return name == "cumsum"'
+    blind, seeing = (
+        ast.parse('def f(name):\n    return name == "cumsum"' + more) for more in ("", "\n\ndef g(p):\n    return p.row")
+    )
     assert not named("oracle/rounding.py", blind)
-    assert named("oracle/oracle.py", blind + "\n\ndef g(p):\n    return p.row")
+    assert named("oracle/oracle.py", seeing)
     assert named("generation/generate.py", blind)
 
 
@@ -154,4 +156,4 @@ def test_the_oracle_may_name_operators_only_where_it_sees_no_row() -> None:
     ],
 )
 def test_sentences_operators_and_ordinary_words_are_no_names_of_ops(source: str) -> None:
-    assert not named("generation/generate.py", source)
+    assert not named("generation/generate.py", ast.parse(source))

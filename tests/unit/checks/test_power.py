@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from dataclasses import replace
 from unittest import mock
 
 import pytest
+import torch
 
 from parity import catalog, tolerance
 from parity.checks import power
@@ -52,6 +54,14 @@ def test_every_error_is_seen_in_a_well_conditioned_result() -> None:
     assert {p.outcome for a in found for p in a.probes} == {SEEN}
     assert {(e.total, e.shown, e.unshown, e.loose) for a in found for e in a.elements} == {(12, 0, 0, 0)}
     assert {a.sharp for a in found} == {(12, 12)}
+
+
+def test_whole_numbers_are_halved_toward_zero_and_zero_becomes_one() -> None:
+    """None leaves the range of its dtype."""
+    for dtype, given, halved in (("int8", [-128, -8, 0, 4, 127], [-64, -4, 1, 2, 64]), ("uint8", [0, 255], [1, 128])):
+        change = power._changed_whole(ERRORS[0], torch.tensor(given, dtype=getattr(torch, dtype)), random.Random(1))
+        assert change is not None
+        assert change[0].tolist() == halved
 
 
 def test_no_error_is_put_into_large_results() -> None:

@@ -146,8 +146,7 @@ PLANTED: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {
 }
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
-@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize(("dtype", "backward"), [(torch.float16, False), (torch.bfloat16, True), (torch.float32, False)])
 def test_very_different_faults_meet_one_budget(dtype: torch.dtype, backward: bool) -> None:
     """All terms that the report names, at the element that is judged worst by each fault."""
     torch.manual_seed(2)

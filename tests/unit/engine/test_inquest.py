@@ -115,3 +115,16 @@ def test_without_time_no_process_is_started(monkeypatch: pytest.MonkeyPatch) -> 
         assert inquest.attempt("exp(float32[2])", inquest.How("sim"), seconds, over=wanted) == inquest.Attempt(1)
     with pytest.raises(AssertionError, match="started"):
         inquest.attempt("exp(float32[2])", inquest.How("sim"), 60.0)
+
+
+def test_starting_a_process_takes_nothing_of_the_seconds_of_a_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = list[float]()
+
+    def attempt(case: str, how: inquest.How, seconds: float, *_: Any) -> inquest.Attempt:
+        given.append(seconds)
+        return inquest.Attempt(0)
+
+    monkeypatch.setattr(inquest, "attempt", attempt)
+    inquest.held(ROW["case"], HOW, 7.0)
+    assert given
+    assert min(given) >= inquest.STARTING + 7.0

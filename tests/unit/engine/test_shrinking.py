@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -28,6 +29,36 @@ def test_a_hang_is_tried_until_as_many_processes_hung_and_a_crash_until_the_limi
     over = shrinking.Attempts(death, How("sim"), Limit(0.0), 1.0, {})
     assert not over.dies(parse("exp(float32[2])"), "forward")
     assert len(started) == starts
+
+
+def test_what_strikes_late_has_the_seconds_of_a_case_and_those_that_it_lingers(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = list[float]()
+
+    def hear(seconds: float) -> dict[str, int]:
+        given.append(seconds)
+        return {"code": 0}
+
+    process = SimpleNamespace(send=lambda _: None, hear=hear)
+    monkeypatch.setattr(shrinking.Attempts, "_started", lambda self: process)
+    monkeypatch.setattr("time.monotonic", lambda: 100.0)
+    for stage, more in (("device", 0.0), ("compare", shrinking.LINGER)):
+        death = Death("exp", "float32", "exp(float32[2])", "", "crash", "SIGSEGV", stage)
+        assert not shrinking.Attempts(death, How("sim"), Limit(), 20.0, {}).dies(parse("exp(float32[2])"), "forward")
+        assert given.pop() == pytest.approx(20.0 + more)
+
+
+@pytest.mark.parametrize(("how", "patience", "dies"), [("hang", 20.0, True), ("hang", 0.1, True), ("crash", 20.0, False)])
+def test_a_case_without_an_answer_hangs_and_has_not_crashed(
+    how: str, patience: float, dies: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = SimpleNamespace(send=lambda _: None, hear=lambda _: None)
+    monkeypatch.setattr(shrinking.Attempts, "_started", lambda self: process)
+    monkeypatch.setattr(shrinking.Attempts, "close", lambda self: None)
+    tried = shrinking.Attempts(
+        Death("exp", "float32", "exp(float32[2])", "", how, "SIGSEGV", "device"), How("sim"), Limit(), patience, {}
+    )
+    assert tried.dies(parse("exp(float32[2])"), "forward") is dies
+    assert tried.died == 1
 
 
 def test_the_shortest_case_of_each_kind_of_death_is_shrunk() -> None:

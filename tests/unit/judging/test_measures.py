@@ -12,7 +12,7 @@ import torch
 from parity.core.dtypes import FACTS
 from parity.core.results import Measure, Tolerance
 from parity.judging.budget import of_function, of_perturbation, of_sum, ulp_of
-from parity.judging.measures import allowed_ratio, exact_measure, measure
+from parity.judging.measures import allowed_ratio, error_ratio_of, exact_measure, measure
 from parity.judging.sameness import bit_equal, is_truth, same_bytes, same_values
 
 TABLE = Tolerance("elementwise", 0.0, 1.0, 2.0, "a table")
@@ -290,3 +290,8 @@ def test_what_is_just_within_its_budget_has_no_picture() -> None:
     within, outside = (measured([1.5 + 3 * u, 1.0], None, [1.5 + k * u, 1.0], TABLE) for k in (0.5, 0.25))
     assert (within.share, (outside.share or 0.0) > 1.0) == (1.0, True)
     assert (within.shape, outside.shape) == ((), (2,))
+
+
+def test_the_largest_number_is_no_error_of_itself() -> None:
+    x = np.array([FACTS["float32"].max])
+    assert error_ratio_of(x, x, np.ones(1), FACTS["float32"])[0].tolist() == [0.0]

@@ -126,6 +126,14 @@ def test_what_is_outside_of_the_reference_is_judged_with_all_samples(monkeypatch
     assert more == [False]
 
 
+def test_without_a_truth_a_function_that_cancels_may_be_off_by_what_its_inputs_move_it() -> None:
+    """The variance of numbers near 1000 moves by some 1e-4 with the last bit of these: a thousand of its own roundings."""
+    text = "var(float32[4].of(1000.0, 1001.0, 1002.0, 1000.0), 0)"
+    exact = result_of(text, torch.tensor(0.0)).truth
+    off = [by_reference.judged_by_reference(result_of(text, (exact * factor).float())).status for factor in (1.0001, 1.1)]
+    assert off == [Status.AGREE, Status.DRIFT]
+
+
 @pytest.mark.parametrize(
     ("text", "row"),
     [

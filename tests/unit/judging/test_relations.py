@@ -348,10 +348,11 @@ def test_an_index_names_a_place_of_its_own_window(spatial: int, adaptive: bool) 
     row = catalog.row(op)
     relation, call = RELATIONS[row.judged.relation].problems, Bound(row, (x, *given), {})
     assert relation(call, {"out[0]": values, "out[1]": index}) == []
-    elsewhere = index.clone()
-    elsewhere.view(-1)[0] = x.numel() - 1
-    said = [p.what for p in relation(call, {"out[0]": values, "out[1]": elsewhere}) if isinstance(p, Problem)]
-    assert said == ["an index is outside the window of its element"]
+    for place, where in ((x.numel() - 1, "window of its element"), (x.numel(), "plane"), (-1, "plane")):
+        elsewhere = index.clone()
+        elsewhere.view(-1)[0] = place
+        said = [p.what for p in relation(call, {"out[0]": values, "out[1]": elsewhere}) if isinstance(p, Problem)]
+        assert said == [f"an index is outside the {where}"]
     if not adaptive:  # between the taps of a dilated window
         index.view(-1)[-1] += 1
         assert relation(call, {"out[0]": values, "out[1]": index}) != []

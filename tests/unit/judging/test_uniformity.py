@@ -143,3 +143,11 @@ def test_rows_of_a_gumbel_softmax_sum_to_1_but_for_roundings() -> None:
     edge = torch.tensor([[-(2.0**-23), 1.0 + 2.0**-23]])  # two units on either side
     assert law.outside(call, {"out": edge}) == []
     assert law.outside(call, {"out": 4 * edge - torch.tensor([[0.0, 3.0]])}) != []
+
+
+def test_atoms_of_the_wrong_chances_are_spread_too_widely() -> None:
+    """Of four equal ones, of which the outer come 30 times in 100; an allowance as wide as an atom would explain it."""
+    k = torch.tensor([0.0, 1.0, 2.0, 3.0], dtype=torch.float64).repeat_interleave(torch.tensor([1200, 800, 800, 1200]))
+    k = k[torch.randperm(len(k), generator=torch.Generator().manual_seed(0))]
+    atoms = Observations(k / 4, (k + 1) / 4, k, peak=0.25, spread=5 / 64)
+    assert judged([atoms]) == "the draws are spread too widely, over 4000"

@@ -16,6 +16,7 @@ import pytest
 import safetensors.torch
 import torch
 import torch.nn.functional as F
+from three_layers import Net, larger
 from torch import Tensor, nn
 
 import parity
@@ -32,43 +33,10 @@ from parity.locating.capture_file import decoded, encoded
 from parity.locating.values import SAMPLES, Sketch, Store, block_sums, key_of, positions, sums_agree
 
 
-class Layer(nn.Module):
-    """A linear layer with layer_norm and GELU."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm, self.up = nn.LayerNorm(16), nn.Linear(16, 16)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """x: (batch, 16)."""
-        return x + F.gelu(self.up(self.norm(x)))
-
-
-class Net(nn.Module):
-    """Three layers after an embedding."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.words, self.layers = nn.Embedding(20, 16), nn.ModuleList(Layer() for _ in range(3))
-
-    def forward(self, ids: Tensor) -> Tensor:
-        """ids: (batch)."""
-        x: Tensor = self.words(ids)
-        for layer in self.layers:
-            x = layer(x)
-        return x
-
-
 def made(dtype: torch.dtype = torch.float32, batch: int = 6, seed: int = 0) -> tuple[nn.Module, Tensor]:
     """The network and its input, the same each time."""
     torch.manual_seed(seed)
     return Net().to(dtype), torch.randint(20, (batch,))
-
-
-def larger(call: Call) -> Any:
-    """The first result 3 % too large."""
-    result = call.run()
-    return (result[0] * 1.03, *result[1:]) if isinstance(result, tuple) else result * 1.03
 
 
 def only(number: int, of: int, effect: Callable[[Call], Any]) -> Callable[[Call], Any]:
@@ -100,7 +68,7 @@ def test_the_struck_layer_is_named_as_with_both_sides_at_hand(dtype: torch.dtype
         assert names(found) == names(both)
         assert len(found.divergences) == 1
         assert found.first is not None
-        assert "test_captures.py:" in found.first.place.line
+        assert "three_layers.py:" in found.first.place.line
         assert f"Net {str(dtype)[6:]} on sim (a.capture) diverges from the CPU first in layers." in str(found)
         assert "captured on sim (SIMULATED" in str(found)
     for faults in ((), HONEST):

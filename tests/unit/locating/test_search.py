@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from three_layers import Net, larger
 from torch import Tensor, nn
 
 import parity
@@ -24,33 +25,6 @@ from parity.devices.sim.honest import FAULTS as HONEST
 from parity.locating import calls
 
 
-class Layer(nn.Module):
-    """A linear layer with layer_norm and GELU."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm, self.up = nn.LayerNorm(16), nn.Linear(16, 16)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """x: (batch, 16)."""
-        return x + F.gelu(self.up(self.norm(x)))
-
-
-class Net(nn.Module):
-    """Three layers after an embedding."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.words, self.layers = nn.Embedding(20, 16), nn.ModuleList(Layer() for _ in range(3))
-
-    def forward(self, ids: Tensor) -> Tensor:
-        """ids: (batch)."""
-        x: Tensor = self.words(ids)
-        for layer in self.layers:
-            x = layer(x)
-        return x
-
-
 def only(number: int, effect: Callable[[Call], Any]) -> Callable[[Call], Any]:
     """An effect that strikes one call."""
     calls: list[None] = []
@@ -60,12 +34,6 @@ def only(number: int, effect: Callable[[Call], Any]) -> Callable[[Call], Any]:
         return effect(call) if len(calls) == number else call.run()
 
     return struck
-
-
-def larger(call: Call) -> Any:
-    """The first result 3 % too large."""
-    result = call.run()
-    return (result[0] * 1.03, *result[1:]) if isinstance(result, tuple) else result * 1.03
 
 
 def located(*faults: Fault, net: nn.Module | None = None, dtype: torch.dtype = torch.float32, **how: Any) -> parity.Located:
@@ -108,7 +76,7 @@ def test_the_struck_layer_is_named_and_no_other(dtype: torch.dtype) -> None:
         ("aten::native_layer_norm", "forward", "layers.1.norm")
     ]
     assert found.first.place.function == "torch.nn.functional.layer_norm"
-    assert "test_search.py:" in found.first.place.line
+    assert "three_layers.py:" in found.first.place.line
     assert found.first.call is not None
     assert str(found).splitlines()[-1] == f"next: parity run layer_norm --dtype {str(dtype)[6:]} --device sim --setup FILE"
     assert f"Net {str(dtype)[6:]} on sim diverges from the CPU first in layers.1.norm (LayerNorm), forward" in str(found)
