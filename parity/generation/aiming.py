@@ -274,7 +274,7 @@ def _is_many(row: Row, specs: Sequence[TensorSpec]) -> bool:
     """Single elements, or more dimensions than are usual; where the CPU has to be asked, of operands that do not say where to
     read."""
     able = any(len(s.shape) > 3 or s.shape == (1,) * max(2, len(s.shape)) for s in specs)
-    safe = len({FACTS[s.dtype].kind for s in specs}) == 1 and not (row.judged.law or row.judged.relation)
+    safe = len({FACTS[s.dtype].kind for s in specs} - {"bool"}) <= 1 and not (row.judged.law or row.judged.relation)
     return able and (safe or row.refuses.unchecked)
 
 

@@ -161,7 +161,7 @@ def expanded(row: Row, case: Case, pick: Pick) -> Case | None:
         return None
     specs, kept = case.operands(), FORCED | set(MATRICES)
     free = [k for k, s in enumerate(specs) if not (s.on_cpu or s.values.family in kept or s.values.literal is not None)]
-    able = [k for k in free if max(specs[k].shape, default=0) > 1 and (k or not row.forms.inplace) and _is_read(row, specs[k])]
+    able = [k for k in free if max(specs[k].shape, default=0) > 1 and _is_read(row, specs[k])]
     if not able:
         return None
     k = able[pick(len(able))]

@@ -142,6 +142,12 @@ def test_no_images_matrices_or_elements_are_there(name: str) -> None:
     assert any(not s.numel for seed in "123456" for c in drawn(name, seed=seed)[aiming.ORDINARY + 1 :] for s in c.operands())
 
 
+@pytest.mark.parametrize("name", ["weight_norm", "mse_loss_kernel", "mse_loss_backward", "masked.softmax"])
+def test_kernels_and_masked_functions_meet_five_and_six_dimensions(name: str) -> None:
+    ranks = {len(s.shape) for seed in range(8) for c in drawn(name, seed=str(seed)) for s in c.operands()[1:2]}
+    assert {5, 6} <= ranks
+
+
 @pytest.mark.parametrize(("name", "most"), [("foreach_neg", 3), ("hstack", 4)])
 def test_calls_that_take_more_dimensions_than_a_row_draws_get_them(name: str, most: int) -> None:
     ranks = {len(s.shape) for seed in range(8) for c in drawn(name, seed=str(seed)) for s in c.operands()[:1]}
@@ -254,7 +260,7 @@ def test_each_size_is_one_in_calls_of_which_no_more_dimensions_are_asked(name: s
     assert any(len(s.shape) > 1 == s.numel for c in cases for s in c.operands()[:1] if not c.refused)
 
 
-@pytest.mark.parametrize("name", ["cdist", "bilinear", "mm", "layer_norm", "kl_div"])
+@pytest.mark.parametrize("name", ["cdist", "bilinear", "mm", "layer_norm", "kl_div", "add"])
 def test_each_operand_alone_is_expanded(name: str) -> None:
     """By turns, along one of its dimensions; not an operand that the call writes, or whose matrices must be of a kind."""
     row, alone = catalog.row(name), set()
@@ -398,3 +404,9 @@ def test_a_least_case_shares_operands_only_where_it_must() -> None:
     assert not plainest(case, Aspect.FORWARD, lambda c: True).sharing
     assert plainest(case, Aspect.FORWARD, lambda c: bool(c.sharing)).sharing
     assert not walk(case, lambda c: True).sharing
+
+
+def test_the_only_operand_of_a_function_that_also_writes_in_place_is_expanded() -> None:
+    long = [c for c in drawn("erfinv") if max(c.operands()[0].shape, default=0) > 1 and not c.operands()[0].on_cpu]
+    assert long
+    assert all(calls.expanded(catalog.row("erfinv"), c, by_turn(0)) for c in long if c.operands()[0].values.literal is None)
