@@ -135,7 +135,7 @@ def plain(s: TensorSpec) -> TensorSpec:
 
 
 def other_number(row: Row, case: Case, pick: Pick) -> Case | None:
-    """A number of the call is its negative, 1, 2, 0, one in the millions or, if whole, one above 2**32; or, where the call
+    """A number of the call is its negative, 1, 2, 0, a million or, if whole, one above 2**32; or, where the call
     promotes it, complex. The CPU has to give finite numbers for it; what keeps a quotient finite stays."""
     if row.refuses.unchecked:
         return None
@@ -143,7 +143,8 @@ def other_number(row: Row, case: Case, pick: Pick) -> Case | None:
     named = scalars(Arguments(case.args, case.kwargs))
     found = [x for x in named if isinstance(x, float) or (whole and isinstance(x, int) and not isinstance(x, bool))]
     held = dict.fromkeys(x for x in found if x == 0 or LEAST_NUMBER <= abs(x) < math.inf)
-    able = [(x, type(x)(y)) for x in held for y in (-x, *NUMBERS, LARGE_NUMBERS[type(x)]) if x != y != 1 << 63]  # beyond int64
+    others = [(x, y) for x in held for y in (-x, *NUMBERS, LARGE_NUMBERS[type(x)]) if x != y != 1 << 63]  # no int64 holds that
+    able: list[tuple[float, complex]] = [(x, type(x)(y)) for x, y in others]
     if whole and row.forms.promotes and "complex64" in row.dtypes and FACTS[case.dtype].kind == "float":
         able += [(x, complex(x, 2)) for x in held]
     start = pick(max(1, len(able)))
