@@ -22,7 +22,7 @@ from parity.core.case import Case, TensorSpec, Values
 from parity.core.dtypes import FACTS
 from parity.core.layout import overlaps
 from parity.execution.values import EXTREME_FAMILIES, FLOAT_FAMILIES, INT_FAMILIES, MATRICES
-from parity.generation.calls import FORCED, changes, draw_call, either, expanded, replaced, scalars, structured
+from parity.generation.calls import FORCED, broadcasts, changes, draw_call, either, expanded, other_number, plain, structured
 from parity.generation.mixing import is_taken
 from parity.generation.planting import PLACES, words_of
 from parity.generation.room import is_slow, made
@@ -30,15 +30,13 @@ from parity.generation.room import is_slow, made
 Aim = Callable[[Row, Case, Pick], Case | None]
 Complete = Callable[[Arguments, list[TensorSpec]], Case]
 SEEDS = 1 << 12
-BROADCASTS, RECURRENT = "binary", "recurrent"  # families: functions of two tensors that broadcast; of many of one shape
+RECURRENT = "recurrent"  # the family of functions of many tensors of one shape
 MOST = 1 << 12  # elements of a result of broadcast operands
 STEPS, NOT_FINITE = "optimizers", ("nan", "inf", "-inf")  # the family of functions of lists; values of `_special`
 BOUND = ("between", "inside", "index")  # families of values with limits
 PLACED = ("index", "unique")  # families of indices
 SHORTEST, LONG, LONGEST = 300, 10_000, 100_000  # of one long dimension: the first ones are above the second, the next below
 LARGE = 1 << 18  # elements of all operands of a call that is drawn anew
-NUMBERS = 1.0, 2.0, 0.0  # in place of a number of a call, besides its negative
-LEAST_NUMBER = 2.0**-6  # smaller ones keep a quotient finite
 CALLED_BEFORE = ("other_values", "other_scalar", "smaller", "garbage", "larger")
 BY_ELEMENT = "by element"  # more dimensions than a row draws: the CPU is asked, but not where any may be
 ROOM, TRIES = 1 << 20, 4  # elements that a call with these makes; such calls, until one has the feature
@@ -69,7 +67,8 @@ def forms_of(number: int, turn: int) -> tuple[Form, ...]:
     k = number - 1 - GROUPS[1]
     if is_form(number):
         return FORMS[k], FORMS[(k + 1) % len(FORMS)]
-    return (SHAPES[(k + turn) % len(SHAPES)],) if number > GROUPS[3] else ()
+    shape = SHAPES[(k + turn) % len(SHAPES)]
+    return () if number <= GROUPS[3] else (shape, SINGLE) if shape is ONES else (shape,)
 
 
 def formed(row: Row, dtype: str, forms: Sequence[Form], turn: int, pick: Pick, complete: Complete) -> Case | None:
@@ -121,7 +120,7 @@ def _cotangent(*words: str) -> Aim:
             return None
         fed = replace(case.cotangent, values=words[pick(len(words))], seed=pick(SEEDS))
         # One in an operand would hide what the gradient's own do.
-        return replace(case, cotangent=fed, under="grad").with_operands([_plain(s) for s in case.operands()])
+        return replace(case, cotangent=fed, under="grad").with_operands([plain(s) for s in case.operands()])
 
     return feature
 
@@ -130,7 +129,7 @@ def _outer(row: Row, case: Case, pick: Pick) -> Case | None:
     """Two operands are both broadcast, as in `a[:, None] + b[None, :]`, or one is along a dimension between others;
     of a call that broadcasts its first two operands. One of another rank than before is contiguous."""
     specs = case.operands()
-    if not _broadcasts(row) or len(specs) != 2 or case.args[:2] != tuple(specs) or any(s.on_cpu for s in specs):
+    if not broadcasts(row) or len(specs) != 2 or case.args[:2] != tuple(specs) or any(s.on_cpu for s in specs):
         return None
     if any(s.values.family in FORCED or s.values.literal is not None for s in specs):
         return None
@@ -169,7 +168,7 @@ def _may_share(row: Row, count: int) -> bool:
 
 def _serves(row: Row, case: Case, one: TensorSpec, other: TensorSpec) -> bool:
     """Whether a tensor may be another operand, too; of two dtypes, only one in that which the call is named by."""
-    any_two = _broadcasts(row)
+    any_two = broadcasts(row)
     families = {one.values.family, other.values.family}
     kept = families & FORCED or families & set(MATRICES) or ((one.on_cpu or other.on_cpu) and not any_two)
     if kept or overlaps(one.layout) or overlaps(other.layout) or not all(0 < x.numel <= LARGE for x in (one, other)):
@@ -183,40 +182,11 @@ def _serves(row: Row, case: Case, one: TensorSpec, other: TensorSpec) -> bool:
     return least <= low <= high <= most
 
 
-def _broadcasts(row: Row) -> bool:
-    """Whether the call takes any two shapes that broadcast."""
-    return row.family == BROADCASTS or (row.forms.promotes and row.rule.is_by_element)
-
-
-def _plain(s: TensorSpec) -> TensorSpec:
-    """The operand without special values."""
-    return replace(s, values=replace(s.values, specials=())) if s.values.specials else s
-
-
 def _again(row: Row, case: Case, pick: Pick) -> Case | None:
     """The second call of its shapes, with other values or another argument; or after smaller or larger ones, or garbage."""
     call, specs = Arguments(case.args, case.kwargs), case.operands()
     words = [w for w in CALLED_BEFORE if changes(w, row, call, specs)]
     return replace(case, after=words[pick(len(words))]) if specs else None
-
-
-def _number(row: Row, case: Case, pick: Pick) -> Case | None:
-    """A number of the call is its negative, 1, 2 or 0, if the CPU gives finite numbers for it; what keeps a quotient finite
-    stays."""
-    if row.refuses.unchecked:
-        return None
-    whole = _broadcasts(row)  # of others they are sizes and dimensions
-    named = scalars(Arguments(case.args, case.kwargs))
-    found = [x for x in named if isinstance(x, float) or (whole and isinstance(x, int) and not isinstance(x, bool))]
-    held = dict.fromkeys(x for x in found if x == 0 or LEAST_NUMBER <= abs(x) < math.inf)
-    able = [(x, type(x)(y)) for x in held for y in (-x, *NUMBERS) if x != y != 1 << 63]  # no int64 holds that
-    start = pick(max(1, len(able)))
-    for x, y in (*able[start:], *able[:start])[:TRIES]:
-        args, kwargs = replaced((case.args, case.kwargs), x, y)
-        new = replace(case, args=args, kwargs=kwargs)
-        if is_taken(row, new.map_operands(_plain), finite=True):
-            return new
-    return None
 
 
 def _alone(row: Row, case: Case, pick: Pick) -> Case | None:
@@ -242,7 +212,7 @@ def _region(row: Row, case: Case, pick: Pick) -> Case | None:
     """One operand holds numbers of an extreme size, all or, where it has limits, one; no operand holds a special value."""
     if row.draws.finite or row.rule.is_conditional or row.family in ("attention", RECURRENT):
         return None
-    specs = [_plain(s) for s in case.operands()]
+    specs = [plain(s) for s in case.operands()]
     free = [k for k, s in enumerate(specs) if s.numel and k not in row.draws.choices]
     able = [(k, v) for word in EXTREME_FAMILIES for k in free if (v := _extreme(specs[k], word))]
     return _with_one_of(case, specs, able, pick)
@@ -262,7 +232,7 @@ def _special(row: Row, case: Case, pick: Pick) -> Case | None:
     """One operand holds NaN or Inf, and no other a special value."""
     if row.family == "attention":  # kernels differ in what they make of it: their row plants it where they agree
         return None
-    specs = [_plain(s) for s in case.operands()]
+    specs = [plain(s) for s in case.operands()]
     free = [replace(s, values=Values("any")) if s.values.family in FLOAT_FAMILIES else s for s in specs]
     held = [(*words_of(s, row), *_of_steps(s, row)) if s.numel else () for s in free]
     able = [(k, w) for w in NOT_FINITE for k in range(len(free)) if w in held[k]]
@@ -304,7 +274,7 @@ def _is_many(row: Row, specs: Sequence[TensorSpec]) -> bool:
     """Single elements, or more dimensions than are usual; where the CPU has to be asked, of operands that do not say where to
     read."""
     able = any(len(s.shape) > 3 or s.shape == (1,) * max(2, len(s.shape)) for s in specs)
-    safe = len({FACTS[s.dtype].kind for s in specs}) == 1 and not (row.judged.law or row.judged.relation)
+    safe = len({FACTS[s.dtype].kind for s in specs} - {"bool"}) <= 1 and not (row.judged.law or row.judged.relation)
     return able and (safe or row.refuses.unchecked)
 
 
@@ -357,15 +327,19 @@ IMAGE = Form(
 EMPTY = Form(lambda pick: {"borders": {pick(3): 0}, "rank": 1 + pick(3)}, lambda row, specs: not all(s.numel for s in specs))
 SIX, FIVE = _of_rank(6), _of_rank(5)
 ONES = Form(lambda pick: {"rank": (2, 4)[pick(2)], "tight": True, "beyond": True}, _is_many, _many)
+SINGLE = Form(  # of calls that draw no more dimensions than they have
+    lambda pick: {"rank": 2 + pick(2), "tight": True},
+    lambda row, specs: any(s.shape == (1,) * max(2, len(s.shape)) for s in specs[:1]),
+)
 FORMS, SHAPES = (_long(0), TWINS, _long(2), EMPTY, _long(1)), (SIX, ONES, IMAGE, FIVE)
 LENGTHS = 0, 4, 2  # which of the forms is that of the first dimension, of the second, and of the third
 NONFINITE, HUGE, TINY = _cotangent("nonfinite"), _cotangent("huge"), _cotangent("tiny")
 AIMS: tuple[Aim, ...] = (
-    *(NONFINITE, either(_outer, _broadcasts, structured), _shared, _cotangent("huge", "tiny")),
-    either(_outer, _broadcasts, expanded),
+    *(NONFINITE, either(_outer, broadcasts, structured), _shared, _cotangent("huge", "tiny")),
+    either(_outer, broadcasts, expanded),
     *(form.feature for form in FORMS),
     *(NONFINITE, _special, HUGE, _region, TINY),
-    *(_alone, _number, _outer, _again, _shared),
+    *(_alone, other_number, _outer, _again, _shared),
 )
 GROUPS = 0, 5, 10, 15, 20  # borders of them: in the first cases of an item; of forms, of values, and of calls in later ones
 # One in so many of an item's first cases, and of those after all that quick has, is aimed at a feature; how many those are.

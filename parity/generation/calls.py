@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -13,6 +14,7 @@ from parity.core.dtypes import FACTS
 from parity.core.errors import UsageError
 from parity.core.layout import overlaps
 from parity.execution.values import FLOAT_FAMILIES, MATRICES, ROWS
+from parity.generation.mixing import is_taken
 
 # 42 entries, the first seven histories last: a longer table would change every case drawn from the same picks.
 AFTER = (*("",) * (42 - len(HISTORIES)), *HISTORIES[7:], *HISTORIES[:7])
@@ -75,7 +77,7 @@ def _leaves(tree: Arg) -> Iterator[Arg]:
         yield tree
 
 
-def replaced(tree: Any, x: float, y: float) -> Any:
+def replaced(tree: Any, x: float, y: complex) -> Any:
     """The arguments with y for each x."""
     if isinstance(tree, tuple):
         return tuple([replaced(a, x, y) for a in tree])
@@ -83,6 +85,11 @@ def replaced(tree: Any, x: float, y: float) -> Any:
 
 
 FORCED = {"sample", "unique"}  # families of values that belong to a shape
+BROADCASTS = "binary"  # the family of functions of two tensors that broadcast
+NUMBERS = 1.0, 2.0, 0.0  # in place of a number of a call, besides its negative
+LARGE_NUMBERS = {float: 1e6, int: (1 << 33) + 1}
+LEAST_NUMBER = 2.0**-6  # smaller ones keep a quotient finite
+TRIES = 4  # numbers that are tried
 
 
 Feature = Callable[[Row, Case, Pick], Case | None]
@@ -117,13 +124,45 @@ def _may_be(s: TensorSpec, word: str) -> bool:
     return square and s.numel > 1 and kind in ("float", "complex")
 
 
+def broadcasts(row: Row) -> bool:
+    """Whether the call takes any two shapes that broadcast."""
+    return row.family == BROADCASTS or (row.forms.promotes and row.rule.is_by_element)
+
+
+def plain(s: TensorSpec) -> TensorSpec:
+    """The operand without special values."""
+    return replace(s, values=replace(s.values, specials=())) if s.values.specials else s
+
+
+def other_number(row: Row, case: Case, pick: Pick) -> Case | None:
+    """A number of the call is its negative, 1, 2, 0, a million or, if whole, one above 2**32; or, where the call
+    promotes it, complex. The CPU has to give finite numbers for it; what keeps a quotient finite stays."""
+    if row.refuses.unchecked:
+        return None
+    whole = broadcasts(row)  # of others they are sizes and dimensions
+    named = scalars(Arguments(case.args, case.kwargs))
+    found = [x for x in named if isinstance(x, float) or (whole and isinstance(x, int) and not isinstance(x, bool))]
+    held = dict.fromkeys(x for x in found if x == 0 or LEAST_NUMBER <= abs(x) < math.inf)
+    others = [(x, y) for x in held for y in (-x, *NUMBERS, LARGE_NUMBERS[type(x)]) if x != y != 1 << 63]  # no int64 holds that
+    able: list[tuple[float, complex]] = [(x, type(x)(y)) for x, y in others]
+    if whole and row.forms.promotes and "complex64" in row.dtypes and FACTS[case.dtype].kind == "float":
+        able += [(x, complex(x, 2)) for x in held]
+    start = pick(max(1, len(able)))
+    for x, y in (*able[start:], *able[:start])[:TRIES]:
+        args, kwargs = replaced((case.args, case.kwargs), x, y)
+        new = replace(case, args=args, kwargs=kwargs)
+        if is_taken(row, new.map_operands(plain), finite=True):
+            return new
+    return None
+
+
 def expanded(row: Row, case: Case, pick: Pick) -> Case | None:
     """One operand alone, by turns, is expanded along one of its dimensions."""
     if row.forms.mutates or row.draws.unexpanded or row.draws.packed or row.quirks:
         return None
     specs, kept = case.operands(), FORCED | set(MATRICES)
     free = [k for k, s in enumerate(specs) if not (s.on_cpu or s.values.family in kept or s.values.literal is not None)]
-    able = [k for k in free if max(specs[k].shape, default=0) > 1 and (k or not row.forms.inplace) and _is_read(row, specs[k])]
+    able = [k for k in free if max(specs[k].shape, default=0) > 1 and _is_read(row, specs[k])]
     if not able:
         return None
     k = able[pick(len(able))]

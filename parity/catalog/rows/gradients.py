@@ -81,7 +81,7 @@ def _loss(*more: Maker, target: tuple[float, float] = (-8, 8), operand: tuple[fl
     """(cotangent, operand, target, reduction, *more): the cotangent is 0-d if the loss was reduced."""
 
     def signature(draw: Draw) -> Arguments:
-        shape = draw.shape(0, 4)
+        shape = draw.shape(0, 5)
         reduction = draw.choice((0, 1, 2))
         cotangent = draw.tensor(() if reduction else shape)
         operands = cotangent, draw.inside(shape, *operand), draw.inside(shape, *target, grad=False)

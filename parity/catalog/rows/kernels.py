@@ -65,12 +65,12 @@ def _softmax_kernel(draw: Draw) -> Arguments:
 
 
 def _dirichlet(draw: Draw) -> Arguments:
-    shape = draw.shape(1, 4, empty=False)
+    shape = draw.shape(1, 5, empty=False)
     return Arguments((draw.inside(shape, 0.0625, 0.9375), draw.inside(shape, 0.5, 8), draw.inside(shape, 8, 16)))
 
 
 def _gamma(draw: Draw) -> Arguments:
-    shape = draw.shape(0, 4)
+    shape = draw.shape(0, 5)
     return Arguments((draw.inside(shape, 0.5, 8), draw.inside(shape, 0.25, 8)))
 
 
@@ -171,7 +171,7 @@ def _patches(fold: bool) -> Signature:
 
 def _weight_norm(draw: Draw) -> Arguments:
     """Over all but the first or the last dimension."""
-    shape = draw.shape(1, 4, empty=False)
+    shape = draw.shape(1, 5, empty=False)
     dim = draw.choice((0, len(shape) - 1))
     lengths = tuple(s if k == dim else 1 for k, s in enumerate(shape))
     return Arguments((draw.between(shape, 0.25, 4), draw.tensor(lengths), dim))

@@ -202,7 +202,7 @@ def _kernel(*last: float) -> Signature:
     """(input, target, reduction by number, ...), with a destination."""
 
     def signature(draw: Draw) -> Arguments:
-        shape = _shape(draw, 0, 4)
+        shape = _shape(draw, 0, 5)
         operands = draw.tensor(shape), draw.tensor(shape)
         return Arguments((*operands, draw.choice((1, 0, 2)), *((draw.choice(last),) if last else ())))
 

@@ -142,6 +142,12 @@ def test_no_images_matrices_or_elements_are_there(name: str) -> None:
     assert any(not s.numel for seed in "123456" for c in drawn(name, seed=seed)[aiming.ORDINARY + 1 :] for s in c.operands())
 
 
+@pytest.mark.parametrize("name", ["weight_norm", "mse_loss_kernel", "mse_loss_backward", "masked.softmax"])
+def test_kernels_and_masked_functions_meet_five_and_six_dimensions(name: str) -> None:
+    ranks = {len(s.shape) for seed in range(8) for c in drawn(name, seed=str(seed)) for s in c.operands()[1:2]}
+    assert {5, 6} <= ranks
+
+
 @pytest.mark.parametrize(("name", "most"), [("foreach_neg", 3), ("hstack", 4)])
 def test_calls_that_take_more_dimensions_than_a_row_draws_get_them(name: str, most: int) -> None:
     ranks = {len(s.shape) for seed in range(8) for c in drawn(name, seed=str(seed)) for s in c.operands()[:1]}
@@ -223,15 +229,38 @@ def test_attention_that_drops_weights_keeps_as_many_batches_of_keys_as_of_querie
     assert not any(aiming._alone(row, case, by_turn(k)) for k in range(4))
 
 
-def test_a_number_is_its_negative_one_two_or_zero_if_the_cpu_gives_finite_numbers() -> None:
+def test_a_number_is_its_negative_one_two_zero_or_a_million_if_the_cpu_gives_finite_numbers() -> None:
     row, case = catalog.row("leaky_relu"), parse("leaky_relu(float32[3].normal(), 0.25)")
-    assert [c.args[1] for k in range(4) if (c := aiming._number(row, case, by_turn(k)))] == [-0.25, 1.0, 2.0, 0.0]
+    assert [c.args[1] for k in range(5) if (c := calls.other_number(row, case, by_turn(k)))] == [-0.25, 1.0, 2.0, 0.0, 1e6]
     row, case = catalog.row("normal_"), parse("normal_(float32[3].normal(), 0.0, 0.5)")
-    deviations = {c.args[2] for k in range(12) if (c := aiming._number(row, case, by_turn(k)))}
-    assert deviations == {0.5, 1.0, 2.0, 0.0}, "torch refuses negative ones"
+    deviations = {c.args[2] for k in range(12) if (c := calls.other_number(row, case, by_turn(k)))}
+    assert deviations == {0.5, 1.0, 2.0, 0.0, 1e6}, "torch refuses negative ones"
 
 
-@pytest.mark.parametrize("name", ["cdist", "bilinear", "mm", "layer_norm", "kl_div"])
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [
+        ("add(int64[3].uniform(), 7)", {7, -7, 1, 2, 0, (1 << 33) + 1}),
+        ("add(uint8[3].uniform(), 7)", {7, -7, 1, 2, 0, (1 << 33) + 1}),
+        ("mul(float32[3].normal(), 7)", {7, -7, 1, 2, 0, (1 << 33) + 1, 7 + 2j}),
+        ("gt(float32[3].normal(), 7)", {7, -7, 1, 2, 0, (1 << 33) + 1}),
+    ],
+)
+def test_a_whole_number_is_above_32_bits_and_one_beside_real_numbers_complex_where_torch_takes_it(
+    text: str, numbers: set[complex]
+) -> None:
+    case = parse(text)
+    met = [calls.other_number(catalog.row(case.op), case, by_turn(k)) for k in range(12)]
+    assert {a for c in met if c for a in calls.scalars(Arguments(c.args))} | {7} == numbers
+
+
+@pytest.mark.parametrize("name", ["masked.argmax", "max", "cummax"])
+def test_each_size_is_one_in_calls_of_which_no_more_dimensions_are_asked(name: str) -> None:
+    cases = [c for seed in "123" for c in drawn(name, seed=seed, count=64)]
+    assert any(len(s.shape) > 1 == s.numel for c in cases for s in c.operands()[:1] if not c.refused)
+
+
+@pytest.mark.parametrize("name", ["cdist", "bilinear", "mm", "layer_norm", "kl_div", "add"])
 def test_each_operand_alone_is_expanded(name: str) -> None:
     """By turns, along one of its dimensions; not an operand that the call writes, or whose matrices must be of a kind."""
     row, alone = catalog.row(name), set()
@@ -281,7 +310,7 @@ def test_a_square_one_hot_matrix_is_a_permutation() -> None:
 
 def test_the_least_whole_number_has_no_negative() -> None:
     row, case = catalog.row("bitwise_and"), parse(f"bitwise_and(int64[2].large(), {-(2**63)})")
-    assert [c.args[1] for k in range(4) if (c := aiming._number(row, case, by_turn(k)))] == [1, 2, 0, 1]
+    assert [c.args[1] for k in range(4) if (c := calls.other_number(row, case, by_turn(k)))] == [1, 2, 0, (1 << 33) + 1]
 
 
 def test_one_operand_holds_numbers_of_extreme_size() -> None:
@@ -375,3 +404,9 @@ def test_a_least_case_shares_operands_only_where_it_must() -> None:
     assert not plainest(case, Aspect.FORWARD, lambda c: True).sharing
     assert plainest(case, Aspect.FORWARD, lambda c: bool(c.sharing)).sharing
     assert not walk(case, lambda c: True).sharing
+
+
+def test_the_only_operand_of_a_function_that_also_writes_in_place_is_expanded() -> None:
+    row, case = catalog.row("erfinv"), parse("erfinv(float32[5, 1, 3].inside(-0.5, 0.5))")
+    met = [calls.expanded(row, case, by_turn(turn)) for turn in range(2)]
+    assert [c and c.operands()[0].layout for c in met] == [(("expand", -3),), (("expand", -1),)]
