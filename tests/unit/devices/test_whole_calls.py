@@ -165,9 +165,10 @@ def test_with_a_gradient_or_a_tangent_the_composition_answers(call: Any, x: Tens
 def test_attention_to_no_keys_has_the_shape_of_the_query_whatever_the_mask_holds() -> None:
     device = resolve("sim:mps")
     q, k, mask = torch.ones(1, 1), torch.ones(0, 1, 1), torch.tensor(float("inf"))
-    there = [device.upload(t) for t in (q, k, k, mask)]
+    on_it = device.upload
     with torch.no_grad():
-        assert torch.equal(F.scaled_dot_product_attention(*there).cpu(), F.scaled_dot_product_attention(q, k, k, mask))
+        got = F.scaled_dot_product_attention(on_it(q), on_it(k), on_it(k), on_it(mask))
+        assert torch.equal(got.cpu(), F.scaled_dot_product_attention(q, k, k, mask))
 
 
 def test_attention_with_dropout_is_composed_as_on_mps() -> None:
