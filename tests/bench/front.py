@@ -96,3 +96,9 @@ class Apart:
     def end(self) -> None:
         """End the process."""
         self._process.shutdown(wait=False, cancel_futures=True)
+
+    def kill(self) -> None:
+        """End the process whatever it does."""
+        for process in list((self._process._processes or {}).values()):
+            process.kill()
+        self.end()

@@ -10,7 +10,8 @@ row's entries in turn, and again, made anew, where there are fewer. The sizes of
 left out, because OpInfo has none like them; the cases that are drawn with one long dimension stay. Each side has a process of
 its own, which does one row after the other while the other side waits. So both pay alike for what only the first call of an op
 costs (loading or compiling its kernel). The first round is cold; later ones (--rounds), with new cases of parity's, are warm:
-each row has been run once, with these cases and untimed, on both sides. A row that breaks its process is left out and named.
+each row has been run once, with these cases and untimed, on both sides. A row that breaks its process, or holds it longer than
+--limit, is named and left out, from the rounds that follow too.
 
 A check is one comparison of all results of a call with the CPU's: forward, backward and so on of one case. Equal calls that
 are compared with each other and calls that must be refused do not count. Times are CPU times of these processes, one thread
@@ -56,6 +57,7 @@ from parity.engine.suite import Item
 from parity.tolerance import load
 
 ROWS = 60  # spread over the families, unless --all
+LIMIT = 120.0  # seconds: a device's compiler may need 40 for one row
 WARM = "add"  # run on both sides before the clock starts
 BARE = (Aspect.FORWARD, Aspect.BACKWARD)  # what the bare loop compares too
 COUNTED = (*BARE, Aspect.INPLACE, Aspect.OUT, Aspect.DOUBLE, Aspect.TANGENT, Aspect.TRANSFER)
@@ -329,13 +331,14 @@ class Asked:
         return RunPlan(there, resolve("cpu"), load(there.name), suite.profile("quick"), RunOptions(skip=("shrink",)))
 
 
-def asked_of(side: Apart, task: Any, *given: Any) -> Any:
-    """The result of a task; None, with a process of its own for the next one, if this one broke."""
+def asked_of(side: Apart, seconds: float, task: Any, *given: Any) -> Any:
+    """The result of a task; None, with a process of its own for the next one, if this one broke or took longer."""
     try:
-        return side.ask(task, *given).result()
-    except (BrokenProcessPool, ParityError) as e:
-        print(f"left out: {given[0]}, because of {type(e).__name__}: {str(e)[:160]}", flush=True)
-        side.end()
+        return side.ask(task, *given).result(seconds)
+    except (BrokenProcessPool, ParityError, TimeoutError) as e:
+        why = f"it took more than {seconds:.0f} s" if isinstance(e, TimeoutError) else f"{type(e).__name__}: {str(e)[:160]}"
+        print(f"left out: {given[0]}, because of {why}", flush=True)
+        side.kill()
         side.renew()
         return None
 
@@ -403,6 +406,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--dtype", default="float32", help="the dtype of both (float32)")
     parser.add_argument("--all", action="store_true", help=f"all rows instead of {ROWS} spread over the families")
     parser.add_argument("--rounds", type=int, default=2, help="how often, each with cases of its own; the first is cold (2)")
+    parser.add_argument("--limit", type=float, default=LIMIT, help=f"seconds of a row and its process's start ({LIMIT:.0f})")
     parser.add_argument("--full-precision", action="store_true", help="without TF32, which is a setting and no fault, on CUDA")
     a = parser.parse_args(argv)
     asked = Asked(a.device, a.setup, a.full_precision)
@@ -420,18 +424,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"{len(chosen)} rows, {covered} OpInfo entries, {a.dtype}, device {a.device}, torch {torch.__version__}, CPU time")
     ratios = []
     for k in range(a.rounds):
-        print(f"round {k + 1}, {'warm' if k else 'cold'}")
-        pairs = {}
+        print(f"round {k + 1}, {'warm' if k else 'cold'}", flush=True)
+        pairs: dict[Item, Pair] = {}
         for item in chosen:
             for _ in range(2 if k else 1):  # the last one counts
-                one = asked_of(ours, _parity, item.row.name, item.dtype, str(k))
-                other = one and one.cases and asked_of(theirs, _bare, item.row.name, item.dtype, one.cases)
-            if other and other.cases:
+                one = asked_of(ours, a.limit, _parity, item.row.name, item.dtype, str(k))
+                other = one and one.cases and asked_of(theirs, a.limit, _bare, item.row.name, item.dtype, one.cases)
+                if not (other and other.cases):
+                    pairs.pop(item, None)
+                    break
                 pairs[item] = one, other
+        chosen = [*pairs]
+        if not chosen:
+            print("no row is left", file=sys.stderr)
+            return 1
         ratios.append(_compared(pairs))
     seen: Counter[str] = Counter()
     for item in pairs:
-        seen += asked_of(ours, _sampled, item.row.name, item.dtype, str(k)) or Counter()
+        seen += asked_of(ours, a.limit, _sampled, item.row.name, item.dtype, str(k)) or Counter()
     judged = show_stages(seen, total(o for o, _ in pairs.values()))
     warm = f"{statistics.median(ratios[1:] or ratios):.2f} {'warm' if ratios[1:] else 'cold'}"
     print(f"{a.device}: {warm}, the middle of rounds of {' '.join(f'{r:.2f}' for r in ratios)} times the bare loop; {judged}")

@@ -76,11 +76,16 @@ def test_bisection_finds_the_least_size_and_says_never() -> None:
     assert bench.caught_by_run([1.0, 2.0, math.inf, 4.0], 1000) == 1.0
 
 
+def speed(*argv: str) -> str:
+    """What the program prints."""
+    command = [sys.executable, str(BENCH / "speed.py"), *argv]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=600).stdout
+
+
 @pytest.mark.cold  # its two processes are spawned by multiprocessing
 @pytest.mark.slow
 def test_speed_counts_comparisons_of_both_sides_and_says_where_the_time_goes() -> None:
-    command = [sys.executable, str(BENCH / "speed.py"), "--ops", "neg,bernoulli", "--rounds", "1"]
-    told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    told = speed("--ops", "neg,bernoulli", "--rounds", "1")
     loop, parity = (next(line for line in told.splitlines() if line.startswith(name)) for name in ("OpInfo loop", "parity "))
     assert " 68 cases" in parity  # two rows of the quick profile: 2 pinned and 32 explored ones each
     assert " 68 cases" in loop
@@ -88,6 +93,21 @@ def test_speed_counts_comparisons_of_both_sides_and_says_where_the_time_goes() -
     assert "backward" in loop
     assert "double backward" in parity
     assert "times the checks/s" in told
+
+
+@pytest.mark.cold  # its processes are spawned by multiprocessing
+@pytest.mark.slow
+def test_speed_leaves_out_of_all_rounds_a_row_that_ends_its_process_or_never_does(tmp_path: Path) -> None:
+    faults = tmp_path / "ends.py"
+    kinds = "[Fault('dies', ('expm1',), abort), Fault('hangs', ('sinh',), hang)]"
+    imports = "from parity.devices import Fault", "from parity.devices.sim.faults import abort, hang"
+    faults.write_text("\n".join([*imports, f"FAULTS = {kinds}"]))
+    told = speed("--ops", "expm1,neg,sinh", "--rounds", "3", "--device", "sim", "--setup", str(faults), "--limit", "60")
+    left = [line.partition(", because of ") for line in told.splitlines() if line.startswith("left out: ")]
+    assert [row for row, _, _ in left] == ["left out: expm1", "left out: sinh"]
+    assert [why[:17] for _, _, why in left] == ["BrokenProcessPool", "it took more than"]
+    assert told.count("times the checks/s") == 3
+    assert "sim: " in told.splitlines()[-1]
 
 
 def test_known_plants_the_same_bugs_each_time_and_runs_the_ops_that_reach_them() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -212,7 +213,8 @@ def in_windows(pool: Callable[[Tensor], Tensor], index: Tensor, x: Tensor, steps
     """Whether each index lies in the window of its element. pool: gives the maxima of a tensor like x in the windows; steps:
     from one element of a window to the next, in each dimension. Pooled coordinates are those of its first and last element."""
     plane, inside = x.shape[x.dim() - len(steps) :], torch.ones(index.shape, dtype=torch.bool)
-    for d, at in enumerate(torch.unravel_index(index, plane) if index.numel() else ()):
+    for d in range(len(plane)) if index.numel() else ():
+        at = index // math.prod(plane[d + 1 :]) % plane[d]  # torch.unravel_index would import sympy
         line = torch.arange(plane[d], dtype=torch.promote_types(x.dtype, torch.float32) if x.is_floating_point() else None)
         lines = line.view(-1, *[1] * (len(plane) - d - 1)).expand(x.shape)
         first, last = -pool(-lines), pool(lines)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -69,3 +71,10 @@ def test_equal_results_are_equal_and_an_accepted_error_is_named() -> None:
     text = str(parity.assert_parity(torch.exp, x, device=doubled, atol=1.0))
     assert "differs from the CPU by 0.027 at [0]" in text
     assert "more than rounding allows, but within atol=1" in text
+
+
+@pytest.mark.cold  # what a process has imported is asked
+def test_the_place_of_a_difference_is_found_without_importing_sympy() -> None:
+    call = "parity.assert_parity(torch.exp, torch.linspace(-3, 3, 64), device='sim:honest')"
+    script = f"import sys, torch, parity; before = 'sympy' in sys.modules; {call}; sys.exit(('sympy' in sys.modules) > before)"
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
