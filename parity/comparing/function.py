@@ -614,9 +614,7 @@ def _other_way(
     return way, bool(way) and read_before(here.steps, watch.steps)
 
 
-def _watch_backward(
-    s: Subject, put: Put, watch: PlacementWatch, tracked: Sequence[str], cotangents: Sequence[Tensor]
-) -> None:
+def _watch_backward(s: Subject, put: Put, watch: PlacementWatch, tracked: Sequence[str], cotangents: Sequence[Tensor]) -> None:
     """Watch a backward pass as well; on this thread, because modes see no other."""
 
     def run() -> None:
