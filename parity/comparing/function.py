@@ -34,6 +34,7 @@ from parity.comparing.subject import (
     SEED,
     SHAPED,
     ForwardRun,
+    Put,
     Subject,
     Wrap,
     fixed_cotangents,
@@ -212,7 +213,7 @@ def _judged(q: Request, s: Subject, device: Device, notes: Notes, seen: Seen | N
             notes.say(line)
     judgements = (*extra, *settled(judged_again(judgements, bench, results, ours, notes, q.atol), q.fail_on, notes))
     failed = any(v.status is not Status.AGREE for _, v in judgements)
-    way, following = _explained(s, device, q.backward, watch) if failed else ("", "")
+    way, following = _explained(replace(here, subject=s), device, q.backward, watch) if failed else ("", "")
     apart = differences(judgements, results, ours)
     return Comparison(title, judgements, tuple(notes.lines), following, limits or {}, where=way, differences=apart), cause
 
@@ -348,7 +349,7 @@ def _refused_there(
         notes.say(left)
     culprit = [watch.last] if watch is not None and theirs.stage == "run" and watch.last else []
     next_ = "" if left or (theirs.stage == "run" and not culprit) else _next(s, device, watch, culprit)
-    way, _ = _other_way(s, device, backward, watch)
+    way, _ = _other_way(s, device, backward, watch, (), ())
     return Verdict(RAISED[theirs.kind], _raised_text(theirs, cause)), next_, way
 
 
@@ -587,23 +588,49 @@ def _watched(s: Subject, device: Device, backward: bool) -> PlacementWatch:
     return watch
 
 
-def _other_way(s: Subject, device: Device, backward: bool, watch: PlacementWatch | None) -> tuple[str, bool]:
-    """Where the function calls other functions on the device than on the CPU, as `other_way` says it; seen in one more run on
-    the CPU. And whether a value may have decided on it."""
+def _other_way(
+    s: Subject,
+    device: Device,
+    backward: bool,
+    watch: PlacementWatch | None,
+    tracked: Sequence[str],
+    cotangents: Sequence[Tensor],
+) -> tuple[str, bool]:
+    """Where the function calls other functions on the device than on the CPU, as `other_way` says it, also in what it runs in
+    Python in the backward pass of the cotangents; seen in more runs. And whether a value may have decided on it."""
     if watch is None:
         return "", False
     here = PlacementWatch("cpu")
     with state.Kept(), seeded():
         ex.attempt(lambda: forward(s, torch.clone, backward, here.over()), "run", False)
     way = other_way(here.steps, watch.steps, device.name, watch.whole)
+    if not way and cotangents:
+        with state.Kept(), seeded():
+            _watch_backward(s, torch.clone, here, tracked, cotangents)
+        with torch.random.fork_rng(devices=[]), device.active(), listening([]):
+            device.seed(SEED)
+            _watch_backward(s, device.upload, watch, tracked, cotangents)
+        way = other_way(here.steps, watch.steps, device.name, watch.whole)
     return way, bool(way) and read_before(here.steps, watch.steps)
 
 
-def _explained(s: Subject, device: Device, backward: bool, watch: PlacementWatch | None) -> tuple[str, str]:
+def _watch_backward(s: Subject, put: Put, watch: PlacementWatch, tracked: Sequence[str], cotangents: Sequence[Tensor]) -> None:
+    """Watch a backward pass as well; on this thread, because modes see no other."""
+
+    def run() -> None:
+        made, fed = forward(s, put, True, stay=torch.clone), [put(c) for c in cotangents]
+        with watch.over():
+            gradients(made, tracked, fed)
+
+    with torch.autograd.set_multithreading_enabled(False):
+        watch.whole &= not isinstance(ex.attempt(run, "backward", False), Raised)
+
+
+def _explained(here: Here, device: Device, backward: bool, watch: PlacementWatch | None) -> tuple[str, str]:
     """Where the device took another way, and the command that tests the operators: where a value decided on the way, it may
     have been wrong before."""
-    way, decided = _other_way(s, device, backward, watch)
-    return way, _next(s, device, watch) if decided or not way else ""
+    way, decided = _other_way(here.subject, device, backward, watch, here.tracked, here.cotangents)
+    return way, _next(here.subject, device, watch) if decided or not way else ""
 
 
 def _placed_there(

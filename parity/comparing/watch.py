@@ -58,6 +58,7 @@ class PlacementWatch:
         self.error: Exception | None = None
         self.whole = self.seeded = False
         self._copied = False
+        self._inside = False  # whether an operator runs: what a simulated device's kernel calls is not the user's code
         self._autocast = False  # whether the public function that runs now does so under autocast
 
     @contextmanager
@@ -77,7 +78,7 @@ class PlacementWatch:
     def _function(self, func: Any, args: Any, kwargs: Any) -> Any:
         self._autocast = torch.is_autocast_enabled(self.kind)  # operators cannot see it: it is off inside the kernels that cast
         # Recorded before the call, so that a call that raises is recorded, too.
-        if (own := getattr(func, "__name__", "")) not in IDLE:
+        if (own := getattr(func, "__name__", "")) not in IDLE and not self._inside:
             self.steps.append((name_of(func) or own, line()))
         if lies_on(self.kind, (args, kwargs)):
             self.last = row_of(getattr(func, "__name__", ""))
@@ -89,6 +90,7 @@ class PlacementWatch:
         return result
 
     def _operator(self, func: Any, args: Any, kwargs: Any) -> Any:
+        before, self._inside = self._inside, True
         try:
             result = func(*args, **kwargs)
         except Exception as e:
@@ -96,6 +98,8 @@ class PlacementWatch:
                 raise
             self.error = self.error or e
             return no_results(func)
+        finally:
+            self._inside = before
         self.seeded |= kwargs.get("generator") is not None and any(not t.is_cpu for t in _tensors(result))
         name = func.name().partition(".")[0]
         if not func.is_view and name not in ATEN_IDLE:

@@ -33,6 +33,7 @@ PLAIN = frozenset((
     "fmod", "isnan", "eq", "ne", "lt", "le", "gt", "ge",
 ))  # fmt: skip
 MULTIPLIES = frozenset(("prod", "cumprod"))
+ATEN_FRESH = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")
 PAST = 1e300  # past the range of every dtype that a device keeps numbers in
 # The decompositions of these kernels are not their formulas: they draw, or depend on the device.
 CLOSED = ("bernoulli", "dropout", "normal", "rand", "rrelu", "uniform", "exponential", "geometric", "cauchy", "log_normal")
@@ -219,7 +220,8 @@ class Limited(Operators):
                 tree_map(self._write, result)
             return result
         if kernel.exact:
-            return result
+            # What lies in fresh memory is no number on the way; a view of it would be one of a copy without the smallest.
+            return result.zero_() if kernel.name in ATEN_FRESH else result
         if kernel.name in ADDS | MULTIPLIES:
             result = self._partial(func, result, args, kwargs, kernel.name in MULTIPLIES)
         return tree_map(self._limited, result)

@@ -368,6 +368,42 @@ def test_a_branch_on_a_value_keeps_the_advice_to_test_operators() -> None:
     assert bad.comparison.next.startswith("parity run ")
 
 
+class OwnBackward(torch.autograd.Function):
+    """A function with a derivative of its own, which is another on the device."""
+
+    same = False
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    @classmethod
+    def backward(cls, ctx: Any, g: Tensor) -> Any:
+        (x,) = ctx.saved_tensors
+        return g * x.cos() if x.device.type == "cpu" or cls.same else g * (1 - x * x / 2)
+
+
+def own_sine(x: Tensor) -> Any:
+    return OwnBackward.apply(x)  # type: ignore[no-untyped-call]  # as torch has it
+
+
+def test_a_branch_in_a_backward_pass_of_the_users_own_is_named() -> None:
+    x = torch.linspace(0.5, 1.5, 6).requires_grad_()
+    bad = failure(own_sine, x, device="sim")
+    assert re.search(r"the CPU calls torch\.Tensor\.cos at \S+test_errors\.py:\d+, in backward where sim calls", str(bad))
+    assert not bad.comparison.next
+
+
+@pytest.mark.parametrize(("op", "level"), [("mul", "kernel"), ("cos", "function"), ("tanh_backward", "kernel")])
+def test_a_fault_in_a_backward_pass_of_the_users_own_is_no_other_way(
+    op: str, level: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(OwnBackward, "same", True)
+    x, wrong = torch.linspace(0.5, 1.5, 6).requires_grad_(), planted(op, level=level, effect=lambda c: c.run() * 1.1)
+    assert "another way" not in str(failure(lambda x: own_sine(x).tanh() * 2, x, device=wrong))
+
+
 class Keeps(nn.Module):
     """A layer that adds what it gave the last time."""
 

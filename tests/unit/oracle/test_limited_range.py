@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from cases import oracle_for
 from torch import Tensor
 
 from parity.core.dtypes import FACTS
+from parity.core.observer import Operators
 from parity.oracle.limited_range import Limited, Range, range_of
 
 SINGLE, HALF = range_of(FACTS["float32"], True), range_of(FACTS["float16"], False)
@@ -101,3 +105,29 @@ def test_gradients_are_limited_too() -> None:
     assert other is not None
     assert other.tolist() == [float("inf"), 12.0]
     assert truth.tolist() == [pytest.approx(3e60), 12.0]
+
+
+FRESH: dict[str, Callable[[Tensor], Tensor]] = {
+    "empty": lambda x: torch.empty(2, 3, dtype=x.dtype),
+    "empty_like": torch.empty_like,
+    "new_empty": lambda x: x.new_empty(2, 3),
+    "new_empty_strided": lambda x: x.new_empty_strided((2, 3), (3, 1)),
+}
+
+
+def left_over(func: Any, args: Any, kwargs: Any) -> Any:
+    """Fresh memory with what other programs left there."""
+    result = func(*args, **kwargs)
+    return result.fill_(1e-310) if "empty" in str(func) else result
+
+
+@pytest.mark.parametrize("fresh", FRESH)
+def test_what_fresh_memory_holds_is_no_number_on_the_way(fresh: str) -> None:
+    """As `solution = torch.empty(...)` and `solution[i] = y`: a copy without the tiny numbers would be written instead."""
+    x = torch.randn(2, 3, dtype=torch.float64)
+    with torch.no_grad(), Operators(left_over), Limited(SINGLE, SINGLE) as limits:
+        made = FRESH[fresh](x)
+        for i in range(2):
+            made[i] = x[i]
+    assert torch.equal(made, x)
+    assert not limits.left_range

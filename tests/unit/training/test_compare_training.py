@@ -461,6 +461,28 @@ def test_nan_on_both_sides_is_said() -> None:
     assert "no optimizer stepped, so that new weights were not compared" in found.notes
 
 
+def test_a_limit_of_inf_among_the_buffers_leaves_the_distance_a_number() -> None:
+    """As gpytorch's constraints keep theirs."""
+
+    def make(device: torch.device) -> Any:
+        net = Net()
+        net.register_buffer("upper", torch.tensor(torch.inf))
+        net.to(device)
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+
+        def step(batch: Any) -> Tensor:
+            optimizer.zero_grad()
+            loss = F.cross_entropy(net(batch[0]).clamp(max=net.upper), batch[1])
+            torch.autograd.backward(loss)
+            optimizer.step()
+            return loss
+
+        return net, optimizer, step
+
+    assert [p.distance for p in compared(make, steps=2).curve] == [0.0, 0.0]
+    assert all(p.distance > 0.0 for p in compared(make, *HONEST, steps=2).curve)
+
+
 class Single(torch.autograd.Function):
     """A square that does not run in float64."""
 
