@@ -16,7 +16,18 @@ from parity.core.dtypes import HALF, DtypeFacts
 from parity.core.observer import Operators
 from parity.oracle import fast_convolution as fast
 from parity.oracle.decompositions import stored
-from parity.oracle.kernels import ARITHMETIC, EXACT_KERNELS, MODE_DEPENDENT, PRODUCTS, TURNS, Kernel, kernel_of, picks, written
+from parity.oracle.kernels import (
+    ARITHMETIC,
+    BY_NORM,
+    EXACT_KERNELS,
+    MODE_DEPENDENT,
+    PRODUCTS,
+    TURNS,
+    Kernel,
+    kernel_of,
+    picks,
+    written,
+)
 from parity.oracle.roundoffs import (
     DOUBLE,
     by_modulus,
@@ -28,6 +39,7 @@ from parity.oracle.roundoffs import (
     rounded_and_largest,
     rounded_at_least,
     seems_whole,
+    shifted,
 )
 from parity.oracle.summation import FLOAT32_ROUNDOFF, LONG, OF_ONE, SUMS, order_of, terms, terms_lost
 from parity.oracle.yardstick import FAST_CONVOLUTION, SUM_LOSS
@@ -115,8 +127,13 @@ class Rounding(Operators):
         if not kernel.exact:
             args = self._step(kernel, args)
             exact = exact or (self._held is not None and self._is_exact(kernel, args))
+        by_norm = kernel.name in BY_NORM
+        if by_norm:
+            args = (self._shifted(args[0], args[0].dim()), *args[1:])
         plain = exact and not kernel.exact and not kernel.writes
         result = func(*args, **kwargs) if plain else self._with_roundings(kernel, func, args, kwargs)
+        if by_norm:
+            result = tree_map(functools.partial(self._shifted, dims=args[0].dim()), result)
         if self._held is not None:
             self._hold_results(kernel, func, args, kwargs, result, exact)
         return result
@@ -233,6 +250,10 @@ class Rounding(Operators):
         if kernel.writes:  # in place: a copy would take what it writes
             return (args[0], *cast[1:])
         return (*cast[:3], *args[3:]) if "batch_norm" in kernel.name else cast  # batch_norm writes its running statistics
+
+    def _shifted(self, x: Any, dims: int) -> Any:
+        """A matrix of a factorization, or several with so many dimensions, off by a roundoff of its norm in every element."""
+        return shifted(x.detach(), self._u, self._key) if _is_dense(x) and x.dim() == dims and not x._is_zerotensor() else x
 
     def _cast(self, x: Any) -> Any:
         if not _is_dense(x) or x._is_zerotensor():
