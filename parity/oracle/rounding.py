@@ -127,12 +127,9 @@ class Rounding(Operators):
         if not kernel.exact:
             args = self._step(kernel, args)
             exact = exact or (self._held is not None and self._is_exact(kernel, args))
-        by_norm = kernel.name in BY_NORM
-        if by_norm:
-            args = (self._shifted(args[0], args[0].dim()), *args[1:])
         plain = exact and not kernel.exact and not kernel.writes
         result = func(*args, **kwargs) if plain else self._with_roundings(kernel, func, args, kwargs)
-        if by_norm:
+        if kernel.name in BY_NORM:
             result = tree_map(functools.partial(self._shifted, dims=args[0].dim()), result)
         if self._held is not None:
             self._hold_results(kernel, func, args, kwargs, result, exact)
@@ -252,7 +249,7 @@ class Rounding(Operators):
         return (*cast[:3], *args[3:]) if "batch_norm" in kernel.name else cast  # batch_norm writes its running statistics
 
     def _shifted(self, x: Any, dims: int) -> Any:
-        """A matrix of a factorization, or several with so many dimensions, off by a roundoff of its norm in every element."""
+        """What a factorization gives as matrices, with so many dimensions, off by a roundoff of its norm in every element."""
         return shifted(x.detach(), self._u, self._key) if _is_dense(x) and x.dim() == dims and not x._is_zerotensor() else x
 
     def _cast(self, x: Any) -> Any:
