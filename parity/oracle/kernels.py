@@ -46,8 +46,6 @@ PRODUCTS = ("mul", "div", "reciprocal")
 # Kernels in which a rounding decides whether Inf becomes NaN: they update a mean by one number after the other, or weigh
 # elements by where they lie, and 0 times Inf is NaN.
 UNSETTLED = frozenset(("var_mean", "std_mean", *LINEAR.split(), *AT_PLACES.split()))
-# Factorizations: stable by the norm of the matrix, not by element (LAPACK Users' Guide, 3rd ed., 1999, chapter 4).
-BY_NORM = ("_linalg_svd", "linalg_pinv", "_linalg_eigh", "linalg_eig", "_linalg_eigvals", "linalg_qr")
 # In-place views: they write no elements.
 TURNS = ("transpose_", "t_", "squeeze_", "unsqueeze_", "as_strided_", "swapaxes_", "swapdims_", "detach_")
 _SAMPLES = 64  # even, and more than there are samples: turned keys are those of no other sample

@@ -16,21 +16,11 @@ from parity.core.dtypes import HALF, DtypeFacts
 from parity.core.observer import Operators
 from parity.oracle import fast_convolution as fast
 from parity.oracle.decompositions import stored
-from parity.oracle.kernels import (
-    ARITHMETIC,
-    BY_NORM,
-    EXACT_KERNELS,
-    MODE_DEPENDENT,
-    PRODUCTS,
-    TURNS,
-    Kernel,
-    kernel_of,
-    picks,
-    written,
-)
+from parity.oracle.kernels import ARITHMETIC, EXACT_KERNELS, MODE_DEPENDENT, PRODUCTS, TURNS, Kernel, kernel_of, picks, written
 from parity.oracle.roundoffs import (
     DOUBLE,
     by_modulus,
+    by_norm,
     extremes,
     is_whole,
     keep_whole,
@@ -39,7 +29,6 @@ from parity.oracle.roundoffs import (
     rounded_and_largest,
     rounded_at_least,
     seems_whole,
-    shifted,
 )
 from parity.oracle.summation import FLOAT32_ROUNDOFF, LONG, OF_ONE, SUMS, order_of, terms, terms_lost
 from parity.oracle.yardstick import FAST_CONVOLUTION, SUM_LOSS
@@ -129,8 +118,7 @@ class Rounding(Operators):
             exact = exact or (self._held is not None and self._is_exact(kernel, args))
         plain = exact and not kernel.exact and not kernel.writes
         result = func(*args, **kwargs) if plain else self._with_roundings(kernel, func, args, kwargs)
-        if kernel.name in BY_NORM:
-            result = tree_map(functools.partial(self._shifted, dims=args[0].dim()), result)
+        result = by_norm(kernel.name, result, args, self._u, self._key)
         if self._held is not None:
             self._hold_results(kernel, func, args, kwargs, result, exact)
         return result
@@ -248,10 +236,6 @@ class Rounding(Operators):
             return (args[0], *cast[1:])
         return (*cast[:3], *args[3:]) if "batch_norm" in kernel.name else cast  # batch_norm writes its running statistics
 
-    def _shifted(self, x: Any, dims: int) -> Any:
-        """What a factorization gives as matrices, with so many dimensions, off by a roundoff of its norm in every element."""
-        return shifted(x.detach(), self._u, self._key) if _is_dense(x) and x.dim() == dims and not x._is_zerotensor() else x
-
     def _cast(self, x: Any) -> Any:
         if not _is_dense(x) or x._is_zerotensor():
             return x
@@ -283,8 +267,7 @@ class Rounding(Operators):
         if x.device.type == "meta":  # some formulas compute on meta tensors to get the shape of a result
             return x
         if x.is_nested:
-            numbers = x.values()
-            numbers.copy_(self._rounded(numbers))
+            x.values().copy_(self._rounded(x.values()))
             return x
         u, least = (self._inside, self._inside_least) if self.open else (self._u, self._least)
         near = self._to_number(x)
