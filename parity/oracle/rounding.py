@@ -20,6 +20,7 @@ from parity.oracle.kernels import ARITHMETIC, EXACT_KERNELS, MODE_DEPENDENT, PRO
 from parity.oracle.roundoffs import (
     DOUBLE,
     by_modulus,
+    by_norm,
     extremes,
     is_whole,
     keep_whole,
@@ -117,6 +118,7 @@ class Rounding(Operators):
             exact = exact or (self._held is not None and self._is_exact(kernel, args))
         plain = exact and not kernel.exact and not kernel.writes
         result = func(*args, **kwargs) if plain else self._with_roundings(kernel, func, args, kwargs)
+        result = by_norm(kernel.name, result, args, self._u, self._key)
         if self._held is not None:
             self._hold_results(kernel, func, args, kwargs, result, exact)
         return result
@@ -265,8 +267,7 @@ class Rounding(Operators):
         if x.device.type == "meta":  # some formulas compute on meta tensors to get the shape of a result
             return x
         if x.is_nested:
-            numbers = x.values()
-            numbers.copy_(self._rounded(numbers))
+            x.values().copy_(self._rounded(x.values()))
             return x
         u, least = (self._inside, self._inside_least) if self.open else (self._u, self._least)
         near = self._to_number(x)

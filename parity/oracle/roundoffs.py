@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from parity.core.dtypes import FACTS
 from parity.execution import values
@@ -19,6 +20,8 @@ DOUBLE = (torch.float64, torch.complex128)
 MANY = 1 << 17  # elements above which factors are taken by place: looking each number up costs as much as the kernel
 FEW = 1 << 10  # elements that are asked at once
 BLOCK = 1 << 14  # elements that go through several passes together: they stay in the cache
+# Factorizations: stable by the norm of the matrix, not by element (LAPACK Users' Guide, 3rd ed., 1999, chapter 4).
+BY_NORM = ("_linalg_svd", "linalg_pinv", "_linalg_eigh", "linalg_eig", "linalg_qr")
 _TILE = 65_521  # a prime, so that rows of usual lengths meet it at other places
 _TABLE = 12  # bits of a place in the table of factors
 _TURN = np.uint64(0x2545F4914F6CDD1D)
@@ -98,6 +101,13 @@ def shifted(t: Tensor, u: float, key: int) -> Tensor:
     real = torch.ones(t.shape, dtype=largest.dtype)
     sides = [perturbed(real, u, key + 3 * k) - 1.0 for k in range(2 if t.is_complex() else 1)]
     return t + largest * (torch.complex(*sides) if t.is_complex() else sides[0])
+
+
+def by_norm(name: str, result: Any, args: Any, u: float, key: int) -> Any:
+    """What a kernel of this name returns, with the matrices that a factorization gives off by a roundoff of their norm."""
+    if name not in BY_NORM:
+        return result
+    return tree_map(lambda x: shifted(x.detach(), u, key) if isinstance(x, Tensor) and x.dim() == args[0].dim() else x, result)
 
 
 def _chosen(u: float, key: int, n: int) -> Factors:

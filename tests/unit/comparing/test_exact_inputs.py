@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -445,3 +446,31 @@ def test_a_cast_of_what_was_written_is_none_of_what_was_given() -> None:
     torch.manual_seed(1)
     sound = resolve("sim", tuple(honest.FAULTS))
     assert assert_parity(lambda x: x.sin_().half().float().exp(), torch.randn(64), device=sound).share < 1.0
+
+
+# Small elements next to a large diagonal, and those of columns that complete a basis.
+BY_NORM: dict[str, tuple[str, Callable[..., Any], Callable[[], Tensor]]] = {
+    "pinv": ("_linalg_svd", torch.linalg.pinv, lambda: torch.randn(64, 64) * 0.3 + 65 * torch.eye(64)),
+    "qr": ("linalg_qr", lambda x: torch.linalg.qr(x, "complete").Q, lambda: torch.randn(8, 52, 2)),
+}
+
+
+@pytest.mark.parametrize("name", BY_NORM)
+@pytest.mark.parametrize("roundoffs", [2.0, 2000.0])
+def test_what_a_factorization_gives_is_off_by_its_norm(name: str, roundoffs: float) -> None:
+    operator, f, make = BY_NORM[name]
+
+    def off(call: Call) -> Any:
+        result = call.run()
+        shape = result if isinstance(result, Tensor) else result[0]
+        torch.manual_seed(2)
+        by = roundoffs * 2.0**-24 * float(shape.abs().max()) * torch.randn(shape.shape)
+        return shape + by if isinstance(result, Tensor) else (shape + by, *result[1:])
+
+    torch.manual_seed(1)
+    x, device = make(), resolve("sim", (Fault("off", (operator,), off, level="kernel"),))
+    if roundoffs < 16.0:
+        assert_parity(f, x, device=device)
+        return
+    with pytest.raises(ParityFailure, match="in out"):
+        assert_parity(f, x, device=device)
