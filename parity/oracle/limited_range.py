@@ -220,7 +220,7 @@ class Limited(Operators):
                 tree_map(self._write, result)
             return result
         if kernel.exact:
-            # What lies in fresh memory is no number on the way; a view of it would be one of a copy without the smallest.
+            # Fresh memory holds no result yet: a copy of it without its smallest numbers would have views of its own.
             return result.zero_() if kernel.name in ATEN_FRESH else result
         if kernel.name in ADDS | MULTIPLIES:
             result = self._partial(func, result, args, kwargs, kernel.name in MULTIPLIES)
