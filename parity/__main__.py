@@ -8,7 +8,7 @@ try:
 
     processes.leave_the_current_folder()  # before anything else is imported
 
-    from parity.faces.cli import INTERRUPTED, main
+    from parity.faces.commandline import INTERRUPTED, main
 except KeyboardInterrupt:
     print("parity: interrupted", file=sys.stderr, flush=True)
     os._exit(130)

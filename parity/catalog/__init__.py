@@ -18,7 +18,6 @@ from parity.catalog.rows import (
     followed,
     forms,
     gradients,
-    histograms,
     indexing,
     kernels,
     linalg,
@@ -33,12 +32,10 @@ from parity.catalog.rows import (
     random,
     recurrent,
     reductions,
-    scans,
     selection,
     shapes,
     sharing,
     sparse,
-    special,
     ternary,
     unary,
     vision,
@@ -49,7 +46,7 @@ from parity.core.case import source_of
 from parity.core.errors import UsageError, near
 
 MODULES = (
-    unary, activations, special, binary, ternary, reductions, masked, histograms, scans, selection, contractions, products,
+    unary, activations, binary, ternary, reductions, masked, selection, contractions, products,
     linalg, matrices, convolutions, followed, pooling, normalization, attention, recurrent, losses, optimizers, gradients,
     kernels, forms, vision, fft, movement, indexing, writing, sharing, shapes, creation, sparse, random,
 )  # fmt: skip

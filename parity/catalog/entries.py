@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from parity import catalog
 from parity.catalog import module_entries, opinfo, optimizer_entries
 from parity.catalog.draw import Arguments
-from parity.catalog.opinfo_trees import rebuilt
 from parity.catalog.row import Row
-from parity.catalog.samples import Sample, call_of, torch_version
+from parity.catalog.samples import Sample, call_of, rebuilt, torch_version
 from parity.core.case import entry_of, source_of
 from parity.core.errors import CaseError, UsageError, near
 

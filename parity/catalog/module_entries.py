@@ -16,12 +16,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from parity.catalog import module_rules as rules
 from parity.catalog import opinfo
+from parity.catalog import opinfo_rules as rules
 from parity.catalog.draw import Arguments, Draw
-from parity.catalog.opinfo_trees import generators, tensors_of
 from parity.catalog.row import ROUNDED, Counts, Draws, Forms, Quirk, Row
-from parity.catalog.samples import Sample, draw_sample, evenly, not_imported, sample_of, stored, torch_version
+from parity.catalog.samples import (
+    Sample,
+    draw_sample,
+    evenly,
+    generators,
+    not_imported,
+    sample_of,
+    stored,
+    tensors_of,
+    torch_version,
+)
 from parity.core.case import OpClass
 from parity.core.dtypes import DEFAULT, FACTS
 from parity.core.errors import CaseError, near
@@ -218,7 +227,7 @@ def _inputs(key: str, dtype: str) -> Iterator[Any]:
     """torch's inputs for the constructor and the call."""
     info = _info(key)
     asked: dict[str, Any] = {"device": "cpu", "dtype": _torch_dtype(dtype), "requires_grad": True}
-    if module_of(key) in rules.PACKED:
+    if module_of(key) in rules.PACKED_MODULES:
         asked["with_packed_sequence"] = True
     yield from info.module_inputs_func(info, training=mode_of(key) != "eval", **asked)
     if module_of(key) in rules.PACKED_BY_PARITY:

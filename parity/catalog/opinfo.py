@@ -17,10 +17,23 @@ from typing import Any
 
 from parity.catalog import opinfo_rules as rules
 from parity.catalog.draw import Arguments, Draw
-from parity.catalog.opinfo_trees import digest_of, dtype_of, generators, outline, rebuilt, runs_dense
-from parity.catalog.opinfo_trees import tensors_of as tensors_of
 from parity.catalog.row import Counts, Draws, Forms, Judged, Quirk, Refuses, Row
-from parity.catalog.samples import Sample, draw_sample, evenly, not_imported, sample_of, stored, torch_version
+from parity.catalog.samples import (
+    Sample,
+    digest_of,
+    draw_sample,
+    dtype_of,
+    evenly,
+    generators,
+    not_imported,
+    outline,
+    rebuilt,
+    runs_dense,
+    sample_of,
+    stored,
+    torch_version,
+)
+from parity.catalog.samples import tensors_of as tensors_of
 from parity.core.case import OpClass, entry_of
 from parity.core.dtypes import FACTS
 from parity.core.errors import CaseError, near

@@ -18,9 +18,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from parity.catalog.draw import Arguments, Draw, Shape
-from parity.catalog.opinfo_trees import generators, rebuilt, tensors_of
 from parity.catalog.row import COMPOSITE, ROUNDED, Counts, Draws, Forms, Row
-from parity.catalog.samples import Sample, draw_sample, not_imported, sample_of, stored, torch_version
+from parity.catalog.samples import (
+    Sample,
+    draw_sample,
+    generators,
+    not_imported,
+    rebuilt,
+    sample_of,
+    stored,
+    tensors_of,
+    torch_version,
+)
 from parity.core.dtypes import DEFAULT, FACTS
 from parity.core.errors import CaseError, near
 

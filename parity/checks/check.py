@@ -16,7 +16,7 @@ from torch import Tensor
 from parity.catalog import entries
 from parity.catalog.row import Row
 from parity.checks import derivatives, further, history, inputs_unchanged, metadata, poison, refusal, repeat, writes
-from parity.checks.due import due, has_leaves, not_derived
+from parity.checks.further import due, has_leaves, not_derived
 from parity.checks.power import ProbeResults
 from parity.checks.trial import (
     EVERYTHING,

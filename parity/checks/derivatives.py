@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from parity.checks.due import not_derived
+from parity.checks.further import not_derived
 from parity.checks.gauge import GAUGES, Gauge, through
 from parity.checks.trial import Lent, Result, Sides, Trial, agrees, compare, outcome_of, raised, values
 from parity.core.case import Cotangent, OpClass, TensorSpec

@@ -1,4 +1,5 @@
-"""The result of comparing a function, and the failure that carries it."""
+"""The request for a comparison of a user's function, its result, and the failure that carries it. It says how far a result
+that agrees is from the CPU's."""
 
 from __future__ import annotations
 
@@ -6,14 +7,96 @@ import math
 import os
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Real
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Literal, Protocol, TypeAlias
 
-from parity.comparing.difference import EQUAL, Difference, largest
+import numpy as np
+import torch
+from torch import Tensor
+
+from parity.comparing.subject import Subject, Wrap, is_dense, original, subject
+from parity.core.errors import UsageError
 from parity.core.results import Status, Verdict, left_unjudged
+from parity.devices import Device
+from parity.judging.budget import ulp_at
 from parity.judging.limits import Limits, detectable_error
+from parity.judging.measures import facts_of
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The element of a result that is farthest from the CPU's. size: by how much; ulp: in units of the last place of the larger
+    of the two."""
+
+    index: tuple[int, ...]
+    size: float
+    ulp: float
+
+    def __str__(self) -> str:
+        return f"differs from the CPU by {self.size:.2g} at {list(self.index)} ({self.ulp:.2g} ULP)"
+
+    def allowed(self, v: Verdict) -> str:
+        """What rounding allows. v: of the tensor; its error ratio is that of the element nearest to its limit."""
+        m = v.measure
+        if m is None or not m.share:
+            return "it is at the truth"
+        if m.share > 1.0:
+            return f"more than rounding allows, but {v.reason}"
+        if m.index == self.index and m.truth:
+            least = "" if m.measured else "at least "
+            return f"rounding allows {least}{abs(complex(m.device) - complex(m.truth)) / m.share:.2g}"
+        return largest(m.share)
+
+
+def nearest(apart: Mapping[str, tuple[Difference, float, str]]) -> Iterator[str]:
+    """Of results that agree, the output and then any other that is nearest to its limit, in a line each. apart: by name, how
+    far it is from the CPU's, its error ratio, and what rounding allows, in words."""
+    differing = {n: x for n, x in apart.items() if x[0] != EQUAL}
+    if not differing:
+        yield "the results are equal to the CPU's"
+    outputs = [n for n in differing if n.startswith("out")]
+    for some in (outputs, list(differing)):
+        name = max(some, key=lambda n: differing[n][1], default="")
+        if name and (some is outputs or name not in outputs):
+            yield f"{name} {differing[name][0]}; {differing[name][2]}"
+
+
+def largest(share: float) -> str:
+    """The error ratio of the element that is nearest to its limit, in words."""
+    return f"no element has more than {share:.2g} of what rounding allows"
+
+
+EQUAL = Difference((), 0.0, 0.0)
+
+
+def differences(
+    verdicts: tuple[tuple[str, Verdict], ...], theirs: Mapping[str, Tensor], ours: Mapping[str, Tensor]
+) -> dict[str, Difference]:
+    """The differences of the tensors that agree and of which they are known."""
+    found = {n: farthest(theirs[n], ours[n]) for n, v in verdicts if v.status is Status.AGREE and n in theirs and n in ours}
+    return {n: d for n, d in found.items() if d is not None}
+
+
+def farthest(device: Tensor, cpu: Tensor) -> Difference | None:
+    """Where a tensor that agrees is farthest from the CPU's; None if that cannot be asked of tensors like these."""
+    alike = (device.dtype, device.shape) == (cpu.dtype, cpu.shape)
+    if not (alike and is_dense(device) and is_dense(cpu)):
+        return None
+    if not (cpu.is_floating_point() or cpu.is_complex()) or not cpu.numel():
+        return EQUAL
+    wide = cpu.dtype if cpu.is_complex() or cpu.dtype is torch.float64 else torch.float32
+    apart = (device.detach().to(wide) - cpu.detach().to(wide)).abs().nan_to_num_(0.0, 0.0)
+    k = int(apart.argmax())
+    size = float(apart.reshape(-1)[k])
+    if not size:
+        return EQUAL
+    index = tuple(int(i) for i in np.unravel_index(k, cpu.shape))  # torch's own imports sympy, 0.4 s
+    larger = max(float(t.detach()[index].abs()) for t in (cpu, device))  # either may be 0, which has no last place to speak of
+    return Difference(index, size, size / ulp_at(larger, facts_of(cpu)))
+
 
 SHOWN = 8  # findings that are shown in full; the others are named
 LISTED = 400  # most characters of their names
@@ -208,3 +291,58 @@ def _finding_lines(subject: str, name: str, v: Verdict) -> Iterator[str]:
     yield f"  worst at {list(m.index)}: device {m.device}, reference {m.reference or m.truth}{truth}{own}"
     if m.mismatched > 1:
         yield f"  {m.mismatched} of {m.total} elements are outside"
+
+
+Effort: TypeAlias = Literal["default", "full"]
+DEFAULT: Effort = "default"
+FULL: Effort = "full"
+EFFORTS = DEFAULT, FULL
+
+
+def effort_of(word: object) -> Effort:
+    """The effort that a caller names. Raises UsageError."""
+    for effort in EFFORTS:
+        if effort == word:
+            return effort
+    raise UsageError(f"effort is {word!r}; allowed: {', '.join(EFFORTS)}")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Request:
+    """A function with its arguments, and how it is to be compared, in the words of `assert_parity`. fail_on, keep_on_cpu: taken
+    apart already; wrap: makes what the device runs of the function (a compiler); alone: whether nothing else is compared in
+    addition; proof: asked where a result is far outside, whether an operator is wrong by itself on the device."""
+
+    fn: Callable[..., Any]
+    inputs: Sequence[Any] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    device: str | torch.device | Device = "auto"
+    backward: bool = True
+    atol: float | None = None
+    fail_on: tuple[Status, ...] = ()
+    keep_on_cpu: tuple[str, ...] = ()
+    detail: bool = False
+    effort: Effort = DEFAULT
+    wrap: Wrap | None = None
+    alone: bool = True
+    proof: Callable[[], bool] | None = None
+
+    @property
+    def closely(self) -> bool:
+        """Whether the truth decides on every result, with all samples of its sensitivity."""
+        return self.detail or self.effort == FULL
+
+    def check(self) -> None:
+        """Raise UsageError for a word or a number that cannot be meant so."""
+        number = self.atol is None or (isinstance(self.atol, Real) and not isinstance(self.atol, bool))
+        if not number or (self.atol is not None and not 0 <= self.atol < math.inf):
+            raise UsageError(f"atol is {self.atol!r}; give a number that is 0 or more, or None for the tolerance tables alone")
+        effort_of(self.effort)
+
+    def subject(self) -> Subject:
+        """The function with its arguments. Raises UsageError as `parity.comparing.subject.subject` does."""
+        return subject(self.fn, self.inputs, self.kwargs, self.keep_on_cpu)
+
+    def eager(self) -> Subject:
+        """The same with the eager code of a compiled function."""
+        return subject(original(self.fn), self.inputs, self.kwargs, self.keep_on_cpu)

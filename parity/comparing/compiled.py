@@ -18,9 +18,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from parity.comparing.comparison import Comparison
+from parity.comparing.comparison import DEFAULT, Comparison, Request
 from parity.comparing.function import Compared, compared
-from parity.comparing.request import DEFAULT, Request
 from parity.comparing.subject import Wrap, is_compiled
 from parity.comparing.verdicts import Verdicts
 from parity.core.errors import UsageError, near

@@ -20,15 +20,14 @@ from parity.checks.check import STATE
 from parity.checks.inputs_unchanged import changed
 from parity.checks.repeat import OVERWRITTEN
 from parity.checks.trial import RAISED, Lent
-from parity.comparing.advice import advice, no_gradients, raised_on_the_cpu
-from parity.comparing.captured import Kept, drawing, growing, held_by, kept_by
+from parity.comparing.advice import Kept, advice, drawing, growing, held_by, kept_by, no_gradients, raised_on_the_cpu
 from parity.comparing.choices import ATEN_FREE, Choices
-from parity.comparing.comparison import PACKAGE, Comparison, Notes, warn
-from parity.comparing.difference import differences
+from parity.comparing.comparison import PACKAGE, Comparison, Notes, Request, differences, warn
 from parity.comparing.kinks import at_kinks
+from parity.comparing.leaves import parts
 from parity.comparing.meter import Meter
 from parity.comparing.moved_runs import Screened
-from parity.comparing.request import Request
+from parity.comparing.places import PlacementWatch, command, other_way, read_before
 from parity.comparing.screens import by_movement
 from parity.comparing.subject import (
     SEED,
@@ -46,7 +45,6 @@ from parity.comparing.subject import (
     parts_compiled,
     tracked_outputs,
 )
-from parity.comparing.tensors import parts
 from parity.comparing.truth import FunctionTruth, seeded
 from parity.comparing.verdicts import (
     ROW,
@@ -60,7 +58,6 @@ from parity.comparing.verdicts import (
     settled,
     verdicts,
 )
-from parity.comparing.watch import PlacementWatch, command, other_way, read_before
 from parity.core import compiler, state
 from parity.core.errors import NothingCompared, ParityError, UsageError
 from parity.core.results import Computed, Measure, Raised, Status, Verdict

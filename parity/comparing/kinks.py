@@ -19,8 +19,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from parity.comparing.comparison import Notes
-from parity.comparing.difference import farthest
+from parity.comparing.comparison import Notes, farthest
 from parity.comparing.places import line
 from parity.comparing.subject import SEED, Put, Subject, forward, gradients, is_dense, known, tracked_outputs
 from parity.comparing.truth import FunctionTruth, seeded

@@ -27,12 +27,11 @@ import torch
 from torch import nn
 
 from parity.comparing import model_inputs
+from parity.comparing.comparison import Request
 from parity.comparing.function import Sides, compared, raised_at
 from parity.comparing.model_inputs import FLAG, Wants, takes_some
 from parity.comparing.named import factory
-from parity.comparing.own_figures import with_figures
-from parity.comparing.request import Request
-from parity.comparing.rows import rows
+from parity.comparing.own_figures import rows, with_figures
 from parity.comparing.subject import SEED, subject
 from parity.core import processes, state
 from parity.core.child import BEGIN, Given, Job

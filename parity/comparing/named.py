@@ -20,9 +20,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from parity.comparing import hugging
-from parity.comparing.hugging import BATCH, image
-from parity.comparing.model_inputs import Wants
+from parity.comparing import model_inputs
+from parity.comparing.model_inputs import BATCH, Wants, image
 from parity.core import machine
 from parity.core.errors import UsageError, absent, mending, near
 from parity.devices.setup import add_folder_to_path
@@ -144,11 +143,11 @@ def _of_torchvision(models: Any, place: str, name: str) -> Factory:
 
 
 def _of_transformers(transformers: Any, place: str, name: str) -> Factory:
-    if (Path(name) / hugging.CONFIG).is_file():
+    if (Path(name) / model_inputs.CONFIG).is_file():
         try:
             config = transformers.AutoConfig.from_pretrained(name, local_files_only=True, trust_remote_code=False)
         except Exception as e:  # what is in the folder may be anything
-            raise UsageError(f"{place}: transformers does not read its {hugging.CONFIG} ({_first_line(e)})") from e
+            raise UsageError(f"{place}: transformers does not read its {model_inputs.CONFIG} ({_first_line(e)})") from e
         name = next(iter(config.architectures or ()), "")
         kind = _held(transformers, name) or transformers.MODEL_MAPPING.get(type(config))
     else:
@@ -163,7 +162,7 @@ def _of_transformers(transformers: Any, place: str, name: str) -> Factory:
     config = made.config_class() if config is None else config
     if place.startswith("hf-small:"):
         try:
-            config = hugging.small(config)
+            config = model_inputs.small(config)
         except Exception as e:  # a config's class may refuse any two values
             raise UsageError(f"{place}: its config cannot be made small ({_first_line(e)}); take hf:{name}") from e
     return _seeded(lambda: _fitting(lambda: made(config), place))

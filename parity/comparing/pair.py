@@ -12,9 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from parity.comparing.comparison import Comparison, Notes
-from parity.comparing.difference import EQUAL as SAME
-from parity.comparing.difference import differences
+from parity.comparing.comparison import EQUAL as SAME
+from parity.comparing.comparison import Comparison, Notes, differences
 from parity.comparing.function import tables_of
 from parity.comparing.kinks import in_words
 from parity.comparing.meter import Meter

@@ -18,8 +18,25 @@ from torch.utils._pytree import TreeSpec, keystr, tree_leaves, tree_map, tree_un
 
 from parity.comparing.choices import Choices
 from parity.comparing.draws import SharedRandom, streams
-from parity.comparing.leaves import OWN, attributes, flattened, held, is_array, is_number, kind, leaves, loose
-from parity.comparing.tensors import as_parameter, dressed, is_wrapper, opened, parts, rebuilt, refused, unplaced
+from parity.comparing.leaves import (
+    OWN,
+    as_parameter,
+    attributes,
+    dressed,
+    flattened,
+    held,
+    is_array,
+    is_number,
+    is_wrapper,
+    kind,
+    leaves,
+    loose,
+    opened,
+    parts,
+    rebuilt,
+    refused,
+    unplaced,
+)
 from parity.core import compiler
 from parity.core.dtypes import FACTS
 from parity.core.errors import UsageError

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from parity.core import parent, processes
+from parity.core import processes
 from parity.core.errors import ParityError
 
 ASKED, EVENTS, JOURNAL = "asked", "events", "journal"
@@ -89,7 +89,7 @@ def _is_open(descriptor: int) -> bool:
 def main() -> int:
     """Watch the parent, and do the job; the exit code."""
     number, name, folder = sys.argv[1:]
-    parent.end_with(int(number))
+    processes.end_with_parent(int(number))
     processes.end_forks()
     sys.argv = [name]
     out = _Events(Path(folder))

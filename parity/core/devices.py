@@ -1,4 +1,5 @@
-"""Names of devices, and what parity knows of torch's backends, a table each (`parity.core.backends`), without torch.
+"""Names of devices, what parity knows of torch's backends, a table each (`parity.core.backends`), and the result of probing a
+device. Without torch.
 
 Whatever depends on the backend of a device asks its table. A backend without one is taken as torch takes every other: it
 refuses in torch's own words, and its functions have the usual names.
@@ -16,6 +17,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from parity.core import backends
+from parity.core.errors import DeviceError
+from parity.core.status import Conclusion
 
 HONEST = ":honest"  # behind the name of a simulated device: its healthy twin, which rounds as real devices do
 SIMULATED = ("sim", "sim:mps", f"sim{HONEST}", f"sim:mps{HONEST}")
@@ -206,3 +209,37 @@ def backend_of(device: str) -> Backend:
 def all_backends() -> tuple[Backend, ...]:
     """Every table."""
     return tuple(map(backend_of, BACKENDS))
+
+
+HEALTHY, SUSPECT, UNUSABLE = "healthy", "suspect", "unusable"
+DOCTOR = "doctor"  # the fact of a fingerprint that names what is wrong with a suspect device
+MEANING = {
+    HEALTHY: "all known answers are right",
+    SUSPECT: "it computes, but not all known answers are right; a run goes on, and its findings may be this machine's own",
+    UNUSABLE: "nothing can be compared on it",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """verdict: healthy, suspect (computes, but wrongly) or unusable. reasons: a sentence each, none if healthy.
+
+    dtypes: those that could be uploaded, added and downloaded. facts: other measurements that may change numbers. machine: what
+    changes none of them, such as its memory.
+    """
+
+    verdict: str
+    reasons: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    facts: tuple[tuple[str, str], ...]
+    machine: tuple[tuple[str, str], ...] = ()
+
+
+def exit_code(verdict: str) -> int:
+    """With what an examination that came to this verdict ends."""
+    return {HEALTHY: 0, SUSPECT: 1}.get(verdict, DeviceError.exit_code)
+
+
+def conclusion(verdict: str) -> Conclusion:
+    """What it says of the device."""
+    return Conclusion.PASS if verdict == HEALTHY else Conclusion.FAIL

@@ -1,4 +1,4 @@
-"""The settings of a project: `[tool.parity]` in its pyproject.toml.
+"""The settings of a project, `[tool.parity]` in its pyproject.toml, and where parity's own tables and suite lie.
 
 The nearest pyproject.toml upward from a folder counts that has this section: for a command the current folder, for pytest its
 root folder. Its paths are relative to it. Commands and pytest fill in what no option gives; rows and tables are loaded by every
@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from parity.core import untrusted
 from parity.core.errors import ParityError, UsageError, near
@@ -197,3 +197,22 @@ def _digested(place: str) -> str:
         return f"{path.name} {hashlib.blake2b(untrusted.content(path, LARGEST), digest_size=4).hexdigest()}"
     except (OSError, ValueError):  # whoever loads it says so
         return path.name
+
+
+PACKAGE = Path(__file__).resolve().parents[1]
+# Relative to the repository in a checkout or an editable install; a wheel carries both as parity/_data/<name>.
+IN_CHECKOUT = {"tolerances": "tolerances", "conformance": "tests/conformance"}
+
+
+def resource_folder(name: Literal["tolerances", "conformance"], package: Path = PACKAGE) -> Path:
+    """The folder of that name. Raises ParityError where the installation has none."""
+    packed = package / "_data" / name
+    in_checkout = package.parent / IN_CHECKOUT[name]
+    # A folder of that name next to an installed package belongs to someone else, so the packed one comes first.
+    for candidate in (packed, in_checkout):
+        if candidate.is_dir():
+            return candidate
+    raise ParityError(
+        f"this installation of parity has no folder '{name}' (looked for parity/_data/{name} and "
+        f"{IN_CHECKOUT[name]} next to the package); reinstall it: pip install --force-reinstall torch-parity"
+    )

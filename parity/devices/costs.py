@@ -18,8 +18,7 @@ import torch
 from torch import Tensor
 
 from parity.core import machine
-from parity.devices.base import Device
-from parity.devices.fingerprint import fingerprint
+from parity.devices.base import Device, fingerprint
 
 GRAPHS: tuple[Callable[[Tensor], object], ...] = (
     lambda x: torch.log_softmax(x, 1), lambda x: torch.var(x, 1), lambda x: torch.cumsum(x, 1), lambda x: torch.argmax(x, 1),

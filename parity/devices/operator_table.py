@@ -9,14 +9,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 
 import torch
 
 from parity.core import untrusted
 from parity.core.backends.mps import KEY
-from parity.core.errors import DeviceError
+from parity.core.errors import DeviceError, WheelError
+from parity.core.untrusted import Archive, printable
 
 LARGEST = 8 << 20  # bytes of a table; torch's has 0.7 MB
 OPERATOR = re.compile(r"\w+(\.\w+)?")
@@ -124,3 +125,51 @@ def between(old: Table, new: Table) -> Kernels:
     gained = {n: n not in old.keys for n in sorted(has - had)}
     lost = {n: n not in new.keys for n in sorted(had - has)}
     return Kernels(old.torch, new.torch, gained, lost, len(had & has))
+
+
+TABLE = "torchgen/packaged/ATen/native/native_functions.yaml"
+SMALL = 8 << 20  # bytes of a text file
+_VERSION = re.compile(r"\d+\.\d+[\w.+]*")
+
+
+class MacWheel:
+    """One wheel file. torch: its version, as its METADATA says."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises WheelError for a file that is missing, broken, or no wheel of torch."""
+        self.path = path
+        try:
+            self._archive = Archive(path)
+        except OSError as e:
+            raise WheelError(f"cannot read {path}: {e.strerror or e}; give a wheel of torch") from None
+        except ValueError as e:
+            raise self._broken(str(e)) from None
+        metadata = next((n for n in self._archive.names if re.fullmatch(r"torch-[^/]+\.dist-info/METADATA", n)), "")
+        if not metadata:
+            raise self._broken("it holds no METADATA of torch")
+        version = re.search(r"^Version: (\S+)$", self.text(metadata), re.MULTILINE)
+        if version is None or not _VERSION.fullmatch(version[1]):
+            raise self._broken("its METADATA names no version")
+        self.torch = version[1]
+
+    def _broken(self, why: str) -> WheelError:
+        return WheelError(f"{self.path} is not a sound wheel of torch: {printable(why)}; download it again")
+
+    def content(self, name: str, limit: int) -> bytes:
+        """The content of a file in it, of at most so many bytes. Raises WheelError."""
+        try:
+            return self._archive.content(name, limit)
+        except (OSError, ValueError) as e:
+            raise self._broken(str(e)) from None
+
+    def text(self, name: str) -> str:
+        """The content of a text file. Raises WheelError."""
+        return self.content(name, SMALL).decode("utf-8", "replace")
+
+    @cached_property
+    def table(self) -> Table:
+        """Its operator table. Raises WheelError where it has none that can be read."""
+        try:
+            return Table(self.torch, parsed(self.text(TABLE)))
+        except ValueError as e:
+            raise self._broken(f"its {TABLE} is no operator table: {e}") from None

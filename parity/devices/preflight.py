@@ -17,15 +17,13 @@ from torch.utils._pytree import tree_map
 
 from parity.core import dtypes as known
 from parity.core import extensions, machine, state
-from parity.core.health import DOCTOR, HEALTHY, SUSPECT, UNUSABLE, Health
+from parity.core.devices import DOCTOR, HEALTHY, SUSPECT, UNUSABLE, Health
 from parity.core.observer import Functions, lies_on
 from parity.core.processes import deadly
-from parity.devices.base import Device
-from parity.devices.fingerprint import fingerprint
+from parity.devices.base import Device, fingerprint
 from parity.devices.refusals import OOM, REFUSED, classify, words
 from parity.devices.resolve import resolve
-from parity.devices.setup import refuse_modes, run_setup
-from parity.devices.sim.loading import load_faults
+from parity.devices.setup import load_faults, refuse_modes, run_setup
 
 # Bytes. A virtual machine may fail at the first, and the last is what a suite of small cases may have in use at once.
 SIZES = (1 << 8, 1 << 20, 1 << 26)

@@ -27,7 +27,7 @@ from parity.core.devices import backend_of
 from parity.core.results import Record
 from parity.engine.child import Child, Limit, Watch, surroundings
 from parity.engine.inquest import How
-from parity.store.reproduced import is_far, key_of
+from parity.store.marginal import is_far, key_of
 from parity.store.rows import Again, Death
 
 T = TypeVar("T")

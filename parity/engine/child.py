@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from parity.core import child, copies, parent, processes
+from parity.core import child, copies, processes
 from parity.core.child import BEGIN, END, REFUSED, Event
 from parity.core.errors import DeviceError, NothingCompared, ParityError, UsageError
 from parity.engine import journal
@@ -94,7 +94,7 @@ class Child:
         self.at: Any = None
         self.end: End | None = None
         self._watch = watch
-        parent.keep_folder(Path(tempfile.gettempdir()))
+        processes.keep_folder(Path(tempfile.gettempdir()))
         self._folder = tempfile.TemporaryDirectory(prefix="parity-child-", ignore_cleanup_errors=True)
         self._path = Path(self._folder.name)
         (self._path / child.ASKED).write_text(json.dumps(given), encoding="utf-8")

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from parity.core import processes
+from parity.core.devices import DOCTOR, MEANING, SUSPECT
 from parity.core.errors import DeviceError
-from parity.core.health import DOCTOR, MEANING, SUSPECT
 from parity.core.processes import DEADLY
 from parity.core.results import Fingerprint
 from parity.engine.child import Child, End, Limit, Watch

@@ -18,7 +18,19 @@ from parity.core.errors import CaseError
 from parity.core.results import Json, Record
 from parity.devices.refusals import listening
 from parity.engine.alone import Checked, IsolatedRunner
-from parity.engine.cases import CaseChecked, CaseDied, CaseDrawn, CaseLeftOut, NoMoreCases, alike, drawn
+from parity.engine.cases import (
+    CaseChecked,
+    CaseDied,
+    CaseDrawn,
+    CaseLeftOut,
+    Held,
+    ItemTally,
+    NoMoreCases,
+    alike,
+    drawn,
+    is_near,
+    record,
+)
 from parity.engine.checking import ItemRun, Leaks, checked_here, end_unless_able
 from parity.engine.findings import Finding, Looks, by_kind, how_far, may_report_now, record_of
 from parity.engine.journal import CaseJournal
@@ -26,7 +38,6 @@ from parity.engine.known_cases import recognition, replay_known, take_out_known
 from parity.engine.planning import BASE_SECONDS, RunPlan
 from parity.engine.rounds import PINNED, Part
 from parity.engine.suite import Item
-from parity.engine.tally import Held, ItemTally, is_near, record
 from parity.execution.modes import Unwatched
 from parity.generation.generate import Drawn
 from parity.store.figures import Figures

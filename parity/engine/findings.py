@@ -16,12 +16,12 @@ from parity.core import notation
 from parity.core.case import Case
 from parity.core.errors import ParityError
 from parity.core.results import UNSEARCHED, Aspect, Cause, Measure, Record, Status, Workaround
+from parity.engine.cases import ItemTally, is_near, record
 from parity.engine.checking import ItemRun, end_unless_alive
 from parity.engine.journal import LOCATING, SHRINKING
 from parity.engine.options import RunOptions
 from parity.engine.rounds import Part, TimeLimit
 from parity.engine.suite import Item
-from parity.engine.tally import ItemTally, is_near, record
 from parity.execution import detour
 from parity.findings.cause_search import cause_of, unlocated
 from parity.findings.extents import Extent
@@ -30,9 +30,8 @@ from parity.findings.regions import extent
 from parity.findings.weights import promise
 from parity.findings.workaround import Way, tried, ways_around
 from parity.generation.generate import Drawn
-from parity.generation.plainer import plainest, rare
 from parity.generation.reductions import ENOUGH
-from parity.generation.shrink import UNFIT
+from parity.generation.shrink import UNFIT, plainest, rare
 from parity.generation.shrink import shrink as least
 from parity.oracle.yardstick import NEAR
 from parity.store import marginal

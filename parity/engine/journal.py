@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from parity.core import parent
+from parity.core import processes
 from parity.core.child import LOST as LOST
 from parity.core.errors import DeviceError
 from parity.engine.rounds import part_of
@@ -89,7 +89,7 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        parent.keep_folder(path.parent)  # somebody may have cleaned it up
+        processes.keep_folder(path.parent)  # somebody may have cleaned it up
         path.write_bytes(b"\0" * SIZE)
         with path.open("r+b") as file:
             self._map = mmap.mmap(file.fileno(), SIZE)

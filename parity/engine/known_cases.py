@@ -12,12 +12,12 @@ from parity.core import notation, untrusted
 from parity.core.case import Case
 from parity.core.results import Aspect, Json, Record, Status
 from parity.engine import inquest, suite
+from parity.engine.cases import ItemTally, record
 from parity.engine.checking import ItemRun, end_unless_alive
 from parity.engine.findings import comes_and_goes
 from parity.engine.journal import REPLAYING, SHRINKING
 from parity.engine.options import RunOptions
 from parity.engine.planning import BASE_SECONDS, RunPlan
-from parity.engine.tally import ItemTally, record
 from parity.findings import known_file
 from parity.findings.known import Entry, aspect_and_case, parsed_case
 from parity.findings.recognition import Recognition, known_death

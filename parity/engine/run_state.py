@@ -10,19 +10,19 @@ from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 
-from parity.core import untrusted
+from parity.core import machine, untrusted
 from parity.core.errors import OutputError
 from parity.core.results import FINDINGS, Json, Record, Status
-from parity.engine import again, memory, own, suite
+from parity.engine import again, own, suite
 from parity.engine.inquest import How
+from parity.engine.merging import Kept
 from parity.engine.options import RunOptions
-from parity.engine.resuming import Kept
 from parity.engine.rounds import LEAST_SECONDS, PINNED, Timed, part_of
 from parity.findings.known import Known, known_once
 from parity.findings.verdict import RunResult, compared, kinds
 from parity.store import marginal, run_file
 from parity.store.features import Coverage, DrawnFeatures, Tally, unpack
-from parity.store.reproduced import marked, recounted
+from parity.store.marginal import marked, recounted
 from parity.store.rows import (
     CPU,
     OUTSIDE,
@@ -318,7 +318,7 @@ class RunState:
     def idle(self, workers: int, idle: int) -> None:
         """Some workers have nothing left to do while others are busy: shrink and try what was found already."""
         if self.early is not None and not self.is_cut:
-            self.early.offer(self.to_try, min(idle, memory.room(workers)), self.to_shrink)
+            self.early.offer(self.to_try, min(idle, machine.room(workers)), self.to_shrink)
 
     def try_again(self, how: How, workers: int, seconds: float) -> tuple[Again, ...]:
         """Try the findings that are not known once more in fresh processes, and store what came of it. seconds: for it."""

@@ -25,8 +25,7 @@ from parity.engine.inquest import How
 from parity.engine.planning import patience
 from parity.findings.wording import death_words
 from parity.generation.generate import Drawn
-from parity.generation.plainer import plainest
-from parity.generation.shrink import shrink
+from parity.generation.shrink import plainest, shrink
 from parity.store.rows import Death, Shrunk
 
 Kind = tuple[str, str]  # of deaths: the op, and how they are named in words

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from parity.core.child import BEGIN, Event
-from parity.devices.fingerprint import environment
+from parity.devices.base import environment
 from parity.engine import suite
 from parity.engine.child import Child, Watch, surroundings
 from parity.engine.doctor import PROBE_SECONDS

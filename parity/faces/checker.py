@@ -16,15 +16,15 @@ import pytest
 from parity.core import machine, notation, processes
 from parity.core.errors import OutputError
 from parity.core.results import SILENT, Json, Record
-from parity.engine import known_cases, memory
+from parity.engine import known_cases
 from parity.engine.alone import IsolatedRunner
+from parity.engine.cases import Held
 from parity.engine.examine import Examined, examine, explain
 from parity.engine.findings import Finding
 from parity.engine.journal import LOCATING, REPLAYING, SHRINKING, CaseJournal, Journal, NoJournal, deaths
 from parity.engine.planning import RunPlan
 from parity.engine.rounds import CAUSES, CUT, Part
 from parity.engine.suite import Item
-from parity.engine.tally import Held
 from parity.faces.survival import ALONE_AFTER
 from parity.findings.known import Entry
 from parity.findings.verdict import compared
@@ -153,8 +153,8 @@ class Checker:
         """Add what came of the item to the report of its test. before: bytes that this worker occupied."""
         worker: dict[str, Any] = getattr(self._request.config, "workerinput", {})
         device = self._plan.device
-        self.is_full = "parity_share" in worker and memory.has_passed(device, worker["parity_share"], worker["workercount"])
-        answer["memory"] = {"before": before, "after": memory.occupied(device), "full": self.is_full}
+        self.is_full = "parity_share" in worker and machine.has_passed(device, worker["parity_share"], worker["workercount"])
+        answer["memory"] = {"before": before, "after": machine.occupied(device), "full": self.is_full}
         self._request.node.user_properties.append(("parity", json.dumps(answer)))
 
     def _written(self, findings: Sequence[Finding], stored: Sequence[Record]) -> tuple[list[Record], list[str], dict[str, str]]:

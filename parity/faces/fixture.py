@@ -40,7 +40,7 @@ class Calls:
 
     def accept(self, comparison: Comparison, entries: Sequence[Entry]) -> bool:
         """Whether everything that was found is known; what is, is kept."""
-        from parity.comparing.rows import rows
+        from parity.comparing.own_figures import rows
         from parity.core.results import Status
         from parity.engine import own
         from parity.store.rows import SEEN

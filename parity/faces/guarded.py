@@ -16,7 +16,7 @@ from parity.engine import journal
 from parity.engine.child import SHOWN, Child, Watch
 from parity.engine.reading import HANG_AFTER, hang_after
 
-COMMAND = "parity.faces.cli.job"
+COMMAND = "parity.faces.commandline.job"
 SECONDS = 300.0  # that one operator may take on a side
 SIDES = {"device": "the device", "reference": "the CPU of this machine"}  # by the journal's stage; the others have no limit
 

@@ -13,8 +13,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from parity.comparing import meter
+from parity.comparing.comparison import effort_of
 from parity.comparing.models import Maker, functions
-from parity.comparing.request import effort_of
 from parity.core import outputs
 from parity.core.errors import ParityError, UsageError
 from parity.core.status import Conclusion
@@ -26,7 +26,7 @@ from parity.locating.capturing import capture
 from parity.locating.located import plural
 from parity.report.answers import Asked, Compared, Located, Recorded
 from parity.report.output import last_line
-from parity.training.standard import standard
+from parity.training.making import standard
 from parity.training.train import compare_training
 
 ITSELF = "the device is the CPU itself, which cannot diverge from itself; name another with --device"

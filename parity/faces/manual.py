@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from parity.core.errors import UsageError, near
-from parity.core.resources import PACKAGE
+from parity.core.project import PACKAGE
 from parity.faces.commands.groups import EVERYWHERE
 
 FOLDER = PACKAGE / "manual"

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from parity.core import parent, processes, project
+from parity.core import processes, project
 from parity.engine.options import RunOptions
 from parity.faces.failing import Folded
 from parity.faces.failing import pytest_runtest_makereport as pytest_runtest_makereport
@@ -140,8 +140,8 @@ def _guard_worker(worker: dict[str, Any]) -> None:
     for number in SIGNALS:  # sent to the whole process group; the controller ends the workers
         signal.signal(number, signal.SIG_IGN)
     if worker.get("parity_parent") == os.getppid():  # else it runs on another machine
-        parent.end_with(os.getppid())
-        parent.note(Path(worker["parity_rundir"]), worker["workerid"])
+        processes.end_with_parent(os.getppid())
+        processes.note_folder(Path(worker["parity_rundir"]), worker["workerid"])
     processes.end_forks()
 
 
@@ -314,7 +314,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> None:
         from parity.engine import journal
 
         worker: dict[str, Any] = item.config.workerinput  # type: ignore[attr-defined]  # xdist's
-        parent.keep_folder(Path(worker["parity_rundir"]))
+        processes.keep_folder(Path(worker["parity_rundir"]))
         (Path(worker["parity_rundir"]) / f"journal-{worker['workerid']}{journal.FULL}").touch()
         os._exit(journal.LOST)
 

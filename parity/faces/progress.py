@@ -17,7 +17,7 @@ from parity.core.errors import CaseError, OutputError, RunFileError
 from parity.core.results import Cause, Record
 from parity.engine import again
 from parity.engine.inquest import How
-from parity.engine.resuming import Kept, as_part
+from parity.engine.merging import Kept, as_part
 from parity.engine.rounds import LEAST_SECONDS, part_of
 from parity.engine.run_state import INTERRUPTED, SCRIPTS, RunState, is_accepted
 from parity.faces.interruption import Interruptions, stop_soon
@@ -25,7 +25,7 @@ from parity.findings import causes, weights
 from parity.findings.wording import death_words
 from parity.report import causes as causes_text
 from parity.report import gaps, summary
-from parity.report.screen import Screen
+from parity.report.output import Screen
 from parity.report.script_text import excused
 from parity.report.words import clock, code_options, plural, reproduced
 from parity.store import run_file

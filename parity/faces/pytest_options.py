@@ -167,9 +167,9 @@ def _check_output(config: pytest.Config) -> None:
 def runs_the_suite(config: pytest.Config) -> bool:
     """Whether this run is of parity's suite: its own, or that of another checkout or a copy; other runs under xdist are left
     alone."""
-    from parity.core import resources
+    from parity.core import project
 
-    suite = resources.folder("conformance").resolve()
+    suite = project.resource_folder("conformance").resolve()
     paths = (Path(arg.partition("::")[0]).resolve() for arg in config.args)
     return any(folder == suite or _is_a_suite(folder) for p in paths for folder in (p, *p.parents))
 

@@ -28,7 +28,7 @@ def recorded(item: pytest.Item, entries: Sequence[Entry] = ()) -> Iterator[None]
     if not (item.config.option.parity_output or entries):
         yield
         return
-    from parity.comparing.rows import rows
+    from parity.comparing.own_figures import rows
     from parity.engine import own
     from parity.locating import asserting
     from parity.store.run_file import encode

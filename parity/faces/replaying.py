@@ -13,16 +13,16 @@ from parity.core.errors import CaseError, ParityError
 from parity.core.results import FINDINGS, Record
 from parity.devices.setup import run_setup
 from parity.engine import suite
+from parity.engine.cases import record
 from parity.engine.checking import replay
 from parity.engine.inquest import How
 from parity.engine.journal import Journal
 from parity.engine.options import METADATA, RunOptions
 from parity.engine.planning import RunPlan, run_plan
-from parity.engine.tally import record
 from parity.execution.execute import said
 from parity.findings.verdict import of_cases
 from parity.generation.room import refuse_giants
-from parity.report import explanation, metadata, output
+from parity.report import explanation, output, words
 from parity.report.finding import body, place
 from parity.store import run_file
 
@@ -57,7 +57,7 @@ def run(case: Case, how: How, journal: Journal | None = None, linger: float = 0.
         print(text)
     records = [record(item, r, text, "", True) for r in results]
     for r, stored in zip(results, records):
-        more = [*(body(r) if r.verdict.status in FINDINGS else []), *map(metadata.sentence, r.notes)]
+        more = [*(body(r) if r.verdict.status in FINDINGS else []), *map(words.metadata_sentence, r.notes)]
         if how.explain:
             print("\n".join(f"  {line}" for line in explanation.lines(stored, row)))
         else:

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from parity import tolerance
-from parity.core import copies, machine, outputs, parent, processes, resources, untrusted
+from parity.core import copies, machine, outputs, processes, project, untrusted
+from parity.core.devices import SUSPECT, UNUSABLE
 from parity.core.errors import DeviceError, NothingCompared, OutputError, UsageError
-from parity.core.health import SUSPECT, UNUSABLE
 from parity.core.outputs import writable
 from parity.core.results import Fingerprint, Status, statuses
-from parity.engine import memory, own, resuming, suite
+from parity.engine import merging, own, suite
 from parity.engine.doctor import banner, examined, fingerprint_of
 from parity.engine.inquest import How
 from parity.engine.options import AGAIN, ALSO, RunOptions
@@ -57,13 +57,13 @@ class Ended:
 def run_with(o: RunOptions) -> Ended:
     """Run the suite and the person's own functions as the options say."""
     began = time.monotonic()
-    with parent.guarded_folder(), ExitStack() as opened:
+    with processes.guarded_folder(), ExitStack() as opened:
         return _run_with(o, began, opened)
 
 
 def _run_with(o: RunOptions, began: float, opened: ExitStack) -> Ended:
-    kept = resuming.kept(Path(o.resume)) if o.resume else None
-    o = resuming.options(kept.header, o) if kept is not None else o
+    kept = merging.kept(Path(o.resume)) if o.resume else None
+    o = merging.resumed_options(kept.header, o) if kept is not None else o
     o, only_own = _with_models(o)
     source = o.source or suite.profile(o.profile).source
     own_words = o.model if only_own else [f"model={m}" for m in o.model]
@@ -87,14 +87,14 @@ def _run_with(o: RunOptions, began: float, opened: ExitStack) -> Ended:
     differing = _differing(computers, o.mixed)
     fingerprint = fingerprint_of(probe)
     if kept is not None:
-        resuming.check_same(kept.path, kept.header.fingerprint, fingerprint)
+        merging.check_same(kept.path, kept.header.fingerprint, fingerprint)
     for where, answer in [(f" of {m.spec}", m.answer) for m in computers] or [("", probe)]:
         if answer["verdict"] == UNUSABLE:
             raise DeviceError(f"device {answer['device']}{where} is unusable: {'; '.join(answer['reasons'])}")
     o = replace(o, device=str(probe["device"]))
     os.environ[processes.DEADLY] = ",".join(probe.get("deadly", ()))  # restored by `main`
     tolerance.load(o.device, known_ops={r.name for r in suite.rows("all")})  # a broken table, before workers start
-    header = _header(o, fingerprint, resuming.selection(words), differing, known) if kept is None else kept.header
+    header = _header(o, fingerprint, merging.resumed_selection(words), differing, known) if kept is None else kept.header
     writable(Path(o.findings), "--findings")
     from parity.faces.progress import Reporter  # pytest is imported only by the command that runs it
 
@@ -104,7 +104,7 @@ def _run_with(o: RunOptions, began: float, opened: ExitStack) -> Ended:
     if kept is not None:
         reporter.resume(kept)
         print(f"{plural(len(kept.ids), 'item')} of {selected} are whole in {kept.path}; the rest is run")
-    workers = sum(m.workers for m in computers) or o.workers or memory.default_workers()
+    workers = sum(m.workers for m in computers) or o.workers or machine.default_workers()
     for text in differing:
         print(f"MIXED machines: {text}")
     if probe["verdict"] == SUSPECT:
@@ -229,7 +229,7 @@ def _sendable(o: RunOptions) -> None:
 
 def _how(o: RunOptions, workers: int) -> str:
     """What is unusual about a run, in words; with -v all of it."""
-    most = memory.ceiling()
+    most = machine.ceiling()
     room = f" with {machine.size(most)} of memory at most" if most and not o.tx else ""
     said = [f"{o.profile} profile"] if o.verbose or o.profile != RunOptions().profile else []
     said += [f"{plural(workers, 'worker')}{room}"] if o.verbose else []
@@ -292,7 +292,7 @@ def _pytest(o: RunOptions, workers: int, reporter: Any, done: Collection[str] = 
     """The one engine. Raises what kept a worker from its first item."""
     import pytest
 
-    parent.keep_folder(Path(tempfile.gettempdir()))  # the examination of the device may have run a file of the person's
+    processes.keep_folder(Path(tempfile.gettempdir()))  # the examination of the device may have run a file of the person's
     with tempfile.TemporaryDirectory(prefix="parity-", ignore_cleanup_errors=True) as scratch:
         args = [*_arguments(o, workers), f"--parity-rundir={scratch}"]
         if done:
@@ -330,13 +330,13 @@ def _main(args: Sequence[str], reporter: Any) -> int:
     except FileNotFoundError:
         if Path(tempfile.gettempdir()).is_dir():
             raise
-    parent.keep_folder(Path(tempfile.gettempdir()))
+    processes.keep_folder(Path(tempfile.gettempdir()))
     return pytest.main([*args], plugins=[reporter])
 
 
 def _arguments(o: RunOptions, workers: int) -> list[str]:
     """What pytest is called with, whatever stands in its scratch folder."""
-    folder = resources.folder("conformance")
+    folder = project.resource_folder("conformance")
     here = replace(  # workers may stand in another folder
         o,
         faults=located(o.faults) if o.faults else None,

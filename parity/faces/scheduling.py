@@ -30,8 +30,18 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pytest
 from xdist.scheduler.load import LoadScheduling  # type: ignore[import-untyped]  # xdist ships no types
 
-from parity.engine.rounds import ATEN_COMPILED, CAUSES, END_SECONDS, LEAST_SECONDS, PINNED, is_long, part_of
-from parity.faces.order_of_causes import Causes, op_of, promise_of
+from parity.engine.rounds import (
+    ATEN_COMPILED,
+    CAUSES,
+    END_SECONDS,
+    LEAST_SECONDS,
+    PINNED,
+    Causes,
+    is_long,
+    op_of,
+    part_of,
+    promise_of,
+)
 from parity.faces.workers import spares, start_spares
 from parity.findings.weights import Promise
 

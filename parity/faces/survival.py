@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from parity.core import parent, processes
+from parity.core import machine, processes
 from parity.core.results import Json
-from parity.engine import child, inquest, memory
+from parity.engine import child, inquest
 from parity.engine.journal import FULL
 from parity.engine.options import RunOptions
 from parity.engine.rounds import CUT, DYING_SHARE, GRACE_SECONDS, START_SECONDS, part_of
@@ -56,7 +56,7 @@ class Survival:
         self._cut: set[int] = set()  # workers that were ended because the time was over
         self._sent_home: set[str] = set()  # workers that were ended because nothing was left for them
         self._open = contextlib.ExitStack()
-        folder = config.option.parity_rundir or self._open.enter_context(parent.guarded_folder())
+        folder = config.option.parity_rundir or self._open.enter_context(processes.guarded_folder())
         self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.deaths: list[dict[str, Any]] = []
@@ -101,7 +101,7 @@ class Survival:
         node.sendcommand = _without_the_ended(node.sendcommand)
         node.workerinput["parity_rundir"] = str(self.folder)
         if not is_remote(node):
-            node.workerinput["parity_share"] = memory.share(int(self.config.option.numprocesses or 1))
+            node.workerinput["parity_share"] = machine.share(int(self.config.option.numprocesses or 1))
         node.workerinput["parity_parent"] = getattr(_process(node), "parent", os.getpid())
         self._nodes[node.gateway.id] = node
 
@@ -169,7 +169,7 @@ class Survival:
 
         stops = processes.Stops()
         while not self._over.wait(WATCH_SECONDS):
-            parent.keep_folder(self.folder)  # for the journals of workers that start now
+            processes.keep_folder(self.folder)  # for the journals of workers that start now
             late = self._timed is not None and self._timed.left < -GRACE_SECONDS
             for worker in list(self._nodes):
                 entry = journal.read(self.folder / f"journal-{worker}")
@@ -202,7 +202,7 @@ class Survival:
         entry = entry and self._killed.get(entry.pid, entry)  # its state before the kill
         row = self._row(crashitem, entry, code, worker)
         self.deaths.append(row)
-        parent.keep_folder(self.folder)
+        processes.keep_folder(self.folder)
         with (self.folder / journal.DEATHS).open("a") as f:  # before another worker gets the item
             f.write(json.dumps(row) + "\n")
         if entry is not None and row.get("why") == inquest.PENDING:  # `_report` reports it

@@ -15,8 +15,8 @@ from typing import IO
 
 from parity.comparing import meter
 from parity.core import notation, outputs
+from parity.core.devices import UNUSABLE
 from parity.core.errors import DeviceError, UsageError, near
-from parity.core.health import UNUSABLE
 from parity.core.status import Conclusion
 from parity.engine import own, suite
 from parity.engine.child import SHOWN, Child, End, Watch, surroundings
@@ -28,7 +28,7 @@ from parity.faces.guarded import COMMAND
 from parity.faces.interruption import Interruptions
 from parity.findings import known_file
 from parity.findings.causes import gather
-from parity.history import bisection, diff, environments
+from parity.history import diff, environments
 from parity.history.change import Group
 from parity.history.environments import Environment
 from parity.report import diff as diff_report
@@ -86,7 +86,7 @@ def bisect(o: argparse.Namespace, asked: RunOptions) -> int:
     """Replay one case in environments from the oldest to the newest, and name the first one that differs; the exit code is 1 if
     one does. Raises UsageError as `upgrade` does."""
     case, device = _case(asked)
-    places = o.bisect if len(o.bisect) > 1 else bisection.versions(o.bisect[0])
+    places = o.bisect if len(o.bisect) > 1 else environments.bisected_versions(o.bisect[0])
     options = [*_code(replace(asked, device=device))]
 
     def answer(place: str) -> str:
@@ -106,7 +106,7 @@ def bisect(o: argparse.Namespace, asked: RunOptions) -> int:
 
     replayed, most = list[str](), 2 + math.ceil(math.log2(max(2, len(places))))  # both ends, and halves
     with meter.shown() as bar:
-        found = bisection.bisected(places, answer)
+        found = environments.bisected(places, answer)
     for place, why in found.skipped.items():
         print(f"not asked: {place}: {why}")
     o.answer = Since(case, found.differs, found.last, found.first, found.answers, found.skipped)

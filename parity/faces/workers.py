@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from parity.core import copies, project
+from parity.core import copies, machine, project
 from parity.core.errors import UsageError
-from parity.engine import memory
 from parity.engine.options import MIXED, RunOptions
 from parity.faces import remote_worker
 from parity.faces.files import located
@@ -36,7 +35,7 @@ def spares(config: pytest.Config, places: int) -> int:
     copies."""
     if copies.ADDRESS in os.environ:
         return 0
-    return min(1 + places // SPARE_FOR, memory.room(places)) if config.getoption("numprocesses") else 0
+    return min(1 + places // SPARE_FOR, machine.room(places)) if config.getoption("numprocesses") else 0
 
 
 def start_spares(config: pytest.Config, like: WorkerController, number: int) -> None:

@@ -9,18 +9,21 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from parity.catalog.draw import Sizes
 from parity.catalog.row import Row
-from parity.core.case import Arg, Case, TensorSpec
+from parity.core.case import Arg, Case, Cotangent, TensorSpec
 from parity.core.errors import ParityError
 from parity.core.notation import case_text
+from parity.core.results import DERIVATIVES, Aspect
+from parity.execution.values import MATRICES, specials
 from parity.generation.generate import Drawn, decode
 from parity.generation.reductions import ENOUGH, PASSES, Pass
 
-if TYPE_CHECKING:  # most processes shrink nothing
+if TYPE_CHECKING:
     from hypothesis import strategies as st
 
 PICK_TRIES = 200  # limit for Hypothesis; on large cases it needs many more tries than the reductions
@@ -179,3 +182,64 @@ def walk(case: Case, fails: Callable[[Case], bool], passes: tuple[Pass, ...] = P
                 else:
                     k += 1
     return case
+
+
+RARE = ("nan", "inf", "-inf", "max", "min", "0", "1", "subnormal")
+
+
+def plainest(case: Case, aspect: Aspect, fails: Callable[[Case], bool]) -> Case:
+    """The case without all that it can lose while it fails, one thing after another. fails: may return False for good once a
+    time limit is over."""
+    again = True
+    while again:
+        again = False
+        for plainer in candidates(case, aspect):
+            if fails(plainer):
+                case, again = plainer, True
+                break
+    return case
+
+
+def rare(case: Case) -> Iterator[Case]:
+    """The cases with one rare value in place of all special ones, in each operand of numbers in turn."""
+    specs = case.operands()
+    for k, s in enumerate(specs):
+        if s.values.literal is None and s.values.family not in (*MATRICES, "index", "unique", "sample") and s.numel:
+            for word in (w for w in RARE if w in specials(s.dtype)):
+                changed = replace(s, values=replace(s.values, specials=((0, word),)))
+                yield case.with_operands([*specs[:k], changed, *specs[k + 1 :]])
+
+
+def candidates(case: Case, aspect: Aspect) -> Iterator[Case]:
+    """The cases with one thing less, those that lose most first."""
+    unused = Cotangent() if aspect not in DERIVATIVES else replace(case.cotangent, layout="contiguous")
+    parts = (
+        {"into": "contiguous"}, {"after": ""}, {"sharing": ""}, {"under": "grad"}, {"cotangent": Cotangent()},
+        {"cotangent": unused}, {"cotangent": replace(case.cotangent, seed=0)},
+    )  # fmt: skip
+    yield from (c for part in parts if (c := replace(case, **part)) != case)
+    yield from (replace(case, kwargs=case.kwargs[:k] + case.kwargs[k + 1 :]) for k in range(len(case.kwargs)))
+    specs = case.operands()
+    for k, s in enumerate(specs):
+        for plainer in _operands(s):
+            yield case.with_operands([*specs[:k], plainer, *specs[k + 1 :]])
+
+
+def _operands(s: TensorSpec) -> Iterator[TensorSpec]:
+    v = s.values
+    if s.layout:
+        yield replace(s, layout=())
+    if v.specials:
+        yield replace(s, values=replace(v, specials=()))
+    if s.on_cpu:
+        yield replace(s, on_cpu=False)
+    if not s.grad:
+        yield replace(s, grad=True)
+    if v.seed:
+        yield replace(s, values=replace(v, seed=0))
+    if len(s.layout) > 1:
+        yield from (replace(s, layout=s.layout[:k] + s.layout[k + 1 :]) for k in range(len(s.layout)))
+    if len(v.specials) > 1:
+        yield from (
+            replace(s, values=replace(v, specials=v.specials[:k] + v.specials[k + 1 :])) for k in range(len(v.specials))
+        )

@@ -9,8 +9,8 @@ exception is a change from `wrong` to `drift`, which is an improvement. What was
 reason says if it is no farther from its budget; the other way round it is eased. What the later run's file of known findings
 accepts fails nothing. What agreed and is marginal now is listed with errors that grew, and fails no more than they do.
 
-Errors that grew or shrank inside their budgets are `parity.history.drift`, times `parity.history.pace`; `parity.history.change`
-has the groups, and gathers the changes by cause.
+Errors that grew or shrank inside their budgets, and times, are `parity.history.drift`; `parity.history.change` has the
+groups, and gathers the changes by cause.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from parity.core.errors import NothingCompared
 from parity.core.results import DEATHS, Record, Status
 from parity.core.status import Conclusion
 from parity.findings.causes import apart
-from parity.history import change, own_change
+from parity.history import change
 from parity.history.cells import (
     Item,
     accepted_in,
@@ -32,25 +32,30 @@ from parity.history.cells import (
     broken_in,
     cell_of,
     cells_of_run,
+    changed_of,
     checks_of,
     clean,
     compares,
     comparing,
+    few_cells,
     findings_of,
     is_new,
     is_whole,
     items_of,
+    missing_of,
+    narrow_runs,
     only,
+    other_inputs,
     refused_in,
     state_of,
+    unlike,
     unmade_in,
+    warnings_of,
     with_deaths,
     without_gone,
 )
 from parity.history.change import Change, Group, ReportedChange
-from parity.history.comparability import changed_of, few_cells, missing_of, narrow_runs, other_inputs, unlike, warnings_of
-from parity.history.drift import Cell, Drift, drift
-from parity.history.pace import Paces, paces
+from parity.history.drift import Cell, Drift, Paces, drift, paces
 from parity.store.rows import Header, Run, counted, is_own
 
 VOIDS = 8  # checks of an aspect that say nothing, from which the aspect counts as not comparable
@@ -119,7 +124,7 @@ def compare(before: Run, after: Run, partial: bool = False, ops: Sequence[str] =
     warnings = (*warnings_of(before, after, len(pairs)), *missing)
     alone_before = [r for key, r in old.items() if key not in new]
     changes = unmade + _changes(before, after, pairs, alone_before, cells_before, cells_after)
-    changes += [*own_change.memory(before, after), *own_change.other_inputs(before, after)]
+    changes += [*change.own_memory(before, after), *change.own_other_inputs(before, after)]
     compared = comparing(cells_before), comparing(cells_after)
     _refuse_nothing(*compared, changes, warnings)
     changes = _with_emptied(changes, compared[0] - compared[1], after, (had - has) & cells_after.keys())
@@ -129,8 +134,8 @@ def compare(before: Run, after: Run, partial: bool = False, ops: Sequence[str] =
     changes += _items_of_one(before, after, {c.cell[:2] for c in changes})
     # What changed its status says more than its error ratio.
     moved = drift(before, after, change.cells_of((*causes_before, *causes_after)), {c.cell for c in changes})
-    moved = own_change.with_errors(moved, before, after)
-    pace = own_change.with_times(paces(before, after), before, after)
+    moved = change.own_with_errors(moved, before, after)
+    pace = change.own_with_times(paces(before, after), before, after)
     return Diff(
         before.header,
         after.header,

@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import Version
 
-from parity.core import processes, resources, untrusted
+from parity.core import processes, project, untrusted
 from parity.core.errors import UsageError
-from parity.devices.mac_wheel import TABLE, MacWheel
-from parity.devices.operator_table import LARGEST, Table, parsed
+from parity.devices.operator_table import LARGEST, TABLE, MacWheel, Table, parsed
 from parity.history import lending
 
 DATA: tuple[Literal["tolerances", "conformance"], ...] = ("tolerances", "conformance")
@@ -87,9 +88,9 @@ def this() -> Environment:
 
 def _copy_parity(folder: Path) -> None:
     """This parity with its tables and its suite, and a program to start it."""
-    shutil.copytree(resources.PACKAGE, folder / "parity", ignore=shutil.ignore_patterns("_data"))
+    shutil.copytree(project.PACKAGE, folder / "parity", ignore=shutil.ignore_patterns("_data"))
     for data in DATA:
-        shutil.copytree(resources.folder(data), folder / "parity" / "_data" / data)
+        shutil.copytree(project.resource_folder(data), folder / "parity" / "_data" / data)
     entry = ENTRY.format(path=processes.PATH, called=processes.CALLED)
     (folder / "__main__.py").write_text(entry, encoding="utf-8")
 
@@ -206,3 +207,77 @@ def _uv() -> str | None:
     """uv, if it made this environment: such a one has no pip, and uv's settings name the index."""
     made = Path(sys.prefix, "pyvenv.cfg")
     return shutil.which("uv") if made.is_file() and re.search(r"^uv\s*=", made.read_text(encoding="utf-8"), re.M) else None
+
+
+LISTED = re.compile(r"^Available versions: (.+)$", re.M)
+
+
+@dataclass(frozen=True, slots=True)
+class Bisected:
+    """The first place whose answer differs from that of the oldest one, and the last place before it; both are the newest where
+    none differs. answers: place -> answer of those that were asked; skipped: place -> why it could not be."""
+
+    last: str
+    first: str
+    answers: Mapping[str, str]
+    skipped: Mapping[str, str]
+
+    @property
+    def differs(self) -> bool:
+        """Whether any answer does."""
+        return self.answers[self.first] != self.answers[self.last]
+
+
+def bisected(places: Sequence[str], answer: Callable[[str], str]) -> Bisected:
+    """Ask as few places as possible. answer: what the case gives at a place; raises UsageError where it cannot be asked.
+
+    Raises UsageError if fewer than two places can be asked.
+    """
+    left, answers, skipped = list(dict.fromkeys(places)), dict[str, str](), dict[str, str]()
+
+    def asked(place: str) -> bool:
+        try:
+            answers[place] = answer(place)
+        except UsageError as e:
+            left.remove(place)
+            skipped[place] = str(e)
+        return place in answers
+
+    while left and not asked(left[0]):
+        pass
+    while len(left) > 1 and not asked(left[-1]):
+        pass
+    if len(left) < 2:
+        why = "".join(f"; {place}: {text}" for place, text in skipped.items())
+        raise UsageError(f"a bisection needs two environments or more, and only {len(left)} can be asked{why}")
+    low, high = left[0], left[-1]
+    if answers[low] == answers[high]:
+        return Bisected(high, high, answers, skipped)
+    while (i := left.index(low)) + 1 < (j := left.index(high)):
+        middle = left[(i + j) // 2]
+        if asked(middle):
+            low, high = (middle, high) if answers[middle] == answers[low] else (low, middle)
+    return Bisected(low, high, answers, skipped)
+
+
+def bisected_versions(requirement: str) -> list[str]:
+    """What pip takes for each version of torch that a requirement allows, the oldest first: "torch>=2.10,<=2.15 --pre" and the
+    like. Raises UsageError if the index cannot be asked, or has fewer than two."""
+    words = shlex.split(requirement)
+    name = next((w for w in words if w.startswith("torch")), "torch")
+    options = [w for w in words if w != name]
+    command = [sys.executable, "-m", "pip", "index", "versions", "torch", *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    here = "name environments that are here instead: --bisect OLD/bin/python NEW/bin/python"
+    listed = LISTED.search(done.stdout)
+    if done.returncode or listed is None:
+        said = (done.stderr.strip().splitlines() or ["pip says nothing"])[-1]
+        raise UsageError(f"cannot list the versions of torch ({said}); {here}")
+    try:
+        allowed = SpecifierSet(name.removeprefix("torch"), prereleases=True if "--pre" in options else None)
+    except InvalidSpecifier:
+        raise UsageError(f"'{name}' is not a requirement of torch; write it as pip does: 'torch>=2.10,<=2.15'") from None
+    found = sorted(map(Version, allowed.filter(v.strip() for v in listed[1].split(","))))
+    if len(found) < 2:
+        raise UsageError(f"the index has {len(found)} versions of torch for '{name}'; allow more, or {here}")
+    return [shlex.join([f"torch=={v}", *options]) for v in found]

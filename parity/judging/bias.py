@@ -29,8 +29,8 @@ from torch import Tensor
 from parity.catalog.row import Row
 from parity.core.dtypes import FACTS
 from parity.judging.budget import one_of_each
-from parity.judging.concentration_bounds import weight
 from parity.judging.measures import parts
+from parity.judging.outliers import weight
 from parity.judging.rules import rule_of
 from parity.oracle.roundoffs import extremes
 

@@ -18,13 +18,12 @@ from parity.core.results import Measure, Status, Verdict, left_unjudged
 from parity.judging.bench import Bench
 from parity.judging.bias import in_range, systematic_bias
 from parity.judging.budget import Budget
-from parity.judging.by_reference import judged_by_reference
 from parity.judging.exact import exactly, of_zeros
 from parity.judging.excuses import Excuses, excuses
 from parity.judging.limits import Limits
 from parity.judging.measures import allowed_ratio, facts_of, measure, parts
 from parity.judging.promises import as_promised, one_kernel, paired, residue
-from parity.judging.rounded_result import RoundedResult, agreed, beyond_numbers, is_outside, shared_error_of
+from parity.judging.rounded_result import RoundedResult, agreed, beyond_numbers, by_reference, is_outside, shared_error_of
 from parity.judging.rule import DRIFT_LIMIT
 from parity.judging.rules import rule_of
 from parity.judging.sameness import same_bits, same_values
@@ -61,7 +60,7 @@ def by_oracle(
         wide = known.to(torch.complex128 if known.is_complex() else torch.float64)
         if not bench.oracle.holds("nonfinite"):  # Inf is then what left the range
             wide = wide.nan_to_num(math.nan, 2.0 * f.max, -2.0 * f.max)
-        return judged_by_reference(RoundedResult(bench, name, device, None, wide, truth_name, pass_, f, tol))
+        return by_reference(RoundedResult(bench, name, device, None, wide, truth_name, pass_, f, tol))
     if exact:
         return exactly(bench, name, device, truth.to(device.dtype))
     device = as_promised(bench, truth, device, pass_)

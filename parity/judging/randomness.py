@@ -23,8 +23,8 @@ from parity.execution.execute import Live, Placed, Program
 from parity.execution.inputs import Inputs
 from parity.execution.values import unit
 from parity.judging import laws
-from parity.judging.concentration_bounds import ALPHA, weight
 from parity.judging.laws.law import Law, Problems, Results, first
+from parity.judging.outliers import ALPHA, weight
 from parity.judging.sameness import same_values
 from parity.judging.uniformity import judged
 

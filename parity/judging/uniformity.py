@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from parity.execution.values import unit
-from parity.judging.concentration_bounds import bernstein, improbable, massart, poisson_excess
 from parity.judging.laws.law import Observations, Tallies
+from parity.judging.outliers import bernstein, improbable, massart, poisson_excess
 
 Numbers: TypeAlias = npt.NDArray[np.float64]
 GRID = 1024  # points at which the distribution function is tested

@@ -23,14 +23,13 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map, tree_unflatten
 
 from parity.checks.operators import ATEN_NOT_UNIQUE, OperatorCall, error_ratio, run_on
-from parity.comparing.comparison import ParityWarning
+from parity.comparing.comparison import DEFAULT, ParityWarning, Request
 from parity.comparing.function import judged_results, target
 from parity.comparing.places import Place
-from parity.comparing.request import DEFAULT, Request
 from parity.comparing.subject import Subject, copied, subject
 from parity.core.errors import CaptureError, NothingCompared, ParityError, UsageError
 from parity.core.results import Fingerprint, Status, Verdict
-from parity.devices.fingerprint import fingerprint
+from parity.devices.base import fingerprint
 from parity.locating.calls import MOST, Search, called_with, chooses
 from parity.locating.capture_file import Capture, RecordedCall, Ref, read, refs
 from parity.locating.capturing import elements, flat, given, storages

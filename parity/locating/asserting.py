@@ -11,10 +11,9 @@ from typing import Any
 
 import torch
 
-from parity.comparing.comparison import Comparison, ParityFailure
+from parity.comparing.comparison import DEFAULT, Comparison, Effort, ParityFailure, Request
 from parity.comparing.compiled import Backend, Compiler, compiled_side, with_compiled
 from parity.comparing.function import compared, target
-from parity.comparing.request import DEFAULT, Effort, Request
 from parity.core.errors import ParityError, UsageError
 from parity.core.results import statuses
 from parity.devices import Device

@@ -22,9 +22,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from parity.comparing.advice import LENGTHS, advice
-from parity.comparing.places import Place, Places
+from parity.comparing.places import Place, PlacementWatch, Places
 from parity.comparing.subject import SEED, SHAPED, Subject, forward, gradients, original, subject, tracked_outputs, word
-from parity.comparing.watch import PlacementWatch
 from parity.core.errors import NothingCompared
 from parity.core.observer import Functions, Operators, in_backward, lies_on, name_of, no_results
 from parity.core.results import Raised

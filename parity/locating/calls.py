@@ -18,12 +18,11 @@ from parity.checks.equivalents import EQUIVALENTS, on_the_cpu
 from parity.checks.following import ATEN_UNWRITTEN, CLEAR, Followed, Following, is_plain_function, is_unwritten
 from parity.checks.operators import ATEN_NOT_UNIQUE, OperatorCall, Reader, StridedOperand, error_ratio, run_on
 from parity.comparing import meter
-from parity.comparing.comparison import Comparison
+from parity.comparing.comparison import DEFAULT, FULL, Comparison, Effort, Request
 from parity.comparing.function import compared
 from parity.comparing.moved_runs import moved_run
 from parity.comparing.pair import compare
 from parity.comparing.places import Place, Places
-from parity.comparing.request import DEFAULT, FULL, Effort, Request
 from parity.comparing.screens import Sums, is_settled, may_move, moves_as_far
 from parity.comparing.subject import ForwardRun, Subject, forward, gradients, tracked_outputs, word
 from parity.core.dtypes import HALF

@@ -26,7 +26,7 @@ from parity.comparing.subject import SEED, Subject, is_compiled, known, original
 from parity.core.errors import NothingCompared, ParityError
 from parity.core.results import Raised
 from parity.devices import Device
-from parity.devices.fingerprint import fingerprint
+from parity.devices.base import fingerprint
 from parity.devices.refusals import REFUSED, classify
 from parity.locating.calls import LARGEST, Search, shortened
 from parity.locating.capture_file import Capture, Given, RecordedCall, Ref, encoded, write

@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 from parity.comparing.draws import SharedRandom
-from parity.comparing.rounded_runs import by_chance
+from parity.comparing.moved_runs import by_chance
 from parity.comparing.subject import SEED, Subject, forward, gradients, tracked_outputs
 from parity.comparing.truth import seeded
 from parity.core.results import Raised

@@ -26,15 +26,12 @@ from parity.checks.deciding import HALVES, strides_word
 from parity.checks.operators import OperatorCall, run_on
 from parity.comparing import meter
 from parity.comparing.advice import on_the_cpu, raised_on_the_cpu
-from parity.comparing.comparison import Comparison, ParityWarning
-from parity.comparing.difference import nearest
+from parity.comparing.comparison import DEFAULT, Comparison, ParityWarning, Request, effort_of, nearest
 from parity.comparing.function import attempted, compared, gives_numbers, raised_at, target
 from parity.comparing.kinks import JUMPS
-from parity.comparing.places import Places
-from parity.comparing.request import DEFAULT, Request, effort_of
+from parity.comparing.places import Places, command, row_of
 from parity.comparing.subject import SEED, SHAPED, ForwardRun, Subject, fixed_cotangents, forward, is_compiled, word
 from parity.comparing.truth import seeded
-from parity.comparing.watch import command, row_of
 from parity.core import state
 from parity.core.errors import NothingCompared, ParityError, UsageError
 from parity.core.results import CPU_OPERAND, HALF_TYPES, LAZY_OPERAND, NARROW_INTEGERS, STRIDED_DESTINATION, Aspect, Raised

@@ -10,10 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._pytree import tree_leaves, tree_map
 
 from parity.catalog.row import Quirk
 from parity.core.case import Case
 from parity.core.dtypes import FACTS
+from parity.core.observer import Operators
 from parity.execution.execute import Named, Placed, Program, backward, forward
 from parity.execution.inputs import Inputs, apply, torch_word
 
@@ -128,3 +130,40 @@ def _fractions(word: Callable[[str], Any]) -> Iterator[None]:
         yield
     finally:
         torch.set_default_dtype(kept)
+
+
+HALF = (torch.float16, torch.bfloat16)
+
+
+def in_float32() -> Operators:
+    """Computes every kernel that makes new half-precision results in float32.
+
+    Kernels that write into or return an operand, and those that fail in float32, run unchanged.
+    """
+    return Operators(_rounded_once)
+
+
+def _rounded_once(func: Any, args: Any, kwargs: Any) -> Any:
+    plain = func(*args, **kwargs)
+    if any(r.alias_info is not None for r in func._schema.returns) or not _halves((args, kwargs)) or not _halves(plain):
+        return plain
+    try:
+        wide = func(*tree_map(_wide, args), **tree_map(_wide, kwargs))
+    except (RuntimeError, NotImplementedError):
+        return plain
+    return tree_map(_rounded, wide, plain)
+
+
+def _halves(tree: Any) -> bool:
+    return any(isinstance(a, Tensor) and a.dtype in HALF for a in tree_leaves(tree))
+
+
+def _wide(a: Any) -> Any:
+    if isinstance(a, Tensor):
+        return a.to(torch.float32) if a.dtype in HALF else a
+    return torch.float32 if a in HALF else a
+
+
+def _rounded(wide: Any, plain: Any) -> Any:
+    fits = isinstance(wide, Tensor) and isinstance(plain, Tensor) and wide.shape == plain.shape
+    return torch.empty_strided(plain.shape, plain.stride(), dtype=plain.dtype).copy_(wide) if fits else plain

@@ -24,8 +24,7 @@ from parity.core.dtypes import FACTS
 from parity.core.observer import Work
 from parity.execution.execute import Placed, Program, attribute
 from parity.execution.inputs import Inputs, apply, torch_word
-from parity.oracle.float32_reference import in_float32
-from parity.oracle.float64 import Float64Results, run, truth, widened
+from parity.oracle.float64 import Float64Results, in_float32, run, truth, widened
 from parity.oracle.limited_range import Limited, Range
 from parity.oracle.nonfinite_reach import Reach, spreads
 from parity.oracle.protocol import Oracle

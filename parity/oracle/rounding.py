@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from parity.core.dtypes import HALF, DtypeFacts
 from parity.core.observer import Operators
-from parity.oracle import fast_convolution as fast
+from parity.oracle import summation as fast
 from parity.oracle.decompositions import stored
 from parity.oracle.kernels import ARITHMETIC, EXACT_KERNELS, MODE_DEPENDENT, PRODUCTS, TURNS, Kernel, kernel_of, picks, written
 from parity.oracle.roundoffs import (

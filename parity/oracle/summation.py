@@ -11,9 +11,50 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from parity.oracle import fast_convolution as fast
 from parity.oracle.roundoffs import DOUBLE
 from parity.oracle.yardstick import FAST_CONVOLUTION, SUM_LOSS
+
+
+def is_fast(weight: Tensor, stride: Any, dilation: Any) -> bool:
+    """Whether a fast algorithm may compute this convolution."""
+    return math.prod(weight.shape[2:]) > 1 and all(s == 1 for s in (*stride, *dilation))
+
+
+def of_result(x: Tensor, weight: Tensor, transposed: bool, groups: int) -> Tensor:
+    """The norms of the planes behind each channel of a result. x: (batch, channels, ...); weight as `convolution` takes it.
+    Returns (batch, channels of the result, 1, ...)."""
+    planes = _by_group(_capped(x, weight), groups)
+    kernels = _norms(weight).view(groups, -1, weight.shape[1])
+    found = torch.einsum("ngc,gco->ngo" if transposed else "ngc,goc->ngo", planes, kernels)
+    return found.reshape(x.shape[0], -1, *(1,) * (x.dim() - 2))
+
+
+def of_input_gradient(grad: Tensor, weight: Tensor, transposed: bool, groups: int) -> Tensor:
+    """The same for the gradient of the input, which is a convolution of `grad` the other way."""
+    return of_result(grad, weight, not transposed, groups)
+
+
+def of_weight_gradient(x: Tensor, grad: Tensor, weight: Tensor, transposed: bool, groups: int) -> Tensor:
+    """The norms of the planes behind each kernel's gradient, summed over the batch. Returns (*weight.shape[:2], 1, ...)."""
+    a, b = (_by_group(_norms(t), groups) for t in ((x, grad) if transposed else (grad, x)))
+    found = torch.einsum("nga,ngb->gab", a, b)
+    return found.reshape(*weight.shape[:2], *(1,) * (weight.dim() - 2))
+
+
+def _norms(t: Tensor) -> Tensor:
+    return t.abs().flatten(2).square().sum(2).sqrt().nan_to_num(0.0, 0.0, 0.0)
+
+
+def _capped(x: Tensor, weight: Tensor) -> Tensor:
+    """The norm of the largest tile of a plane at most: tiles are up to 4 elements larger than the kernel less one."""
+    tile = math.prod(k + 3 for k in weight.shape[2:]) ** 0.5
+    return torch.minimum(_norms(x), tile * x.abs().flatten(2).amax(2).nan_to_num(0.0, 0.0, 0.0))
+
+
+def _by_group(t: Tensor, groups: int) -> Tensor:
+    """(batch, channels) -> (batch, groups, channels of a group)."""
+    return t.reshape(t.shape[0], groups, -1)
+
 
 LONG = 16  # sums of at least so many terms lose more than one rounding
 CHAIN = 4096  # no device adds more terms in one chain
@@ -116,8 +157,8 @@ def terms_lost(name: str, result: Tensor, call: tuple[Any, Any, Any], count: flo
         dims = args[1] if len(args) > 1 and args[1] else range(args[0].dim())
         biased = chain_loss(args[0], dims).view(result.shape) / (count if name == "mean" else 1.0)
         lost = torch.maximum(lost, SUM_LOSS * biased)
-    if name == "convolution" and u > inside and fast.is_fast(args[1], args[3], args[5]):
-        tiles = fast.of_result(args[0], args[1], args[6], args[8])
+    if name == "convolution" and u > inside and is_fast(args[1], args[3], args[5]):
+        tiles = of_result(args[0], args[1], args[6], args[8])
         lost = torch.maximum(lost, FAST_CONVOLUTION * u * tiles)
     if name not in ("sum", "mean"):  # kernels that update a mean give NaN for Inf, too
         lost = torch.where(result.isinf(), 0.0, lost)  # an Inf less an Inf is NaN, behind which nothing moves

@@ -10,10 +10,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from parity.core import outputs
+from parity.core import machine, outputs
 from parity.core.errors import UsageError
 from parity.core.outputs import writable
-from parity.engine import memory, suite
+from parity.engine import suite
 from parity.engine.options import PROFILE_HELP, SHRINK, WORKERS_HELP, RunOptions
 from parity.engine.reading import MOST_COUNT, read_path, read_text, read_workers
 from parity.faces import running
@@ -183,7 +183,7 @@ def _zoo(o: argparse.Namespace) -> int:
             print(f"{done} of {total} scored", file=sys.stderr, flush=True)
 
     source = located(o.faults) if o.faults else ""
-    workers = o.workers or memory.default_workers()
+    workers = o.workers or machine.default_workers()
     made = scoreboard.run(o.patterns, scoreboard.Job(source, beyond, o.profile), o.generator, split([o.seed]), workers, hear)
     if o.output:
         board.write(made, o.output)
@@ -199,16 +199,16 @@ def _mutants(o: argparse.Namespace) -> int:
         writable(o.output.absolute().parent, "--output")
     if o.limit < 0:
         raise UsageError(f"--limit {o.limit}: give how many mutants to plant, or 0 for the map of conditions")
-    from parity.prove.mutants import board  # they load torch
+    from parity.prove import board  # they load torch
     from parity.prove.mutants import scoring as scored
 
     def hear(job: str, done: int, total: int) -> None:
         print(f"{job}: {done} of {total}", file=sys.stderr, flush=True)
 
-    made = scored.score(o.patterns, o.profile, o.seed, o.limit, o.workers or memory.default_workers(), hear)
+    made = scored.score(o.patterns, o.profile, o.seed, o.limit, o.workers or machine.default_workers(), hear)
     if o.output:
         outputs.write(o.output, json.dumps(asdict(made)), "name another file with --output")
-    print(board.render(made))
+    print(board.render_mutants(made))
     if o.output:
         print(f"\nstored in {o.output}")
     return 0
@@ -257,7 +257,7 @@ def _cost(o: argparse.Namespace) -> int:
 def _reach(o: argparse.Namespace) -> int:
     if o.output:
         writable(o.output.absolute().parent, "--output")
-    from parity.devices.mac_wheel import MacWheel
+    from parity.devices.operator_table import MacWheel
     from parity.prove import reach
 
     def hear(text: str) -> None:
@@ -278,16 +278,16 @@ def _reach(o: argparse.Namespace) -> int:
 
 def _coverage(o: argparse.Namespace) -> int:
     ran = run_file.read(o.run, partial=True)
-    from parity.prove import coverage
+    from parity.prove import counts
 
-    print(coverage.render(ran, o.family, o.verbose))
+    print(counts.render_coverage(ran, o.family, o.verbose))
     return 0
 
 
 def _trace(o: argparse.Namespace) -> int:
-    from parity.prove import trace
+    from parity.prove import dispatched
 
-    return trace.trace(o)
+    return dispatched.trace(o)
 
 
 def _power(o: argparse.Namespace) -> int:

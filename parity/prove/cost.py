@@ -25,6 +25,7 @@ import torch
 from parity import tolerance
 from parity.core import untrusted
 from parity.core.backends.mps import KEY
+from parity.core.machine import MOST_WORKERS, NEED, PART
 from parity.core.results import COMPARED
 from parity.devices import Call, Fault, resolve
 from parity.devices.costs import Costs
@@ -32,7 +33,6 @@ from parity.devices.operator_table import functions, table_path
 from parity.engine import suite
 from parity.engine.examine import examine
 from parity.engine.journal import NoJournal
-from parity.engine.memory import MOST, NEED, PART
 from parity.engine.options import SHRINK, RunOptions
 from parity.engine.planning import RunPlan
 from parity.report.words import clock, plural
@@ -68,8 +68,8 @@ class Machine:
 
     @property
     def workers(self) -> int:
-        """The processes that a run starts there, as `parity.engine.memory` has it."""
-        return max(1, min(MOST, self.cores, int(PART * self.memory * 1e9) // NEED))
+        """The processes that a run starts there, as `parity.core.machine` has it."""
+        return max(1, min(MOST_WORKERS, self.cores, int(PART * self.memory * 1e9) // NEED))
 
 
 MACHINES = (Machine(3, 7), Machine(8, 16), Machine(12, 32))  # a hosted runner, an M2, an M4 Pro

@@ -17,7 +17,7 @@ from parity.core.errors import CaseError
 from parity.core.observer import Functions
 from parity.devices import Fault
 from parity.devices.sim import SimDevice
-from parity.devices.sim.functions import DUNDERS, answers_to, public_name
+from parity.devices.sim.device import DUNDERS, answers_to, public_name
 from parity.devices.sim.seats import ALSO_CALLED
 from parity.engine import suite
 from parity.engine.planning import RunPlan

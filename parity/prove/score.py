@@ -17,14 +17,12 @@ from parity.core.results import Aspect, Status
 from parity.devices import Device, resolve
 from parity.devices.refusals import listening
 from parity.engine import suite
-from parity.engine.cases import drawn
-from parity.engine.checking import ItemRun, recheck
+from parity.engine.cases import drawn, is_near
+from parity.engine.checking import ItemRun, recheck, settings
 from parity.engine.findings import SHRINK_SECONDS
 from parity.engine.findings import shrink as shrink_finding
 from parity.engine.planning import SECONDS_PER_ELEMENT, RunPlan
-from parity.engine.settings import settings
 from parity.engine.suite import Item
-from parity.engine.tally import is_near
 from parity.execution.execute import said
 from parity.generation.generate import Drawn
 from parity.generation.shrink import shrink

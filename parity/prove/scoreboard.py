@@ -22,7 +22,7 @@ from typing import Any, cast
 import pytest
 
 from parity.catalog import opinfo
-from parity.core import processes, resources
+from parity.core import processes, project
 from parity.core.errors import CaseError
 from parity.devices.refusals import listening
 from parity.devices.sim import SimDevice
@@ -243,7 +243,7 @@ def _answers(
 ) -> tuple[dict[str, Any], bool]:
     """The answer of each test of a pytest run by its name, and whether the run was interrupted. deaths: a test is given up
     after so many. take: called with each answer as it comes, or with a sentence if there is none."""
-    folder = resources.folder("conformance")
+    folder = project.resource_folder("conformance")
     with tempfile.TemporaryDirectory(prefix="parity-zoo-", ignore_cleanup_errors=True) as scratch:
         path = Path(scratch).resolve() / JOB
         path.write_bytes(pickle.dumps(job))

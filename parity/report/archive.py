@@ -17,22 +17,58 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from parity.core import outputs, stored, untrusted
-from parity.core.devices import BACKENDS
+from parity.core.devices import BACKENDS, HEALTHY, conclusion
+from parity.core.dtypes import FACTS
 from parity.core.errors import ArchiveError, RunFileError
 from parity.core.results import Json
 from parity.core.untrusted import Archive
 from parity.core.version import __version__
+from parity.devices.base import VARIABLES
 from parity.devices.costs import Costs
 from parity.engine import suite
+from parity.engine.doctor import fingerprint_of, in_words, named
 from parity.findings import causes
 from parity.findings.verdict import of_causes
 from parity.report import causes as causes_text
-from parity.report import caveats, doctor
+from parity.report import gaps
+from parity.report.answers import Examined, Variable
+from parity.report.output import last_line
 from parity.report.words import plural
 from parity.store import run_file
 from parity.store.rows import counted, totals
+
+WIDE = 28
+DEFAULTS = "none of those that change numbers is set"
+
+
+def doctor_text(found: dict[str, Any], seconds: float | None = None) -> str:
+    """An examination's answer as text. seconds: that it took."""
+    f = fingerprint_of(found)
+    lines = [f"device   {named(f)}", f"verdict  {in_words(found['verdict'])}", *(f"         {r}" for r in found["reasons"])]
+    if found["dtypes"]:
+        lines.append(f"dtypes   {', '.join(found['dtypes'])}")
+        lines.append(f"         not: {', '.join(d for d in FACTS if d not in found['dtypes']) or 'none'}")
+    software = ("torch", f"{f.torch} ({f.torch_git[:10]})"), ("os", f.os), ("machine", f.machine)
+    lines += [f"{key:<{WIDE}}{value}" for key, value in (*f.facts, *found["machine"], *software)]
+    lines.append(f"environment{'' if f.environment else ': ' + DEFAULTS}")
+    lines += [f"  {f'{k}={v}':<{WIDE + 12}}  {VARIABLES.get(k, '')}".rstrip() for k, v in f.environment]
+    following = f"parity run --device {f.device}" if found["verdict"] == HEALTHY else ""
+    said = last_line(conclusion(found["verdict"]), f"{f.device} is {found['verdict']}", seconds, following=following)
+    return "\n".join([*lines, said])
+
+
+def doctor_answer(found: dict[str, Any]) -> Examined:
+    """The same for other programs: the probe's answer, the meaning of its verdict, and what each variable does."""
+    f = fingerprint_of(found)
+    environment = tuple(Variable(k, v, VARIABLES.get(k, "")) for k, v in f.environment)
+    facts, machine = (dict(found[key]) for key in ("facts", "machine"))
+    verdict, reasons, dtypes = found["verdict"], tuple(found["reasons"]), tuple(found["dtypes"])
+    means = in_words(verdict)
+    return Examined(str(found["device"]), verdict, means, reasons, dtypes, facts, machine, environment, found["fingerprint"])
+
 
 ABOUT, COSTS = "first.json", "costs.json"
 PACKED, MEMBERS = 128 << 20, 5000  # bytes and files of an archive that is read
@@ -235,7 +271,7 @@ def _doctor(held: _Held, name: str) -> list[str]:
     if "device" not in found:
         return [f"the device was not examined: {found.get('error', 'the examination died')}"]
     try:
-        return doctor.render(found).splitlines()
+        return doctor_text(found).splitlines()
     except (KeyError, TypeError, ValueError, AttributeError):
         raise held.error(f"its {name} is damaged (no examination)") from None
 
@@ -276,7 +312,7 @@ def _run(held: _Held, name: str) -> list[str]:
             raise held.error(f"its {name} is damaged ({str(e).replace(str(path), name)})") from None
     deaths = counted(run.deaths, run.items)
     checks = ", ".join(f"{status} {n:,}" for status, n in sorted(totals(run.items).items()))
-    lines = [f"run: {plural(len(run.items), 'op x dtype pair')}; checks: {checks or 'none'}", *caveats.sentences(run)]
+    lines = [f"run: {plural(len(run.items), 'op x dtype pair')}; checks: {checks or 'none'}", *gaps.caveat_sentences(run)]
     gathered = causes.gather(run.records, deaths)
     return lines + causes_text.render(gathered, run.header, of_causes(run, gathered, {})).splitlines()
 

@@ -9,7 +9,7 @@ from textwrap import shorten
 from parity.core.results import SYMPTOMS, Cause, Record
 from parity.core.status import Conclusion
 from parity.findings.causes import OF_NUMBERS, OPERATORS, RESULTS, Gathered
-from parity.findings.standing import Mark
+from parity.findings.verdict import Mark
 from parity.findings.weights import WEIGHTS
 from parity.findings.wording import GONE, HANG, LOST, SKELETON
 from parity.report.output import fitted, last_line
@@ -197,7 +197,7 @@ def render(
     known: Mapping[str, Mark] = NONE,
 ) -> str:
     """All causes in full, with the verdict last. conclusion: what they say of the device (`verdict.of_causes`); members: list
-    every finding, too; caveats: what a reader must know before (`report.caveats`); known: those that are, by id."""
+    every finding, too; caveats: what a reader must know before (`report.gaps`); known: those that are, by id."""
     text = list(caveats)
     for x, words, some in by_weight(causes):
         text.append(f"{x}: {words}")

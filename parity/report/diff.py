@@ -17,11 +17,10 @@ from jinja2 import Environment
 from parity.core.machine import IMAGE
 from parity.core.status import Conclusion
 from parity.core.untrusted import printable
+from parity.history.cells import device_words, two_devices
 from parity.history.change import MEANING, Change, Group, ReportedChange
-from parity.history.comparability import device_words, two_devices
 from parity.history.diff import Diff
-from parity.history.drift import ALARM, Cell, Shift
-from parity.history.pace import FACTOR, GENERAL, Pace
+from parity.history.drift import ALARM, FACTOR, GENERAL, Cell, Pace, Shift
 from parity.report import answers, run_answers
 from parity.report.causes import COMMENT, code, inert, sentence
 from parity.report.output import columns, fitted, last_line

@@ -8,8 +8,8 @@ that are accepted are left out.
 from __future__ import annotations
 
 from parity.findings.causes import Gathered, gather
-from parity.findings.standing import known_of, new_of
-from parity.report import caveats
+from parity.findings.verdict import known_of, new_of
+from parity.report import gaps
 from parity.report.causes import amount, count_text, letter, more_text, sentence_of, shortened
 from parity.report.gaps import dropped
 from parity.report.words import listed, plural, reproduced
@@ -23,8 +23,8 @@ WARNINGS = ("R",)  # weights whose causes are not silent
 def render(run: Run) -> str:
     """The lines, each of which ends with its newline; at most `MOST` in all."""
     causes = gather(*new_of(run))
-    first = [command("error", f"parity: {what}", shortened(more, CASE)) for what, more in caveats.failures(run)]
-    notes = [(what, more) for what, more in caveats.notes(run) if what != caveats.SIMULATED]  # which each cause says
+    first = [command("error", f"parity: {what}", shortened(more, CASE)) for what, more in gaps.caveat_failures(run)]
+    notes = [(what, more) for what, more in gaps.caveat_notes(run) if what != gaps.SIMULATED]  # which each cause says
     first += [command("warning", f"parity: {what}", more) for what, more in notes]
     room = MOST - len(first)
     shown = causes if len(causes) <= room else causes[: room - 1]

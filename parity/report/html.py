@@ -25,9 +25,8 @@ from parity.core.errors import CaseError
 from parity.core.results import BY_SEVERITY, COMPARED, Json, Measure, Record, Status
 from parity.core.status import BLIND, ERRORS, SEEN
 from parity.findings.causes import Gathered, gather
-from parity.findings.standing import marks
-from parity.findings.verdict import compared, of_causes, poorly_judged
-from parity.report import caveats, gaps, matrix, power, summary, svg, trends
+from parity.findings.verdict import compared, marks, of_causes, poorly_judged
+from parity.report import gaps, matrix, power, summary, svg, trends
 from parity.report.causes import amount, by_weight, count_text, mark_text, more_text, sentence_of
 from parity.report.short_script import minimal
 from parity.report.words import clock, listed, plural, reproduced
@@ -64,7 +63,7 @@ def render(run: Run, before: Run | None = None, name: str = "RUN") -> str:
         started=run.header.started,
         headline=_headline(run, causes),
         verdict=of_causes(run, causes, marks(run, causes)),
-        warnings=caveats.sentences(run),
+        warnings=gaps.caveat_sentences(run),
         **_of_causes(run, causes, name),
         checks=_checks(run.items, deaths),
         **_of_matrix(run.items, deaths),

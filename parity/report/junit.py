@@ -17,9 +17,8 @@ from parity.core.case import source_of
 from parity.core.results import BY_SEVERITY, FINDINGS, Record, Status
 from parity.engine.rounds import AGAIN
 from parity.findings.causes import Gathered, gather
-from parity.findings.standing import known_of, new_of
-from parity.findings.verdict import compared
-from parity.report import caveats
+from parity.findings.verdict import compared, known_of, new_of
+from parity.report import gaps
 from parity.report.causes import shortened
 from parity.report.words import listed, plural, reproduced
 from parity.store.rows import Death, Header, ItemRow, Run
@@ -50,7 +49,7 @@ def render(run: Run) -> str:
         item = items.get((op, dtype)) or ItemRow(op, dtype)  # a death may have left an item unfinished
         both = [*records.get((op, dtype), ())], [*dead.get((op, dtype), ())]
         suite.append(_case(header, item, *both, ids, excused.get((op, dtype), "")))
-    for what, more in caveats.failures(run):
+    for what, more in gaps.caveat_failures(run):
         case = SubElement(suite, "testcase", classname="parity", name=what, time="0")
         SubElement(case, "error", type="incomplete", message=shortened(more, MESSAGE))
     for kind, attribute in (("testcase", "tests"), ("failure", "failures"), ("error", "errors"), ("skipped", "skipped")):

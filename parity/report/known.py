@@ -9,7 +9,7 @@ from datetime import date
 from pathlib import Path
 
 from parity.findings.known import Entry, Known
-from parity.findings.standing import FIXED, KNOWN, NOT_SEEN, standings
+from parity.findings.verdict import FIXED, KNOWN, NOT_SEEN, standings
 from parity.report import causes
 from parity.report.words import listed, plural
 from parity.store.rows import EXPIRED, GROWN, Sighting

@@ -17,8 +17,7 @@ from parity.engine import suite
 from parity.engine.doctor import named, suspicion
 from parity.findings import causes
 from parity.findings.known import Known
-from parity.findings.standing import standings
-from parity.findings.verdict import FAILED, RunResult, kinds
+from parity.findings.verdict import FAILED, RunResult, kinds, standings
 from parity.report import causes as causes_text
 from parity.report import gaps, power
 from parity.report import known as known_text

@@ -14,7 +14,7 @@ from parity.core.results import Record
 from parity.core.status import Status
 from parity.findings.causes import apart
 from parity.history.cells import without_gone
-from parity.report import answers, caveats
+from parity.report import answers, gaps
 from parity.report.causes import COMMENT, code, inert, sentence_of
 from parity.report.matrix import PASSES, worst_of
 from parity.report.run_answers import SUPPORTED, Cell, Support, SupportedOp, Where
@@ -90,7 +90,7 @@ def _answer(worst: Sequence[Status | None], agrees: bool) -> str:
 
 def _where(name: str, run: Run) -> Where:
     f = run.header.fingerprint
-    said = tuple(caveats.sentences(run))
+    said = tuple(gaps.caveat_sentences(run))
     return Where(name, f.device, f.device_name, f.torch, f.os, f.simulated, f.parity, run.header.started, said)
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from parity import catalog
 from parity.core import processes
+from parity.core.results import MetadataNote
 from parity.engine.options import STRICT, is_strict
-from parity.store.rows import Header, is_own
+from parity.store.rows import Header, ItemRow, is_own
 
 NAMES = 60  # most characters of a list of ops
 
@@ -85,3 +86,34 @@ def table(rows: Sequence[Sequence[str]]) -> list[str]:
     return [
         "  " + "  ".join(c.ljust(w) if k == 0 else c.rjust(w) for k, (c, w) in enumerate(zip(r, widths))).rstrip() for r in rows
     ]
+
+
+NAMES_ROOM = 200  # most characters of the names of ops, with how their results lie
+
+
+def metadata_line(items: Sequence[ItemRow], room: int = NAMES_ROOM) -> str:
+    """How many ops give other strides than the CPU, and which, with the most frequent way; "" if none does. room: most
+    characters of the names."""
+    by: dict[str, list[MetadataNote]] = {}
+    for i in items:
+        by.setdefault(i.op, []).extend(i.metadata)
+    said = [f"{op} ({max(notes, key=lambda n: n.count).words})" for op, notes in by.items() if notes]
+    verb = "gives" if len(said) == 1 else "give"
+    return f"{plural(len(said), 'op')} {verb} other strides than the CPU: {listed(said, room)}" if said else ""
+
+
+def metadata_title(items: Sequence[ItemRow]) -> str:
+    """The title of this part of a summary."""
+    return f"metadata: {metadata_line(items)} (no failure; {STRICT} makes findings of them)"
+
+
+def metadata_lines(items: Sequence[ItemRow]) -> list[str]:
+    """Every note of the items, with the first case that showed it."""
+    return [f"  {i.op} {i.dtype}: {metadata_sentence(n)}" for i in items for n in i.metadata]
+
+
+def metadata_sentence(n: MetadataNote) -> str:
+    """One note."""
+    often = f", in {plural(n.count, 'check')}" if n.case else ""
+    case = f": {n.case}" if n.case else ""
+    return f"{n.tensor} {n.words}{often}: strides {n.device}, the CPU's {n.reference}{case}"

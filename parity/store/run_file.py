@@ -29,7 +29,7 @@ from parity.core.stored import convert
 from parity.store import marginal
 from parity.store.features import Coverage, DrawnFeatures
 from parity.store.figures import Figures, size
-from parity.store.reproduced import marked, recounted
+from parity.store.marginal import marked, recounted
 from parity.store.rows import (
     KINDS,
     Again,

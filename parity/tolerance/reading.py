@@ -15,7 +15,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from parity.core import extensions, project, resources, untrusted
+from parity.core import extensions, project, untrusted
 from parity.core.case import OpClass
 from parity.core.devices import HONEST
 from parity.core.dtypes import FACTS, HALF
@@ -73,7 +73,7 @@ def load(device: str, folder: Path | None = None, known_ops: Collection[str] | N
     if not re.fullmatch(r"[\w-]+(:[\w-]+)?", device.removesuffix(HONEST)):  # it names files
         name = untrusted.printable(device)[:80]
         raise TableError(f"no device is called '{name}'; a device is a name like mps, cuda:0 or sim:mps")
-    where = resources.folder("tolerances") if folder is None else folder
+    where = project.resource_folder("tolerances") if folder is None else folder
     if not (where / "default.toml").is_file():
         raise TableError(f"{where.name}/default.toml is missing; a folder of tables needs one: copy parity's and edit it")
     entries: list[TableRow] = []

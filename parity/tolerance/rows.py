@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
-from parity.catalog.module_rules import FUNCTION_OF
+from parity.catalog.opinfo_rules import FUNCTION_OF
 from parity.core.case import OpClass, entry_of
 from parity.core.dtypes import FACTS
 from parity.core.errors import TableError

@@ -21,10 +21,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from parity.comparing.comparison import Comparison, Line, ParityWarning
+from parity.comparing.comparison import Comparison, Line, ParityWarning, Request
 from parity.comparing.function import Sides, compared, target
 from parity.comparing.leaves import held
-from parity.comparing.request import Request
 from parity.comparing.subject import forward, subject, word
 from parity.comparing.truth import seeded
 from parity.core.errors import ParityError, UsageError

@@ -19,8 +19,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map
 
 from parity.comparing.draws import SharedRandom
+from parity.comparing.leaves import parts
 from parity.comparing.subject import coarsest, is_compiled, own_tensors, parts_compiled, uncompiled
-from parity.comparing.tensors import parts
 from parity.core.errors import UsageError
 from parity.core.results import Raised
 from parity.devices import Device

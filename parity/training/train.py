@@ -29,9 +29,8 @@ from parity.comparing.advice import SIDES
 from parity.comparing.comparison import ParityWarning
 from parity.comparing.draws import ATEN_INTO, ATEN_MADE
 from parity.comparing.function import attempted, raised_at, target
-from parity.comparing.moved_runs import moved
+from parity.comparing.moved_runs import RoundingDistance, by_chance, moved
 from parity.comparing.places import Places
-from parity.comparing.rounded_runs import RoundingDistance, by_chance
 from parity.core.dtypes import HALF
 from parity.core.errors import NothingCompared, ParityError, UsageError
 from parity.core.results import Raised
@@ -43,10 +42,9 @@ from parity.locating.search import locate_run
 from parity.oracle.roundoffs import perturbed, unit_roundoff
 from parity.oracle.step_dtypes import Recorded, in_double
 from parity.oracle.yardstick import MARGIN
-from parity.training.judge import Judge, StepRuns
 from parity.training.making import widened
 from parity.training.side import Side, State, StepResult, taken
-from parity.training.trained import KINDS, Departure, Point, Training
+from parity.training.trained import KINDS, Departure, Judge, Point, StepRuns, Training
 
 SAMPLES = 4  # rounded runs of the first steps
 SETTLED = 4  # steps after which those before lend their widths, so that one rounded run of each is plenty

@@ -4,7 +4,6 @@ BUGS: bugs that a single call shows. BEYOND: bugs past a size limit that the zoo
 be planted.
 """
 
-from parity.zoo.bug import Bug
 from parity.zoo.bugs import (
     attention,
     binary,
@@ -24,14 +23,14 @@ from parity.zoo.bugs import (
     promotion,
     recurrent,
     reductions,
-    selection,
     ternary,
     unary,
 )
+from parity.zoo.effects import Bug
 
 FAMILIES = (
     *(attention, binary, convolution, copies, creation, embedding, fourier, indexing, linear_algebra, losses, movement),
-    *(normalization, padding, products, promotion, recurrent, reductions, selection, ternary, unary),
+    *(normalization, padding, products, promotion, recurrent, reductions, ternary, unary),
 )
 BUGS: tuple[Bug, ...] = tuple(bug for family in FAMILIES for bug in family.BUGS)
 BEYOND: tuple[Bug, ...] = large.BEYOND

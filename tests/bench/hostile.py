@@ -46,12 +46,12 @@ import parity
 from parity import catalog, tolerance
 from parity.checks.check import Settings, check, quiet
 from parity.checks.trial import HELD
-from parity.core import notation, processes, resources
+from parity.core import notation, processes, project
 from parity.core.errors import LONGEST, ParityError
 from parity.core.results import Fingerprint, Measure, Record
 from parity.devices import Call, Fault, resolve
 from parity.devices.refusals import listening
-from parity.faces import cli
+from parity.faces import commandline
 from parity.findings import known_file
 from parity.history import diff
 from parity.history.environments import operator_table
@@ -127,7 +127,7 @@ def chosen_file(path: Path) -> bytes:
 
 def files(folder: Path, count: int, r: random.Random) -> Iterator[tuple[str, Callable[[], object]]]:
     """Mutated run files and tables, each with what reads it."""
-    runs, tables = chosen_file(folder / "whole.jsonl"), (resources.folder("tolerances") / "default.toml").read_text()
+    runs, tables = chosen_file(folder / "whole.jsonl"), (project.resource_folder("tolerances") / "default.toml").read_text()
     (folder / "t").mkdir()
     path, table = folder / "run.jsonl", folder / "t" / "default.toml"
     for k in range(count):
@@ -254,7 +254,7 @@ def outputs_named(folder: Path, count: int, r: random.Random) -> Iterator[tuple[
             argv = ["run", "zork", "--device", "sim", "-o", path, "--junit-xml", r.choice((path, "new.xml", f"./{name}"))]
         try:
             with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
-                cli.main(argv)
+                commandline.main(argv)
         except SystemExit as e:
             said.write("" if e.code == 2 else f"Traceback: exit {e.code}")
         except BaseException as e:

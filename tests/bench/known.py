@@ -45,7 +45,7 @@ from parity.engine.planning import RunPlan
 from parity.findings import known_entries, known_file
 from parity.findings.causes import gather
 from parity.findings.known import Environment, Known
-from parity.findings.standing import new_of
+from parity.findings.verdict import new_of
 from parity.store import run_file
 from parity.store.code import Code
 from parity.store.rows import GROWN, Header, Run

@@ -20,7 +20,7 @@ from pathlib import Path
 from parity.core.backends import mps
 from parity.core.devices import Text
 from parity.core.errors import ParityError, WheelError
-from parity.devices.mac_wheel import MacWheel
+from parity.devices.operator_table import MacWheel
 
 PYTHON, PLATFORM = "3.12", "macosx_14_0_arm64"
 SECONDS = 600

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 import parity
-from parity.comparing.request import EFFORTS
+from parity.comparing.comparison import EFFORTS
 from parity.devices import Device, resolve
 from parity.devices.sim import honest
 

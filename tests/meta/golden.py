@@ -126,12 +126,12 @@ def outputs() -> Iterator[tuple[str, str]]:
 
 
 def _said(argv: list[str]) -> str:
-    from parity.faces import cli
+    from parity.faces import commandline
 
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
-            code = cli.main(argv)
+            code = commandline.main(argv)
         except SystemExit as e:  # argparse's
             code = int(e.code or 0)
     return f"{out.getvalue()}{err.getvalue()}exit code {code}"

@@ -21,7 +21,7 @@ import golden
 from parity.core.results import Record
 from parity.engine import journal
 from parity.findings.verdict import RunResult
-from parity.report import doctor, output, summary
+from parity.report import archive, output, summary
 from parity.store import run_file
 from parity.store.rows import ItemRow, Run
 
@@ -154,16 +154,16 @@ def show(run: Run, asked_for: str) -> None:
 def examined() -> None:
     """Print what the doctor found on a healthy device."""
     f = replace(stored("healthy").header.fingerprint, environment=())
-    print(doctor.render({"device": f.device, "fingerprint": asdict(f), **EXAMINED}, 3.0))
+    print(archive.doctor_text({"device": f.device, "fingerprint": asdict(f), **EXAMINED}, 3.0))
 
 
 # ------------------------------------------------------------------------------------------------------------- situations
 
 
 def _command(*words: str) -> Callable[[], object]:
-    from parity.faces import cli
+    from parity.faces import commandline
 
-    return lambda: print(f"exit code {cli.main(words)}")
+    return lambda: print(f"exit code {commandline.main(words)}")
 
 
 def _once(say: Callable[[], object], errors: bool = False) -> Callable[[], object]:

@@ -33,9 +33,9 @@ def test_no_modules_form_a_cycle() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "import parity.faces.cli",
-        "from parity.faces import cli",
-        "from parity.faces.cli import main",
+        "import parity.faces.commandline",
+        "from parity.faces import commandline as cli",
+        "from parity.faces.commandline import main",
         "from parity import faces",
         "from ..faces import cli",
         "from .. import faces",
@@ -49,7 +49,7 @@ def test_every_form_of_import_is_seen(text: str, tmp_path: Path, monkeypatch: py
     (tmp_path / "core" / "low.py").write_text(text + "\n")
     monkeypatch.setattr(layers, "PACKAGE", tmp_path)
     monkeypatch.setattr(
-        layers, "MODULES", {"core.low": tmp_path / "core/low.py", "faces": Path(), "faces.cli": Path(), "": Path()}
+        layers, "MODULES", {"core.low": tmp_path / "core/low.py", "faces": Path(), "faces.commandline": Path(), "": Path()}
     )
     monkeypatch.setattr(layers, "own_imports", lambda m: tuple(layers._imports(m)) if m == "core.low" else ())
     assert len(layers.upward()) == 1

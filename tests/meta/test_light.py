@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 MODULES = (
-    "parity", "parity.faces.plugin", "parity.faces.cli", "parity.engine.suite", "parity.catalog", "parity.store.run_file",
-    "parity.faces.progress", "parity.report.diff", "parity.report.causes",  # the main process of a run
+    "parity", "parity.faces.plugin", "parity.faces.commandline", "parity.engine.suite", "parity.catalog",
+    "parity.store.run_file", "parity.faces.progress", "parity.report.diff", "parity.report.causes",  # the main process of a run
     "parity.faces.commands.replay", "parity.report.explanation",
 )  # fmt: skip
 
@@ -52,7 +52,7 @@ PROGRAM = """\
 import runpy, sys
 from pathlib import Path
 runpy.run_path("watch.py")
-from parity.faces import cli
+from parity.faces import commandline as cli
 asked = ["add", "--device", "sim", "--dtype", "float32", "--examples", "1", "-n", "1", "--setup", "watch.py", "--output"]
 assert cli.main(["run", *asked, "run.jsonl"]) == 0
 import torch, parity
@@ -80,7 +80,9 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def test_the_main_process_of_a_run_loads_no_torch(tmp_path: Path) -> None:
     """Its workers do, at the same time; a run of a few ops would take half as long again."""
     asked = ["run", "add", "--device", "sim", "--dtype", "float32", "--examples", "1", "-n", "1"]
-    program = f"import sys\nfrom parity.faces import cli\nassert cli.main({asked}) == 0\nprint('torch' in sys.modules)"
+    program = (
+        f"import sys\nfrom parity.faces import commandline as cli\nassert cli.main({asked}) == 0\nprint('torch' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "False"
 

@@ -32,7 +32,7 @@ VOCABULARY = {
     "checks/gauge.py": frozenset(RELATIONS),
     "core/backends": FLAGS,
     "report/schema.py": frozenset({"minimum"}),  # of JSON Schema
-    "comparing/tensors.py": MODULE,
+    "comparing/leaves.py": MODULE,
     "core/observer.py": MODULE,
     "core/copies.py": frozenset({"torch._decomp.decompositions_for_jvp"}),  # a module
     "core/devices.py": frozenset({"aten::op.out"}),  # no operator: what stands in a message's place for one, in examples

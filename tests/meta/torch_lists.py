@@ -19,11 +19,10 @@ from typing import Any
 import torch
 
 from parity.catalog import module_entries as modules
-from parity.catalog import module_rules as rules
 from parity.catalog import opinfo
+from parity.catalog import opinfo_rules as rules
 from parity.catalog import optimizer_entries as optimizers
-from parity.catalog.opinfo_trees import generators, rebuilt, tensors_of
-from parity.catalog.samples import Sample, torch_version
+from parity.catalog.samples import Sample, generators, rebuilt, tensors_of, torch_version
 from parity.core.dtypes import DEFAULT, FACTS
 from parity.core.errors import CaseError
 

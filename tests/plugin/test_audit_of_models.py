@@ -11,7 +11,7 @@ import pytest
 from stored import run as stored_run
 
 from parity.core.errors import UsageError
-from parity.faces import cli
+from parity.faces import commandline
 from parity.store import run_file
 
 MODELS = """
@@ -53,7 +53,7 @@ def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def audit(*argv: str) -> int:
-    return cli.main(["audit", *argv])
+    return commandline.main(["audit", *argv])
 
 
 def test_a_model_that_runs_ends_with_0(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -138,7 +138,7 @@ def test_mistakes(argv: tuple[str, ...], says: str, models: Path, capsys: pytest
 
 
 def test_options_of_models_go_with_models(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["audit", "--between", "a", "b", "--shapes"]) == UsageError.exit_code
+    assert commandline.main(["audit", "--between", "a", "b", "--shapes"]) == UsageError.exit_code
     assert "--shapes goes with a model: parity audit FILE.py --shapes" in capsys.readouterr().err
 
 

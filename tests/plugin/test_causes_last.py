@@ -15,8 +15,8 @@ from xml.etree import ElementTree
 import pytest
 
 from parity.core.results import Record
-from parity.engine import again
-from parity.faces import cli, order_of_causes, scheduling
+from parity.engine import again, rounds
+from parity.faces import commandline, scheduling
 from parity.store import run_file
 from parity.store.rows import ItemRow, Run
 
@@ -60,10 +60,10 @@ FAULTS = [
 def test_a_run_that_is_cut_has_looked_into_the_worst_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """The op that is far outside comes last of all items, and has its cause; its line is on the screen before the others."""
     Path("faults.py").write_text(WORST)
-    due = order_of_causes.Causes.due
-    monkeypatch.setattr(order_of_causes.Causes, "due", lambda self: None if self.explained else due(self))
+    due = rounds.Causes.due
+    monkeypatch.setattr(rounds.Causes, "due", lambda self: None if self.explained else due(self))
     asked = ("run", "abs", "floor", "neg", *(w.replace("int", "float") for w in ASKED[len(OPS) + 1 :]))
-    assert cli.main([*asked, "--output", "run.jsonl"]) == 1
+    assert commandline.main([*asked, "--output", "run.jsonl"]) == 1
     assert without_cause(run_file.read(Path("run.jsonl"))) == {"abs"}
 
 
@@ -72,7 +72,7 @@ def test_causes_are_looked_for_while_items_are_left(
 ) -> None:
     """The first finding is on the screen at once, and its cause before the last item; a healthy op is not spoken of."""
     monkeypatch.setattr(scheduling, "EARLY_ITEMS", 1)
-    assert cli.main([*ASKED, "--output", "run.jsonl"]) == 1
+    assert commandline.main([*ASKED, "--output", "run.jsonl"]) == 1
     rows = run_file.rows_of(Path("run.jsonl"))
     last = max(k for k, r in enumerate(rows) if isinstance(r, ItemRow))
     assert min(k for k, r in enumerate(rows) if isinstance(r, Record) and r.shrunk and r.cause is not None) < last
@@ -102,7 +102,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         Path("faults.py").write_text(WRONG)
-        assert cli.main([*ASKED, "--output", "run.jsonl", "--junit-xml", "j.xml"]) == 1
+        assert commandline.main([*ASKED, "--output", "run.jsonl", "--junit-xml", "j.xml"]) == 1
     return folder
 
 
@@ -133,10 +133,10 @@ def test_what_had_no_time_is_told_and_resumed(
     whole: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The run is whole, and fails; another one with its file gives the rest, and is in the end what a run with time is."""
-    due = order_of_causes.Causes.due
+    due = rounds.Causes.due
     with monkeypatch.context() as patch:
-        patch.setattr(order_of_causes.Causes, "due", lambda self: None if self.explained else due(self))
-        assert cli.main([*ASKED, "--output", "run.jsonl"]) == 1
+        patch.setattr(rounds.Causes, "due", lambda self: None if self.explained else due(self))
+        assert commandline.main([*ASKED, "--output", "run.jsonl"]) == 1
     said = capsys.readouterr().out
     run = run_file.read(Path("run.jsonl"))
     assert without_cause(run) == {"abs"}
@@ -146,10 +146,10 @@ def test_what_had_no_time_is_told_and_resumed(
     told = next(line for line in said.splitlines() if "to go on: " in line).partition("to go on: parity ")[2]
     assert f"{sum(bool(r.shrunk) for r in run.records)} findings in" in said
     resume = [*shlex.split(told), "-n", "1"]
-    assert cli.main(resume) == 1
+    assert commandline.main(resume) == 1
     assert "2 items of 3 are whole in run.jsonl; the rest is run" in capsys.readouterr().out
     assert findings(run_file.read(Path("run.jsonl"))) == findings(run_file.read(whole / "run.jsonl"))
-    assert cli.main(resume) == 2
+    assert commandline.main(resume) == 2
     assert "nothing is left to run" in capsys.readouterr().err
 
 
@@ -167,7 +167,7 @@ def test_a_run_that_ends_among_the_causes_loses_no_finding(number: int, whole: P
     assert len(run.items) == len(OPS)
     drawn = {k[:5] for k in findings(run_file.read(whole / "run.jsonl"))}
     assert {k[:5] for k in findings(run)} == drawn
-    assert cli.main(["run", "--resume", "run.jsonl", "--setup", "faults.py", "-n", "1"]) == 1
+    assert commandline.main(["run", "--resume", "run.jsonl", "--setup", "faults.py", "-n", "1"]) == 1
     assert findings(run_file.read(Path("run.jsonl"))) == findings(run_file.read(whole / "run.jsonl"))
 
 
@@ -181,12 +181,12 @@ def test_a_run_that_is_interrupted_while_findings_are_tried_again_can_be_resumed
 
     with monkeypatch.context() as patch:
         patch.setattr(again, "again", interrupt)
-        assert cli.main([*(w for w in ASKED if w not in ("--skip", "again")), "--output", "run.jsonl"]) == 130
+        assert commandline.main([*(w for w in ASKED if w not in ("--skip", "again")), "--output", "run.jsonl"]) == 130
     last = capsys.readouterr().out.splitlines()[-1]
     assert "; the run was interrupted after 3 of 3 items, and not all findings were tried again, in " in last
     run = run_file.read(Path("run.jsonl"))
     assert (run.end.stopped if run.end else "", run.again) == ("interrupted", ())
-    assert cli.main([*shlex.split(last.rpartition("; next: parity ")[2]), "-n", "1"]) == 1
+    assert commandline.main([*shlex.split(last.rpartition("; next: parity ")[2]), "-n", "1"]) == 1
     assert "3 items of 3 are whole in run.jsonl; the rest is run" in capsys.readouterr().out
     resumed = run_file.read(Path("run.jsonl"))
     assert findings(resumed) == findings(run_file.read(whole / "run.jsonl"))
@@ -196,7 +196,7 @@ def test_a_run_that_is_interrupted_while_findings_are_tried_again_can_be_resumed
 def test_a_death_among_the_causes_costs_the_causes_of_its_item_alone(whole: Path) -> None:
     """It is reported as a death, and the findings of its item as they were drawn."""
     Path("faults.py").write_text(WRONG + DEADLY)
-    assert cli.main([*ASKED, "--output", "run.jsonl"]) == 1
+    assert commandline.main([*ASKED, "--output", "run.jsonl"]) == 1
     run = run_file.read(Path("run.jsonl"))
     assert {d.op for d in run.deaths} == {"abs"}
     assert not without_cause(run)
@@ -208,7 +208,7 @@ def test_a_death_among_the_causes_costs_the_causes_of_its_item_alone(whole: Path
 
 def test_findings_without_shrinking_are_told_at_once() -> None:
     """As they were drawn, and once."""
-    assert cli.main([*ASKED, "--skip", "shrink", "--output", "run.jsonl"]) == 1
+    assert commandline.main([*ASKED, "--skip", "shrink", "--output", "run.jsonl"]) == 1
     rows = [json.loads(line) for line in Path("run.jsonl").read_text().splitlines()]
     found = [(r["op"], r["aspect"], r["reason"]) for r in rows if r.get("kind") == "record" and r.get("shrunk")]
     assert len(found) == len(set(found)) > 3
@@ -230,8 +230,8 @@ Path.write_bytes = write
 def test_a_full_disk_costs_the_causes_and_not_the_findings() -> None:
     """What was found is reported as it was drawn, and can be resumed."""
     Path("faults.py").write_text(WRONG + FULL)
-    assert cli.main([*ASKED, "--output", "run.jsonl"]) == 1
+    assert commandline.main([*ASKED, "--output", "run.jsonl"]) == 1
     assert without_cause(run_file.read(Path("run.jsonl"))) == {"abs", "neg"}
     Path("room").touch()
-    assert cli.main(["run", "--resume", "run.jsonl", "--setup", "faults.py", "-n", "1"]) == 1
+    assert commandline.main(["run", "--resume", "run.jsonl", "--setup", "faults.py", "-n", "1"]) == 1
     assert not without_cause(run_file.read(Path("run.jsonl")))

@@ -14,7 +14,7 @@ import pytest
 
 from parity.core.results import Fingerprint, Record
 from parity.engine import reading
-from parity.faces import cli, commandline
+from parity.faces import commandline
 from parity.faces.commands.groups import as_run
 from parity.store import run_file
 from parity.store.rows import Death, End, Header
@@ -24,7 +24,7 @@ once = pytest.mark.usefixtures("examined_once")
 
 def told(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
     """Exit code, output and errors of a command."""
-    code = cli.main(argv)
+    code = commandline.main(argv)
     out, err = capsys.readouterr()
     assert "Traceback" not in out + err
     return code, out, err
@@ -84,7 +84,7 @@ def test_bad_input_gets_one_sentence(
 def test_an_option_with_an_empty_value_is_refused(option: str, capsys: pytest.CaptureFixture[str]) -> None:
     """A variable that is not set must not turn a test of faults into one of a healthy device."""
     with pytest.raises(SystemExit) as ended:
-        cli.main(["run", "add", "--device", "sim", option, ""])
+        commandline.main(["run", "add", "--device", "sim", option, ""])
     assert ended.value.code == 2
     named = {"--output": "-o/--output"}.get(option, option)
     assert capsys.readouterr().err == (
@@ -96,7 +96,7 @@ def test_an_option_with_an_empty_value_is_refused(option: str, capsys: pytest.Ca
 def test_more_workers_than_a_machine_can_feed_are_refused(command: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     """A slip of the finger must not bring it down."""
     with pytest.raises(SystemExit) as ended:
-        cli.main([*command, "-n", "100000"])
+        commandline.main([*command, "-n", "100000"])
     assert ended.value.code == 2
     most = max(reading.MOST_WORKERS, 4 * (os.cpu_count() or 1))
     assert f"100000 processes are more than this machine can use; give at most {most}" in capsys.readouterr().err

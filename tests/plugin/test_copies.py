@@ -17,7 +17,7 @@ import pytest
 
 from parity.core import copies
 from parity.engine.child import Child
-from parity.faces import cli
+from parity.faces import commandline
 from parity.store import run_file
 
 pytestmark = [
@@ -58,7 +58,7 @@ def test_a_copy_works_and_another_takes_its_place_when_it_dies(tmp_path: Path, m
     (tmp_path / "faults.py").write_text(DIES)
     path = tmp_path / "run.jsonl"
     more = "--setup", str(tmp_path / "faults.py"), "--skip", "shrink", "--findings", str(tmp_path / "f"), "-o", str(path)
-    assert cli.main(["run", "exp", "neg", *ASKED, *more]) == 1
+    assert commandline.main(["run", "exp", "neg", *ASKED, *more]) == 1
     run = run_file.read(path)
     assert {(d.op, d.signal) for d in run.deaths} == {("exp", "SIGSEGV")}
     assert {i.op for i in run.items} == {"exp", "neg"}
@@ -79,7 +79,7 @@ def test_without_that_process_workers_are_started_as_ever(
         return process
 
     monkeypatch.setattr(copies, "_started", ended)
-    assert cli.main(["run", "neg", *ASKED, "-o", str(tmp_path / "run.jsonl")]) == 0
+    assert commandline.main(["run", "neg", *ASKED, "-o", str(tmp_path / "run.jsonl")]) == 0
     assert [i.op for i in run_file.read(tmp_path / "run.jsonl").items] == ["neg"]
     assert not any(made)
 

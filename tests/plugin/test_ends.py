@@ -19,7 +19,7 @@ import pytest
 
 from parity.core.errors import OutputError
 from parity.core.results import Fingerprint, Record
-from parity.faces import cli
+from parity.faces import commandline
 from parity.faces.commands import replay
 from parity.store import run_file
 from parity.store.code import code_of
@@ -191,7 +191,7 @@ def test_a_full_disk_ends_the_run_soon(
     monkeypatch.setattr(Writer, "write_line", write_line)
     monkeypatch.chdir(tmp_path)
     asked = ("run", "--family", "unary", "--device", "sim", "--dtype", "float32", "--examples", "1", "-n", "1")
-    assert cli.main([*asked, "--output", "run.jsonl"]) == 2
+    assert commandline.main([*asked, "--output", "run.jsonl"]) == 2
     said = capfd.readouterr()
     found = re.search(r"stopped after (\d+) of (\d+) items: the run file cannot be written", said.out)
     assert found, said.out

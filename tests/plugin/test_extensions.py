@@ -16,10 +16,10 @@ import golden
 import pytest
 
 from parity import catalog
-from parity.core import extensions, resources
+from parity.core import extensions, project
 from parity.core.errors import UsageError
 from parity.devices import setup
-from parity.faces import cli, commandline
+from parity.faces import commandline
 from parity.report import formats, script
 from parity.report.words import script_line
 from parity.store import run_file
@@ -131,7 +131,7 @@ class User(NamedTuple):
     @property
     def python_path(self) -> str:
         """Where Python looks for packages, this parity among them."""
-        return os.pathsep.join(filter(None, (self.path, str(resources.PACKAGE.parent))))
+        return os.pathsep.join(filter(None, (self.path, str(project.PACKAGE.parent))))
 
     def parity(self, *argv: str) -> tuple[int, str]:
         """Exit code and output of a command."""
@@ -216,7 +216,7 @@ def test_a_format_of_a_file_is_found_by_the_name_of_the_file(by_setup: User, cap
     ops = " ".join(i.op for i in by_setup.stored.items) + "\n"
     for words in ("mine.py", "mine.py:ops"):
         assert by_setup.parity("report", "run.jsonl", "--format", words) == (0, ops)
-    assert cli.main(["report", str(by_setup.folder / "run.jsonl"), "--format", "none.py"]) == 2
+    assert commandline.main(["report", str(by_setup.folder / "run.jsonl"), "--format", "none.py"]) == 2
     said = "parity: --format none.py: no such file; give a Python file that adds what is asked for\n"
     assert capsys.readouterr().err == said
 
@@ -237,7 +237,7 @@ def test_a_format_that_makes_no_report_is_one_line_with_its_place(
     monkeypatch.setattr(setup, "ran", [])
     broken = tmp_path / "broken.py"
     broken.write_text(f"from parity.report import formats\n\nformats.add(formats.Format('broken', {render}))\n")
-    assert cli.main(["report", str(golden.GOLDEN / "healthy.jsonl"), "--format", str(broken)]) == 2
+    assert commandline.main(["report", str(golden.GOLDEN / "healthy.jsonl"), "--format", str(broken)]) == 2
     assert f"parity: the format 'broken' {says.replace('BROKEN', str(broken))}" in capsys.readouterr().err
 
 
@@ -247,7 +247,7 @@ def test_a_file_is_in_the_format_that_has_its_suffix_whoever_added_it(tmp_path: 
     monkeypatch.setattr(extensions, "load", lambda: formats.FORMATS.update(ops=added))
     written = []
     for name in ("a.list", "a.xml", "a.else"):
-        assert cli.main(["report", str(golden.GOLDEN / "healthy.jsonl"), "-o", str(tmp_path / name)]) == 0
+        assert commandline.main(["report", str(golden.GOLDEN / "healthy.jsonl"), "-o", str(tmp_path / name)]) == 0
         written.append((tmp_path / name).read_text())
     assert written[0] == "ops"
     assert written[1].startswith("<?xml")
@@ -279,7 +279,7 @@ def test_the_script_of_an_operator_of_ones_own_loads_what_registers_it(monkeypat
 @pytest.mark.slow
 def test_settings_hold_for_the_suite_called_by_its_path_and_for_workers(by_settings: User) -> None:
     """The device and the fault that they name, the row and its table, from a folder below; an option still wins."""
-    suite = str(resources.folder("conformance"))
+    suite = str(project.resource_folder("conformance"))
     given = [sys.executable, "-m", "pytest", suite, "-p", "no:cacheprovider", "-n", "1", "--parity-op", "mine.sine"]
     given += ["--parity-dtype", "float32", "--parity-examples", "3", "--parity-skip", "shrink"]
     env = {**os.environ, "PYTHONPATH": by_settings.python_path}

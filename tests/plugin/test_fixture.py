@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from parity.faces import cli
+from parity.faces import commandline
 from parity.store import run_file
 
 FAULTY = """
@@ -258,7 +258,7 @@ def test_known_findings_are_expected_failures(pytester: pytest.Pytester) -> None
     pytester.makepyfile(test_net=KNOWN)
     options = ("--parity-device=sim", f"--parity-faults={faults}", "-p", "no:cacheprovider")
     pytester.runpytest_subprocess(*options, "--parity-output=a.jsonl", "-k", "not new").assert_outcomes(failed=1, passed=1)
-    assert cli.main(["known", "add", "a.jsonl", "--reason", "reported"]) == 0
+    assert commandline.main(["known", "add", "a.jsonl", "--reason", "reported"]) == 0
     entry = "*[[]test_tanh-*[]] test_net.py::test_tanh gives wrong values (reported)*"
     done = pytester.runpytest_subprocess(*options, "--parity-known=parity-known.toml", "--parity-output=b.jsonl", "-rx")
     done.assert_outcomes(xfailed=1, failed=1, passed=1)

@@ -17,7 +17,7 @@ from parity.core.errors import CaseError
 from parity.core.notation import parse
 from parity.core.results import Fingerprint, Record
 from parity.engine import inquest
-from parity.faces import cli
+from parity.faces import commandline
 from parity.faces.commands import replay as replay_command
 from parity.report import output
 from parity.store import run_file
@@ -166,7 +166,7 @@ def test_a_device_is_a_name(
             writer.write(row)
     monkeypatch.chdir(folder)
     for line in ("replay named.jsonl", "diff named.jsonl named.jsonl", "explain named.jsonl"):
-        assert cli.main(line.split()) == 2
+        assert commandline.main(line.split()) == 2
         assert "no device is called" in capsys.readouterr().err
     assert not list(folder.glob("*.ran"))
     assert not (folder / "pwned").exists()

@@ -14,10 +14,10 @@ from xml.etree import ElementTree
 import commands
 import pytest
 
-from parity.core import resources
+from parity.core import project
 from parity.store import run_file
 
-SUITE = resources.folder("conformance")
+SUITE = project.resource_folder("conformance")
 FAULTS = """
 import os
 from parity.devices import Fault

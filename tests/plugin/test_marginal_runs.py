@@ -8,9 +8,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from parity.core import resources
+from parity.core import project
 from parity.engine import findings
-from parity.faces import cli
+from parity.faces import commandline
 from parity.store import run_file
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("examined_once")]
@@ -43,7 +43,7 @@ def planted(results: int, *ops: str) -> None:
 
 
 def said(*argv: str) -> int:
-    return cli.main([*argv])
+    return commandline.main([*argv])
 
 
 @pytest.fixture(autouse=True)
@@ -142,7 +142,10 @@ def test_a_shard_fails_and_the_merged_run_decides(capsys: pytest.CaptureFixture[
 def test_the_suite_under_pytest_alone_fails(pytester: pytest.Pytester) -> None:
     """It has no end of a run that could decide."""
     planted(1, "silu")
-    suite, asked = resources.folder("conformance"), [f"--parity-{w}" for w in ("device=sim", "dtype=float32", "examples=40")]
+    suite, asked = (
+        project.resource_folder("conformance"),
+        [f"--parity-{w}" for w in ("device=sim", "dtype=float32", "examples=40")],
+    )
     asked += ["--parity-op=silu", f"--parity-setup={Path('faults.py').absolute()}", "-p", "no:cacheprovider"]
     done = pytester.runpytest_subprocess(str(suite), "-c", str(suite / "pytest.ini"), *asked)
     done.assert_outcomes(failed=1)

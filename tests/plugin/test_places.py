@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from parity.faces import cli, commandline, running
+from parity.faces import commandline, running
 from parity.store import run_file
 
 SHORT = ("run", "exp", "--device", "sim", "--dtype", "float32", "--examples", "1", "--power", "0", "-n", "1")
@@ -64,10 +64,10 @@ def test_a_path_that_is_no_utf8_is_refused_by_name(
     """Workers are sent paths in UTF-8."""
     odd = Path(os.fsdecode(os.fsencode(tmp_path) + b"/d\xff"))
     odd.mkdir()
-    assert cli.main([*SHORT, "--findings", str(odd / "f")]) == 2
+    assert commandline.main([*SHORT, "--findings", str(odd / "f")]) == 2
     assert f"parity: --findings '{tmp_path}/d\\xff/f' is not UTF-8" in capsys.readouterr().err
     monkeypatch.chdir(odd)
-    assert cli.main(SHORT) == 2
+    assert commandline.main(SHORT) == 2
     said = capsys.readouterr().err
     why = "is not UTF-8, so that it cannot be sent to a worker; take a path that is"
     assert said == f"parity: the current folder '{tmp_path}/d\\xff' {why}\n"
@@ -89,7 +89,7 @@ def test_what_the_system_refuses_is_told_with_a_remedy(
         raise OSError(number, os.strerror(number), "there")
 
     monkeypatch.setattr(commandline.COMMANDS["doctor"], "run", refuses)
-    assert cli.main(["doctor"]) == 2
+    assert commandline.main(["doctor"]) == 2
     assert words in capsys.readouterr().err
 
 

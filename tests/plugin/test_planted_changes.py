@@ -15,7 +15,7 @@ from torch import Tensor
 
 from parity import tolerance
 from parity.devices import Call, Fault, resolve
-from parity.devices.fingerprint import fingerprint
+from parity.devices.base import fingerprint
 from parity.devices.sim.faults import refuse
 from parity.engine import suite
 from parity.engine.examine import examine

@@ -13,15 +13,15 @@ from xml.etree import ElementTree
 import pytest
 import torch
 
-from parity.core import resources
+from parity.core import project
 from parity.devices.setup import run_setup
 from parity.engine import inquest
-from parity.faces import cli
+from parity.faces import commandline
 from parity.store import run_file
 from parity.store.code import code_of
 from parity.store.rows import CPU, DEVICE, UNKNOWN, counted
 
-SUITE = resources.folder("conformance")
+SUITE = project.resource_folder("conformance")
 FAULTY = """
 from parity.devices import Fault
 
@@ -195,10 +195,10 @@ def test_a_setup_comes_before_the_device_is_looked_for(tmp_path: Path, capfd: py
     """So that what it sets is what the probe sees, and a replay and an explanation too."""
     setup = tmp_path / "setup.py"
     setup.write_text("import torch\ntorch.set_float32_matmul_precision('medium')\nprint('set up')\n")
-    assert cli.main(["doctor", "--device", "sim", "--setup", str(setup)]) == 0
+    assert commandline.main(["doctor", "--device", "sim", "--setup", str(setup)]) == 0
     assert re.search(r"float32_matmul_precision +medium", capfd.readouterr().out)
     for command in ("replay", "explain"):
-        assert cli.main([command, "sin(float32[2])", "--device", "sim", "--setup", str(setup)]) == 0
+        assert commandline.main([command, "sin(float32[2])", "--device", "sim", "--setup", str(setup)]) == 0
         assert "set up" in capfd.readouterr().out
 
 
@@ -222,7 +222,7 @@ def test_a_replay_that_dies_says_whose_death_it_was(
     """By the stage that its journal names where that is the device's, and by an inquest elsewhere."""
     monkeypatch.setattr("parity.engine.inquest.attempt", lambda *_: inquest.Attempt(1, "SIGSEGV", False, stage))
     monkeypatch.setattr("parity.engine.inquest.held", lambda *_: (blame, "why it is so"))
-    assert cli.main(["replay", "sin(float32[2])", "--device", "sim"]) == code
+    assert commandline.main(["replay", "sin(float32[2])", "--device", "sim"]) == code
     out = capsys.readouterr().out
     assert f"crash: the process died (SIGSEGV) at stage {stage}" in out
     assert ("why it is so" in out) == bool(blame)
@@ -251,7 +251,7 @@ def test_a_hang_is_ended_from_outside(pytester: pytest.Pytester) -> None:
 def run(folder: Path, name: str, *arguments: str) -> list[dict[str, object]]:
     """The rows of the run file of `parity run`."""
     out = folder / f"{name}.jsonl"
-    assert cli.main(["run", *arguments, "--output", str(out), "--findings", str(folder)]) == 0
+    assert commandline.main(["run", *arguments, "--output", str(out), "--findings", str(folder)]) == 0
     return [json.loads(x) for x in out.read_text().splitlines()]
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from parity.engine import memory
-from parity.faces import cli
+from parity.core import machine
+from parity.faces import commandline
 from parity.store import run_file
 from parity.store.rows import ItemRow
 
@@ -38,7 +38,7 @@ def test_workers_that_pass_their_share_are_replaced_and_nothing_is_lost(
     runs = {}
     for name in ("whole", "replaced"):
         if name == "replaced":
-            monkeypatch.setattr(memory, "share", lambda workers: 1)
+            monkeypatch.setattr(machine, "share", lambda workers: 1)
         path = tmp_path / f"{name}.jsonl"
         short = (
             "--dtype",
@@ -54,7 +54,7 @@ def test_workers_that_pass_their_share_are_replaced_and_nothing_is_lost(
             str(tmp_path / "findings"),
         )
         faults = "--device", "sim", "--setup", str(tmp_path / "leak.py")
-        assert cli.main(["run", *OPS, *faults, *short, "--output", str(path)]) == 0
+        assert commandline.main(["run", *OPS, *faults, *short, "--output", str(path)]) == 0
         runs[name] = run_file.read(path)
     text = capsys.readouterr().out
     assert "2 workers passed the share and gave way to another" in text

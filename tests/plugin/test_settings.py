@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from parity.core import project, resources
+from parity.core import project
 
 SETTINGS = '[tool.parity]\ndevice = "sim"\nprofile = "full"\neffort = "full"\nknown = "known.toml"\nfail-on = ["void"]\n'
 
@@ -47,7 +47,7 @@ def test_the_root_folder_counts_and_for_the_suite_where_it_is_called(configured:
     inner = configured.mkdir("inner")
     (inner / "pyproject.toml").write_text('[tool.parity]\ndevice = "cpu"\n')
     assert options(configured, "--rootdir", str(inner))["device"] == "cpu"
-    assert options(configured, str(resources.folder("conformance")))["device"] == "sim"
+    assert options(configured, str(project.resource_folder("conformance")))["device"] == "sim"
 
 
 @pytest.mark.parametrize("place", ["", "/test_operators.py", "/test_operators.py::test_operator"])
@@ -56,7 +56,7 @@ def test_the_suite_of_another_checkout_has_the_settings_of_where_it_is_called(
 ) -> None:
     """Or it ends green on the wrong device. A folder of the same name with tests of somebody's own is none."""
     checkout = tmp_path_factory.mktemp("checkout")
-    suite = shutil.copytree(resources.folder("conformance"), checkout / "tests" / "conformance")
+    suite = shutil.copytree(project.resource_folder("conformance"), checkout / "tests" / "conformance")
     (checkout / "pyproject.toml").write_text('[tool.parity]\ndevice = "cpu"\n')
     assert options(configured, f"{suite}{place}")["device"] == "sim"
     (suite / "test_operators.py").write_text("def test_operator() -> None: ...\n")

@@ -15,7 +15,7 @@ from parity.devices import Fault
 FAULTS = [Fault("gelu", ("gelu",), lambda call: call.run() * 1.01, level="kernel")]
 """
 LOCATED = """
-from parity.faces import cli
+from parity.faces import commandline as cli
 
 command = ["locate", "hf-small:BertModel", "--device", "sim", "--no-backward"]
 print(cli.main(command), end="\\f")

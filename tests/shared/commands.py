@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import pytest
 
-from parity.faces import cli
+from parity.faces import commandline
 
 
 def said(capfd: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
     """Exit code of a command, and what it and its processes wrote to the standard output and the standard error."""
     capfd.readouterr()
     try:
-        code = cli.main(argv)
+        code = commandline.main(argv)
     except SystemExit as e:  # argparse's
         code = int(e.code or 0)
     out, err = capfd.readouterr()

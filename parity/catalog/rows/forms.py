@@ -21,14 +21,14 @@ from parity.catalog.row import (
     Quirk,
     Row,
 )
-from parity.catalog.rows import gradients, histograms, indexing, kernels, linalg, pooling
+from parity.catalog.rows import gradients, indexing, kernels, linalg, pooling, selection
 from parity.catalog.signatures import strictly, unary, whole
 from parity.core.case import Arg
 from parity.core.dtypes import FLOATS
 
 INTO = "parity.catalog.glue.into."
 _row = partial(Row, family="kernels", rule=EXACT, dtypes=FLOATS, refuses=UNCHECKED)
-_FAMILIES: dict[str, Row] = {r.name: r for m in (gradients, histograms, indexing, kernels, linalg, pooling) for r in m.ROWS}
+_FAMILIES: dict[str, Row] = {r.name: r for m in (gradients, selection, indexing, kernels, linalg, pooling) for r in m.ROWS}
 
 
 def _written(name: str, call: str = "") -> Row:

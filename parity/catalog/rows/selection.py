@@ -1,14 +1,106 @@
-"""Order statistics: sort, topk, extrema with their indices, distinct values."""
+"""Order statistics: sort, topk, extrema with their indices, distinct values; running sums, products and extrema; histograms
+and counts."""
 
 from __future__ import annotations
 
 from functools import partial
 
 from parity.catalog.draw import Arguments, Draw, keywords
-from parity.catalog.row import COMPOSITE, EXACT, OUT, OWN, REAL, SELECTION, Counts, Draws, Judged, Row, Signature
-from parity.catalog.signatures import hollow, lengthy, whole
-from parity.core.case import Arg, TensorSpec
+from parity.catalog.row import (
+    COMPOSITE,
+    CONTRACTION,
+    EVERY,
+    EXACT,
+    FLOATING,
+    GLUE,
+    METHOD,
+    NUMERIC,
+    OUT,
+    OWN,
+    REAL,
+    ROUNDED,
+    SCATTERED,
+    SELECTION,
+    Counts,
+    Draws,
+    Forms,
+    Judged,
+    Quirk,
+    Refuses,
+    Row,
+    Signature,
+)
+from parity.catalog.signatures import along, anything, hollow, lengthy, options, strictly, whole, within
+from parity.core.case import Arg, TensorSpec, Word
 from parity.core.dtypes import BOOL, FLOATS
+
+_histogram_row = partial(Row, family="histograms", rule=COMPOSITE)
+
+
+def _histc(draw: Draw) -> Arguments:
+    shape = draw.shape(0, 3)
+    x = whole(-5, 5)(draw, shape) if draw.flag() else draw.between(shape, -4, 4)
+    limits = keywords(min=-4, max=4) if draw.pick(3) < 2 else keywords(min=-3, max=3)  # values outside ±4 are drawn
+    return Arguments((x,), (*keywords(bins=_bins(draw)), *limits))
+
+
+def _bins(draw: Draw) -> int:
+    """Few bins, or more than the memory of a thread group holds."""
+    return draw.choice((1024, 8192, 8193, 10000)) if draw.rare(12) else draw.choice((4, 1, 5, 16, 100))
+
+
+def _histogram(draw: Draw) -> Arguments:
+    """Bins by number with a range, or by their edges; weights and densities. Some values are on edges."""
+    shape = draw.shape(0, 3)
+    x = (whole(-5, 5) if draw.flag() else strictly(-5, 5))(draw, shape)
+    weight = draw.maybe(draw.inside(shape, 0.25, 2))
+    named = keywords(weight=weight, density=draw.option(True))
+    return Arguments((x, _bins(draw)), (*keywords(range=draw.choice(((-4.0, 4.0), (-3.0, 3.0)))), *named))
+
+
+def _histogram_edges(draw: Draw) -> Arguments:
+    shape = draw.shape(0, 3)
+    named = keywords(weight=draw.maybe(draw.inside(shape, 0.25, 2)), density=draw.option(True))
+    values = whole(-5, 5) if draw.flag() else strictly(-5, 5)
+    return Arguments((values(draw, shape), values(draw, (draw.choice((2, 3, 5, 17)),))), named)
+
+
+def _histogram_many(draw: Draw) -> Arguments:
+    """Points of one to three coordinates."""
+    k = draw.choice((1, 2, 3))
+    x = (whole(-5, 5) if draw.flag() else strictly(-5, 5))(draw, (draw.size(), k))
+    weight = draw.maybe(draw.inside(x.shape[:1], 0.25, 2))
+    named = keywords(range=draw.choice(((-4.0, 4.0), (-3.0, 2.0))) * k, weight=weight)
+    return Arguments((x, tuple(draw.choice((3, 1, 4, 8)) for _ in range(k))), (*named, *keywords(density=draw.option(True))))
+
+
+def _bincount(draw: Draw) -> Arguments:
+    n = draw.size()
+    x = draw.inside((n,), 0, draw.choice((9, 1, 100)))
+    return Arguments((x,), keywords(weights=draw.maybe(draw.tensor((n,), dtype="float32")), minlength=draw.option(4, 16, 4097)))
+
+
+# For second derivatives torch runs Python code for every element of the dimension.
+PRODUCTS = 129
+_scan_row = partial(Row, family="scans", rule=CONTRACTION, grad=FLOATING, forms=OUT)
+
+
+def _wider(draw: Draw) -> Arg:
+    """A dtype at least as wide as the operand's; for integers also their own, in which sums wrap."""
+    if draw.kind == "complex":
+        return Word("complex64")
+    own = (draw.dtype,) if draw.kind == "int" else ()
+    return Word("float32") if draw.kind == "float" else Word(draw.choice(("int64", "float32", "int32", *own)))
+
+
+def _areas(draw: Draw) -> Arguments:
+    """Over unit steps, steps of one size, or abscissae (for one dimension, or of the whole shape)."""
+    shape = draw.shape(1, 4)
+    d = draw.dim(shape)
+    kind = draw.pick(4)
+    x: tuple[Arg, ...] = () if kind < 2 else (draw.tensor((shape[d],) if kind == 2 else shape),)
+    return Arguments((draw.tensor(shape), *x), keywords(dim=d, dx=2 if kind == 1 else None))
+
 
 ORDERED = (*REAL, *BOOL)
 SINGLE = ("float32",)
@@ -111,6 +203,115 @@ def _unique_rows(draw: Draw) -> Arguments:
 
 
 ROWS = (
+    # oracle: bins of float32 edges: an element may lie in another bin in float64
+    _histogram_row(
+        "histc",
+        _histc,
+        rule=EXACT,
+        dtypes=FLOATS,
+        forms=OUT,
+        refuses=Refuses(takes=("int",)),
+        judged=Judged(oracle="exact"),
+        counts=OWN,
+    ),
+    _histogram_row(
+        "histogram",
+        _histogram,
+        rule=COMPOSITE,
+        dtypes=("float32",),
+        draws=Draws(choices=(0,)),
+        judged=Judged(oracle="exact"),
+        counts=OWN,
+    ),
+    _histogram_row(
+        "histogram_edges",
+        _histogram_edges,
+        rule=COMPOSITE,
+        call=GLUE,
+        dtypes=("float32",),
+        draws=Draws(choices=(0, 1)),
+        judged=Judged(oracle="exact"),
+    ),
+    _histogram_row(
+        "histogramdd",
+        _histogram_many,
+        rule=COMPOSITE,
+        dtypes=("float32",),
+        draws=Draws(choices=(0,)),
+        judged=Judged(oracle="exact"),
+        counts=OWN,
+    ),
+    _histogram_row("bincount", _bincount, rule=CONTRACTION, dtypes=("int64", "int32", "int16", "int8", "uint8"), counts=OWN),
+    # accumulates: CUDA stores the running value in the dtype
+    _scan_row(
+        "cumsum",
+        along(),
+        forms=Forms(inplace=METHOD, out=True),
+        dtypes=EVERY,
+        judged=Judged(accumulates=("forward", "backward")),
+        counts=OWN,
+        quirks=(Quirk.RUNNING,),
+    ),
+    _scan_row(
+        "cumsum_wider",
+        along(options=options(dtype=_wider)),
+        forms=Forms(out=True, promotes=True),
+        call="torch.cumsum",
+        dtypes=EVERY,
+        judged=Judged(accumulates=SCATTERED),
+        quirks=(Quirk.RUNNING,),
+    ),
+    # accumulates: CUDA stores the running value in the dtype
+    _scan_row(
+        "cumprod",
+        along(within(-2, 2), most=PRODUCTS),
+        forms=Forms(inplace=METHOD, out=True),
+        rule=COMPOSITE,
+        dtypes=EVERY,
+        judged=Judged(accumulates=("forward", "backward")),
+        counts=OWN,
+    ),
+    _scan_row(
+        "cumprod_wider",
+        along(within(-2, 2), options=options(dtype=_wider), most=PRODUCTS),
+        rule=COMPOSITE,
+        forms=Forms(out=True, promotes=True),
+        call="torch.cumprod",
+        dtypes=EVERY,
+    ),
+    # accumulates: the running value is stored in the dtype
+    _scan_row(
+        "logcumsumexp",
+        along(within(-20, 20)),
+        judged=Judged(accumulates=("forward", "backward")),
+        rule=COMPOSITE,
+        dtypes=FLOATING,
+        counts=OWN,
+    ),
+    # rule: differences of the abscissae may cancel
+    # rounds_between: sums and products, then a cumsum, each in the half type
+    _scan_row(
+        "cumulative_trapezoid",
+        _areas,
+        rule=COMPOSITE,
+        forms=Forms(),
+        dtypes=NUMERIC,
+        judged=ROUNDED,
+        counts=OWN,
+        quirks=(Quirk.RUNNING,),
+    ),
+    *(
+        _scan_row(
+            name,
+            along(operand),
+            rule=SELECTION,
+            dtypes=(*REAL, *BOOL),
+            grad=FLOATS,
+            judged=Judged(relation="cummax", accumulates=SCATTERED),
+            counts=OWN,
+        )
+        for name, operand in (("cummax", anything), ("cummin", anything))
+    ),
     _row("sort", _sort, forms=OUT, judged=Judged(relation="sort"), counts=OWN),
     _row("argsort", _argsort, judged=Judged(relation="argsort"), grad=(), counts=OWN),
     _row("msort", _msort, judged=Judged(relation="order"), rule=EXACT, counts=OWN),

@@ -9,14 +9,14 @@ from functools import partial
 
 from parity.catalog.draw import Arguments, Draw, keywords
 from parity.catalog.row import CONTRACTION, ELEMENTWISE, EVERY, EXACT, FLOATING, NUMERIC, Forms, Judged, Row, Signature
-from parity.catalog.rows import activations, scans, unary
+from parity.catalog.rows import activations, selection, unary
 from parity.catalog.signatures import whole
 from parity.core.dtypes import FLOATS
 
 INTO = "parity.catalog.glue.into."
 _row = partial(Row, family="writing", rule=EXACT, forms=Forms(mutates=True))
 SOME = "float32", "float16", "int64"
-_SOURCES: dict[str, Row] = {r.name: r for m in (unary, activations, scans) for r in m.ROWS}
+_SOURCES: dict[str, Row] = {r.name: r for m in (unary, activations, selection) for r in m.ROWS}
 
 
 def _within(draw: Draw) -> Arguments:

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from parity.core.errors import FaultError
-from parity.devices.sim import zeros
+from parity.devices.sim import memory
 from parity.devices.sim.call import WRAPPED, Call
 from parity.devices.sim.faults import run_through
 from parity.devices.sim.memory import NAME, adopt, set_conj, to_host, to_host_in_place, to_sim
@@ -77,7 +77,7 @@ def fallback(op: Any, *args: Any, **kwargs: Any) -> Any:
 
 def _on_aliases(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     plan = plans.get(id(op)) or plan_of(op)
-    if zeros.live and (answer := _with_live_zeros(plan, args, kwargs)) is not None:
+    if memory.live_zeros and (answer := _with_live_zeros(plan, args, kwargs)) is not None:
         return answer
     host = list(args)
     index, count = -1, len(host)
@@ -117,7 +117,7 @@ def _on_aliases(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 def _with_live_zeros(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The result where an operand may be zeros by definition (`zeros`); None if that changes nothing."""
-    return zeros.product(plan.overload, args, kwargs) if plan.pieces is None else _in_pieces(plan, args, kwargs)
+    return memory.product_with_zeros(plan.overload, args, kwargs) if plan.pieces is None else _in_pieces(plan, args, kwargs)
 
 
 def _on_host(
@@ -283,8 +283,8 @@ def _wrap(result: Any, index: int) -> Any:
 def _hand_back(place: tuple[int, str, bool], result: Tensor, args: Any, kwargs: Any) -> Tensor:
     position, name, keyword = place
     own: Tensor = kwargs[name] if keyword or position >= len(args) else args[position]
-    if zeros.live:
-        zeros.forget(own)
+    if memory.live_zeros:
+        memory.forget_zeros(own)
     if result.is_conj() != own.is_conj():  # solvers leave their destination so; a copy into it minds the bit
         set_conj(own, result.is_conj())
     # Another memory: the kernel got a destination that may grow, or made one (mse_loss.out grows its own in between).

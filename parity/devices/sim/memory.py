@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -138,3 +139,41 @@ def adopt(destination: Tensor, result: Tensor) -> None:
         return
     fresh = to_sim(result.detach(), destination.get_device())
     destination.set_(fresh.untyped_storage(), 0, shape, stride)
+
+
+live_zeros: set[int] = set()  # addresses of the memory of such zeros
+
+_WRITTEN = ("mul.out", "div.out", "linalg_cross.out")
+_SINGLE = ("dot", "vdot")
+
+
+def declare_zeros(t: Tensor) -> Tensor:
+    """Record a sim tensor of zeros as zeros by definition, until its memory is written or freed."""
+    storage = t.untyped_storage()
+    if (at := storage.data_ptr()) and at not in live_zeros:
+        live_zeros.add(at)
+        weakref.finalize(storage, live_zeros.discard, at).atexit = False
+    return t
+
+
+def forget_zeros(t: Tensor) -> None:
+    """The memory of this tensor is written: from now on its values count."""
+    live_zeros.discard(t.untyped_storage().data_ptr())
+
+
+def product_with_zeros(overload: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+    """The product or quotient with zeros by definition, computed by no kernel; None if there are none."""
+    if overload not in _WRITTEN and overload not in _SINGLE:
+        return None
+    zero = [isinstance(a, Tensor) and a.untyped_storage().data_ptr() in live_zeros for a in args[:2]]
+    if not any(zero) or (overload == "div.out" and zero != [True, False]):
+        return None
+    first: Tensor = args[0]
+    if overload in _SINGLE:
+        return declare_zeros(to_sim(torch.zeros((), dtype=first.dtype), first.get_device()))
+    out: Tensor = kwargs["out"]
+    shape = torch.broadcast_shapes(*(getattr(a, "shape", ()) for a in args[:2]))  # type: ignore[no-untyped-call]  # untyped
+    if out.shape != shape:
+        return None
+    to_host(out).zero_()
+    return declare_zeros(out)

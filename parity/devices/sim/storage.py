@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from parity.devices.sim import zeros
+from parity.devices.sim import memory
 from parity.devices.sim.call import Call
 from parity.devices.sim.faults import run_through
 from parity.devices.sim.kernels import allocated, settle
@@ -109,13 +109,13 @@ def efficient_zero_tensor(
 ) -> Tensor:
     """aten::_efficientzerotensor. The lazy kind has no memory to relabel, so these are real zeros."""
     dtype = dtype or torch.get_default_dtype()
-    return zeros.declare(_allocate(device, "_efficientzerotensor", lambda: torch.zeros(size, dtype=dtype)))
+    return memory.declare_zeros(_allocate(device, "_efficientzerotensor", lambda: torch.zeros(size, dtype=dtype)))
 
 
 def copy_from(src: Tensor, dst: Tensor, non_blocking: bool = False) -> Tensor:
     """aten::_copy_from: uploads, downloads and every copy on the device."""
-    if zeros.live and not dst.is_cpu:
-        zeros.forget(dst)
+    if memory.live_zeros and not dst.is_cpu:
+        memory.forget_zeros(dst)
     onto = None if dst.is_cpu else SEATS[dst.get_device()]
     off = None if src.is_cpu else SEATS[src.get_device()]
     if (onto is not None and onto.busy) or (off is not None and off.busy):

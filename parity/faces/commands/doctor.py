@@ -7,9 +7,9 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
+from parity.core import machine
+from parity.core.devices import conclusion, exit_code
 from parity.core.errors import UsageError
-from parity.core.health import conclusion, exit_code
-from parity.engine import memory
 from parity.engine.doctor import examined
 from parity.engine.options import RunOptions
 from parity.faces.commands import prove
@@ -53,12 +53,12 @@ def run(o: argparse.Namespace) -> int:
         return prove.run(argparse.Namespace(action="cost", asked=o.asked, verbose=False))
     if given := (*o.asked, *(["--output"] if o.output else [])):
         raise UsageError(f"'{given[0]}' goes with --archive: parity doctor --archive; a device is named by --device")
-    from parity.report import doctor as doctor_report
+    from parity.report import archive as doctor_report
 
     began = time.monotonic()
     found = examined(o.device, o.faults, o.setup)
-    o.answer, o.verdict = doctor_report.answer(found), conclusion(found["verdict"])
-    print(doctor_report.render(found, time.monotonic() - began))
+    o.answer, o.verdict = doctor_report.doctor_answer(found), conclusion(found["verdict"])
+    print(doctor_report.doctor_text(found, time.monotonic() - began))
     return exit_code(found["verdict"])
 
 
@@ -71,7 +71,7 @@ def _archive(o: argparse.Namespace) -> int:
     if other := next((n for n in RunOptions.__slots__ if n not in OF_RUNS and getattr(asked, n) != getattr(plain, n)), ""):
         raise UsageError(f"--archive takes patterns, --time and -n of parity run, and not --{other.replace('_', '-')}")
     path = o.output or Path(f"parity-archive-{datetime.now(UTC):%Y%m%d-%H%M%S}.zip")
-    minutes, workers = asked.time / 60 if asked.time else archive.MINUTES, asked.workers or memory.default_workers()
+    minutes, workers = asked.time / 60 if asked.time else archive.MINUTES, asked.workers or machine.default_workers()
     faults = located(o.faults) if o.faults else ""
     return archive.written(
         archive.Asked(o.device, path, minutes, faults, o.setup or "", asked.op, workers), lambda text: print(text, flush=True)

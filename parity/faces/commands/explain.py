@@ -10,7 +10,7 @@ from pathlib import Path
 from parity import tolerance
 from parity.catalog import lookup
 from parity.catalog.row import Row
-from parity.core import resources
+from parity.core import project
 from parity.core.devices import USUAL
 from parity.core.dtypes import DEFAULT, FACTS
 from parity.core.errors import UsageError, near
@@ -86,7 +86,7 @@ def _check_dtype(row: Row, dtype: str) -> None:
 
 def _device(name: str) -> str:
     """A device with a tolerance of its own or the default one; it need not be there. Raises UsageError."""
-    known = {*USUAL, *(p.stem for p in resources.folder("tolerances").glob("*.toml"))} - {"default"}
+    known = {*USUAL, *(p.stem for p in project.resource_folder("tolerances").glob("*.toml"))} - {"default"}
     if name not in known and (name.partition(":")[0] not in known or not name.partition(":")[2].isdigit()):
         raise UsageError(f"no device '{name}'; {near(name, known)}")
     return name if name != "auto" else str(examined("auto")["device"])

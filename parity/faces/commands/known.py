@@ -83,7 +83,7 @@ def given(made: Run) -> Known | None:
 def of_merged(made: Run) -> list[str]:
     """What the shards of a run say together of the known findings that they were given."""
     from parity.findings import causes
-    from parity.findings.standing import new_of
+    from parity.findings.verdict import new_of
     from parity.report.known import count_line, lines
 
     if (held := given(made)) is None:

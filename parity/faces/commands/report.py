@@ -21,7 +21,7 @@ from parity.store.rows import Run, counted
 
 if TYPE_CHECKING:
     from parity.findings.causes import Gathered
-    from parity.findings.standing import Mark
+    from parity.findings.verdict import Mark
 
 HELP = "the causes of a run's findings"
 ABOUT = (
@@ -130,7 +130,7 @@ def _ended(o: argparse.Namespace, runs: Sequence[Run]) -> int:
 def _gathered(run: Run) -> tuple[tuple[Gathered, ...], dict[str, Mark]]:
     """The causes of a run, and what is known of them."""
     from parity.findings import causes
-    from parity.findings.standing import marks
+    from parity.findings.verdict import marks
 
     gathered = causes.gather(run.records, counted(run.deaths, run.items))
     return gathered, marks(run, gathered)
@@ -202,15 +202,15 @@ def _matrix(o: argparse.Namespace, run: Run) -> str:
 
 def causes_of(run: Run) -> Any:
     """The causes of a run as `run_answers.Causes`."""
-    from parity.report import causes, caveats
+    from parity.report import causes, gaps
 
     gathered, known = _gathered(run)
-    return causes.answer(gathered, run.header, caveats.sentences(run), known)
+    return causes.answer(gathered, run.header, gaps.caveat_sentences(run), known)
 
 
 def _causes(o: argparse.Namespace, run: Run) -> str:
     from parity.findings import verdict
-    from parity.report import answers, caveats, gaps
+    from parity.report import answers, gaps
     from parity.report import causes as causes_report
 
     gathered, known = _gathered(run)
@@ -232,7 +232,7 @@ def _causes(o: argparse.Namespace, run: Run) -> str:
             again = f"{there} report {o.run} {gathered[0].cause.id} --format issue"
             print(f"parity: with the torch of the run: {again}", file=sys.stderr)
         return issue.render(gathered[0], run.header, run_script)
-    before = caveats.sentences(run)
+    before = gaps.caveat_sentences(run)
     o.verdict = conclusion = verdict.of_causes(run, gathered, known)
     o.answer = causes_report.answer(gathered, run.header, before, known)
     if o.format == "json":

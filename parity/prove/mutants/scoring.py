@@ -27,12 +27,12 @@ from parity.devices import Fault, resolve
 from parity.devices.sim import SimDevice
 from parity.devices.sim.call import Call
 from parity.engine import suite
+from parity.engine.cases import is_near
+from parity.engine.checking import settings
 from parity.engine.child import Child, Watch, surroundings
 from parity.engine.options import RunOptions
 from parity.engine.planning import RunPlan, run_plan
-from parity.engine.settings import settings
 from parity.engine.suite import Item
-from parity.engine.tally import is_near
 from parity.execution.execute import said
 from parity.generation.generate import Drawn
 from parity.prove.mutants.mutant import Mutant, Witnessed, fault

@@ -31,7 +31,7 @@ sys.exit(subprocess.run(argv, env={**os.environ, "PYTHONPATH": path}).returncode
 """
 PYTEST = """
 import subprocess, sys
-from parity.core import resources
+from parity.core import project as resources
 suite = str(resources.folder("conformance"))
 options = ["--parity-device", "sim", "--parity-op", "mul", "--parity-dtype", "float32", "--parity-examples", "8"]
 argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, "--parity-faults", "faults.py", suite]

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from parity import tolerance
-from parity.catalog import entries, module_entries, module_rules, optimizer_entries
+from parity.catalog import entries, module_entries, opinfo_rules, optimizer_entries
 from parity.catalog.draw import Sizes
 from parity.catalog.samples import not_imported, stored, torch_version
 from parity.checks.check import Settings, check, quiet
@@ -71,14 +71,14 @@ def test_modes_are_those_that_torch_tests() -> None:
 def test_facts_name_modules_and_functions_that_exist() -> None:
     known = {module_entries.module_of(key) for key in module_entries.ENTRIES}
     named = {
-        *module_rules.FUNCTION_OF,
-        *module_rules.PACKED,
-        *module_rules.PACKED_BY_PARITY,
-        *module_rules.PADDED,
-        *module_rules.UNEXPANDED,
+        *opinfo_rules.FUNCTION_OF,
+        *opinfo_rules.PACKED_MODULES,
+        *opinfo_rules.PACKED_BY_PARITY,
+        *opinfo_rules.PADDED,
+        *opinfo_rules.UNEXPANDED,
     }
     assert named <= known
-    assert {f"opinfo:{e}" for e in module_rules.CALLS} <= {r.name for r in entries.rows("opinfo")}
+    assert {f"opinfo:{e}" for e in opinfo_rules.CALLS} <= {r.name for r in entries.rows("opinfo")}
 
 
 def test_patterns_find_modules_by_their_names() -> None:

@@ -157,8 +157,8 @@ def test_every_relation_without_gradients_of_its_own_has_them_fixed_or_none() ->
 
 def test_derivatives_are_compared_often_where_functions_say_little() -> None:
     """Every third case of an OpInfo entry and of a solver, every eighth of the rest."""
+    from parity.engine.checking import settings
     from parity.engine.planning import RunPlan
-    from parity.engine.settings import settings
 
     plan = RunPlan(CPU, CPU, TABLES, suite.profile("quick"))
     for name, least in (("opinfo:linalg.det", 8), ("opinfo:sin", 8), ("inv", 8), ("svd", 8), ("sin", 3)):

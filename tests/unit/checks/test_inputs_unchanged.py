@@ -19,10 +19,10 @@ from parity.core.notation import parse
 from parity.core.results import Aspect, Status
 from parity.devices import Call, Fault, resolve
 from parity.engine import suite
+from parity.engine.checking import OPERANDS_EVERY, settings
 from parity.engine.examine import Examined, examine
 from parity.engine.journal import NoJournal
 from parity.engine.planning import RunPlan
-from parity.engine.settings import OPERANDS_EVERY, settings
 from parity.generation.generate import nth
 from parity.report.finding import text as told
 from parity.report.script import standalone

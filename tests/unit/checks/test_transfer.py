@@ -14,8 +14,8 @@ from parity.checks.trial import Result
 from parity.core.results import Aspect, Status
 from parity.devices import Call, Fault, resolve
 from parity.devices.base import Device
+from parity.engine.checking import settings as asked
 from parity.engine.planning import RunPlan
-from parity.engine.settings import settings as asked
 from parity.engine.suite import Item, profile
 
 CPU = resolve("cpu")

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor, nn
 
 import parity
-from parity.comparing.request import Effort
+from parity.comparing.comparison import Effort
 from parity.core.errors import UsageError
 from parity.core.results import Status
 from parity.devices import Call, Fault, resolve
 from parity.devices.sim.honest import FAULTS as HONEST
-from parity.faces.cli import main
+from parity.faces.commandline import main
 
 X = torch.randn(4, 8, generator=torch.Generator().manual_seed(1))
 

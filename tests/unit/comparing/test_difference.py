@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import parity
-from parity.comparing.difference import EQUAL, Difference, farthest
+from parity.comparing.comparison import EQUAL, Difference, farthest
 from parity.devices import Fault, resolve
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from parity import locate
 from parity.comparing.comparison import ParityFailure, ParityWarning
-from parity.comparing.watch import other_way
+from parity.comparing.places import other_way
 from parity.core.errors import UsageError
 from parity.core.results import Status
 from parity.devices import Device, Fault, resolve

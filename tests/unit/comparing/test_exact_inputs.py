@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from parity import Call, Comparison, Fault, ParityFailure, assert_parity, compare
+from parity.comparing.comparison import Request
 from parity.comparing.function import compared
-from parity.comparing.request import Request
 from parity.devices import Device, resolve
 from parity.devices.sim import honest
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import parity
-from parity.comparing import hugging
+from parity.comparing import model_inputs
 from parity.comparing.models import Made, Maker, functions
 from parity.core import machine
 from parity.core.errors import UsageError
@@ -184,9 +184,9 @@ def test_a_class_of_transformers_has_its_own_config_or_a_small_one(packages: Pat
     config = small.config  # type: ignore[attr-defined]  # of the stub
     assert (config.vocab_size, config.hidden_size, config.kinds, config.eos_token_id) == (128, 64, ["full"] * 2, 127)
     (packages / "here").mkdir()
-    (packages / "here" / hugging.CONFIG).write_text('{"layers": 3, "architectures": ["BertModel"]}')
+    (packages / "here" / model_inputs.CONFIG).write_text('{"layers": 3, "architectures": ["BertModel"]}')
     assert len(made("hf:here")[0].layers) == 3  # type: ignore[attr-defined]  # of the stub
-    (packages / "here" / hugging.CONFIG).write_text("{")
+    (packages / "here" / model_inputs.CONFIG).write_text("{")
     with pytest.raises(UsageError, match=r"hf:here: transformers does not read its config.json \(JSONDecodeError: "):
         functions("hf:here")
 
@@ -306,7 +306,7 @@ def test_a_model_that_cannot_be_made_small_says_so(monkeypatch: pytest.MonkeyPat
     def refuses(config: object) -> object:
         raise ValueError("heads do not divide")
 
-    monkeypatch.setattr(hugging, "small", refuses)
+    monkeypatch.setattr(model_inputs, "small", refuses)
     with pytest.raises(UsageError, match=r"cannot be made small \(ValueError: heads do not divide\); take hf:BertModel"):
         functions("hf-small:BertModel")
     assert isinstance(made("hf:BertModel")[0], nn.Module)

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from parity.comparing.comparison import Request
 from parity.comparing.function import Sides, compared
 from parity.comparing.own_figures import with_figures
-from parity.comparing.request import Request
 from parity.devices import Call, Fault, resolve
 from parity.store.rows import ItemRow
 

@@ -1,3 +1,5 @@
+""""""
+
 from __future__ import annotations
 
 import sys
@@ -6,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from parity.comparing.comparison import EFFORTS
 from parity.comparing.models import functions
-from parity.comparing.request import EFFORTS
 from parity.core import extensions, project
 from parity.core.errors import ParityError, UsageError
 from parity.core.project import KEYS, Project
@@ -201,3 +203,29 @@ def test_rows_that_cannot_be_imported_are_named(name: str, text: str, why: str, 
     why = why.format(file=here / name)
     assert str(e.value) == f"rows of [tool.parity] in {file}: {here / name} raises {why} mend it"
     assert not str(getattr(sys.modules.get(Path(name).stem), "__file__", "")).startswith(str(here))
+
+
+def test_a_checkout_has_both_folders_beside_the_package(tmp_path: Path) -> None:
+    for name in ("parity", "tolerances", "tests/conformance"):
+        (tmp_path / name).mkdir(parents=True)
+    assert project.resource_folder("tolerances", tmp_path / "parity") == tmp_path / "tolerances"
+    assert project.resource_folder("conformance", tmp_path / "parity") == tmp_path / "tests" / "conformance"
+
+
+def test_a_wheel_has_them_inside_and_prefers_them_to_strangers_beside_it(tmp_path: Path) -> None:
+    for name in ("parity/_data/tolerances", "tolerances"):
+        (tmp_path / name).mkdir(parents=True)
+    assert project.resource_folder("tolerances", tmp_path / "parity") == tmp_path / "parity" / "_data" / "tolerances"
+
+
+def test_this_installation_has_its_tables() -> None:
+    assert (project.resource_folder("tolerances") / "default.toml").is_file()
+
+
+def test_an_installation_without_them_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(ParityError) as e:
+        project.resource_folder("conformance", tmp_path / "parity")
+    assert str(e.value) == (
+        "this installation of parity has no folder 'conformance' (looked for parity/_data/conformance and "
+        "tests/conformance next to the package); reinstall it: pip install --force-reinstall torch-parity"
+    )

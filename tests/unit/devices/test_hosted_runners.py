@@ -14,7 +14,7 @@ from parity.devices import Call, Fault, resolve
 from parity.devices.preflight import CANARIES, probe
 from parity.devices.sim.faults import out_of_memory
 from parity.engine import doctor
-from parity.faces import cli
+from parity.faces import commandline
 from parity.store import run_file
 
 # macos-14 (actions/runner-images#9918): any allocation fails, with 0 bytes in use.
@@ -34,7 +34,7 @@ FAULTS = [
 
 def command(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str]:
     capsys.readouterr()
-    code = cli.main(args)
+    code = commandline.main(args)
     said = capsys.readouterr()
     return code, said.out + said.err
 
@@ -43,7 +43,7 @@ def test_macos_14_is_unusable(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     """A device without memory is no device: the doctor says so, and no run begins."""
     (tmp_path / "faults.py").write_text(MACOS_14)
     faults = "--device", "sim:mps", "--setup", str(tmp_path / "faults.py")
-    code = cli.main(["doctor", *faults, "--json"])
+    code = commandline.main(["doctor", *faults, "--json"])
     answer = json.loads(capsys.readouterr().out)["data"]
     assert (code, answer["verdict"]) == (4, "unusable")
     assert answer["reasons"] == ["out of memory at 256 bytes with 0 bytes allocated"]
@@ -161,7 +161,7 @@ def test_an_absent_device_is_an_answer_in_json(monkeypatch: pytest.MonkeyPatch, 
         raise DeviceError("no such device here")
 
     monkeypatch.setattr("parity.faces.commands.doctor.examined", absent)
-    assert cli.main(["doctor", "--device", "mps", "--json"]) == 4
+    assert commandline.main(["doctor", "--device", "mps", "--json"]) == 4
     answer = json.loads(capsys.readouterr().out)
     assert (answer["verdict"], answer["error"], answer["data"]) == ("INCONCLUSIVE", "no such device here", None)
 

@@ -10,7 +10,7 @@ import torch
 
 from parity.core.errors import DeviceError, UsageError
 from parity.devices import Call, Fault, resolve
-from parity.devices.fingerprint import environment, fingerprint
+from parity.devices.base import environment, fingerprint
 from parity.devices.preflight import probe
 from parity.devices.sim.profile import FLOAT64_TEXT
 from parity.engine import doctor

@@ -23,7 +23,7 @@ from parity.core.errors import DeviceError
 from parity.core.notation import parse
 from parity.core.results import Aspect, Status
 from parity.devices import Call, Fault, refusals, resolve
-from parity.devices.fingerprint import environment, fingerprint
+from parity.devices.base import environment, fingerprint
 from parity.devices.preflight import probe
 from parity.devices.refusals import UNNAMED, listening
 from parity.devices.resolve import NativeDevice

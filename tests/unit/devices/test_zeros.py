@@ -12,7 +12,7 @@ import torch.autograd.forward_ad as fwAD
 from torch import Tensor
 
 from parity.devices import Device
-from parity.devices.sim import zeros
+from parity.devices.sim import memory
 
 
 @pytest.mark.parametrize("call", [lambda x, c: x / c, lambda x, c: x * c, lambda x, c: (x * c) * c, lambda x, c: x.t() * c.t()])
@@ -32,16 +32,16 @@ def test_a_missing_tangent_is_zero_beside_nan(sim: Device, call: Callable[[Tenso
 
 
 def test_zeros_by_definition_last_until_they_are_written_or_freed(sim: Device) -> None:
-    start = len(zeros.live)
+    start = len(memory.live_zeros)
     zero, x = torch._efficientzerotensor((2, 3), device=sim.torch_device), torch.full((2, 3), math.nan)
     there = sim.upload(x)
     product = zero.t() * there.t()
     assert not product.cpu().any()
     product += 1
     assert (product * there.t()).isnan().all().cpu()
-    assert len(zeros.live) == start + 1
+    assert len(memory.live_zeros) == start + 1
     view = zero[1:]
     del zero
     assert not (view * there[1:]).cpu().any()
     view.copy_(there[1:])
-    assert len(zeros.live) == start
+    assert len(memory.live_zeros) == start

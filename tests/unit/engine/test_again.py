@@ -19,7 +19,7 @@ from parity.engine.again import Early, again
 from parity.engine.child import Limit
 from parity.engine.inquest import How
 from parity.findings.causes import gather
-from parity.store.reproduced import marked, recounted
+from parity.store.marginal import marked, recounted
 from parity.store.rows import Again, ItemRow
 
 FAULTS = """

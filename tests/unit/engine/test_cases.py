@@ -7,9 +7,13 @@ from typing import Any
 import pytest
 
 from parity import tolerance
+from parity.checks.trial import Result
 from parity.core import notation
+from parity.core.results import Aspect, Measure, Status, Verdict
 from parity.devices import resolve
 from parity.engine import cases, suite
+from parity.engine.alone import Checked
+from parity.engine.cases import CaseChecked, CaseDrawn, ItemTally
 from parity.engine.options import RunOptions
 from parity.engine.planning import RunPlan
 from parity.generation import generate
@@ -84,3 +88,12 @@ def test_the_structure_that_all_share_has_room_for_a_mistake() -> None:
     for seed in map(str, range(12)):
         found = [d.case for _, p, d in drawn("exp", seed=seed, profile="mac", examples=3) if not p and not d.case.refused]
         assert all(sum(n > 1 for n in x.shape) >= 2 and 0 not in x.shape for c in found for x in c.operands())
+
+
+def test_elements_that_may_hold_anything_are_counted_by_the_reason() -> None:
+    """And not among the judged."""
+    tally, case = ItemTally(suite.Item(suite.row("exp"), "float32")), notation.parse("exp(float32[8])")
+    measures = Measure("out", total=8, unjudged=3, why="unspecified"), Measure("out", total=8)
+    result = Result(Aspect.FORWARD, Verdict(Status.AGREE), measures)
+    tally.hear(CaseChecked(CaseDrawn(0, False, Drawn(case, ()), "exp(float32[8])"), Checked((result,))))
+    assert (tally.judged, dict(tally.left)) == (13, {"unspecified": 3})

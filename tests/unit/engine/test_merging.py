@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from parity.core import project
 from parity.core.errors import RunFileError, UsageError
 from parity.core.results import Fingerprint, Measure, Record
 from parity.engine import merging, suite
-from parity.faces import cli
+from parity.engine.options import RunOptions
+from parity.faces import commandline
 from parity.findings.known import Entry, Known
-from parity.findings.standing import FIXED, KNOWN, NOT_SEEN, standings
+from parity.findings.verdict import FIXED, KNOWN, NOT_SEEN, standings
 from parity.store import run_file
-from parity.store.code import Code
-from parity.store.features import Coverage
-from parity.store.rows import AGREES, SEEN, End, Header, ItemRow, Run, Sighting, totals
+from parity.store.code import Code, code_of
+from parity.store.features import Coverage, DrawnFeatures, pack, unpack
+from parity.store.rows import AGREES, SEEN, Death, End, Header, ItemRow, Row, Run, Sighting, totals, with_least
+from parity.store.run_file import Writer
 
 TIMES = ("seconds", "started", "device_seconds", "device_spread")
 PRINT = Fingerprint("0.1.0", "2.13.0", "cf30153", "3.11.7", "Linux", "x86_64", "sim", "simulated", simulated=True)
@@ -180,16 +185,16 @@ def test_seven_shards_merged_are_the_whole_run(
     asked: tuple[str, ...] = ("run", "exp", "log", "--device", "sim", "--examples", "4", "--power", "20", "-n", "1")
     asked += ("--setup", "faults.py")
     asked += ("--dtype", "float32,float16", "--skip", "again")
-    ends = [cli.main([*asked, "--shard", f"{k}/7", "--output", f"{k}.jsonl"]) for k in range(1, 8)]
-    assert cli.main([*asked, "--output", "whole.jsonl"]) == 1
+    ends = [commandline.main([*asked, "--shard", f"{k}/7", "--output", f"{k}.jsonl"]) for k in range(1, 8)]
+    assert commandline.main([*asked, "--output", "whole.jsonl"]) == 1
     assert set(ends) == {0, 1, 3}, "the test needs shards that find something, that do not, and that are empty"
-    assert cli.main(["merge", *(f"{k}.jsonl" for k in (4, 1, 7, 2, 6, 3, 5)), "-o", "merged.jsonl"]) == 0
+    assert commandline.main(["merge", *(f"{k}.jsonl" for k in (4, 1, 7, 2, 6, 3, 5)), "-o", "merged.jsonl"]) == 0
     assert rows(Path("merged.jsonl")) == rows(Path("whole.jsonl"))
     whole = run_file.read(Path("whole.jsonl"))
     assert any(r.cause for r in whole.records)
     assert whole.power
     capsys.readouterr()
-    assert cli.main(["merge", "3.jsonl", "5.jsonl", "-o", "two.jsonl"]) == 2
+    assert commandline.main(["merge", "3.jsonl", "5.jsonl", "-o", "two.jsonl"]) == 2
     assert "parity: shards 1, 2, 4, 6, 7 of 7 missing" in capsys.readouterr().err
 
 
@@ -214,3 +219,140 @@ def test_what_shards_saw_of_known_findings_is_that_of_the_whole(tmp_path: Path) 
     assert standing((agrees[0],), (agrees[1], there)) == KNOWN
     with pytest.raises(UsageError, match=r"differ in --known"):
         merging.merged([parts[0], part(2, 2, "log", known=Code("known.toml", "11"))])
+
+
+RESUMING_PRINT = Fingerprint("0.1", "2.13.0", "abc", "3.11", "Linux", "x86_64", "sim", "simulated", simulated=True)
+HEADER = Header(
+    RESUMING_PRINT,
+    "7",
+    "quick",
+    "exp sin* family=unary,binary dtype=float32 source=native",
+    options="--examples=20 --skip=shrink",
+)
+FEATURES = DrawnFeatures.of("exp", "float32", 0, pack([{"into rows", "count 1"}, {"count 1"}]))
+RECORD = Record("exp(float32[2])", "exp", "float32", "forward", "agree", "d", True)
+ITEM = ItemRow("exp", "float32", 2, {"forward": {"agree": 2}})
+DEATH = Death("exp", "float32", "exp(float32[3, 4])", "", "crash", "SIGABRT", "device", blame="device")
+GIVEN = RunOptions(resume="run.jsonl")
+
+
+def write(path: Path, *rows: Row | Header) -> Path:
+    with Writer(path) as writer:
+        for row in rows:
+            writer.write(row)
+    return path
+
+
+def test_whole_items_are_kept_and_nothing_else(tmp_path: Path) -> None:
+    """Neither the records of an item that has no row, nor a line that is cut, nor what the end made of the items."""
+    other = replace(RECORD, op="sin", case="sin(float32[2])")
+    least = replace(DEATH, shrunk="exp(float32[1, 1])")
+    path = write(tmp_path / "run.jsonl", HEADER, DEATH, FEATURES, RECORD, ITEM, other, least)
+    with path.open("a") as f:
+        f.write('{"kind":"item","op":"sin"')
+    kept = merging.kept(path)
+    assert kept.ids == ("exp-float32",)
+    assert kept.parts == {("exp", "float32"): (DEATH, FEATURES, RECORD, ITEM)}
+    part = merging.as_part(kept.parts["exp", "float32"])
+    assert [run_file.decode(line) for line in part["rows"]] == [RECORD, ITEM]
+    assert [sorted(case) for case in unpack(part["features"])] == [["count 1", "into rows"], ["count 1"]]
+
+
+def test_a_file_that_cannot_be_finished_says_why(tmp_path: Path) -> None:
+    whole = write(tmp_path / "whole.jsonl", HEADER, FEATURES, RECORD, ITEM, End(1.0, {"agree": 2}, "", 1))
+    with pytest.raises(UsageError, match="holds a whole run: nothing is left to run"):
+        merging.kept(whole)
+    older = write(tmp_path / "older.jsonl", HEADER, RECORD, ITEM)
+    with pytest.raises(RunFileError, match="was written by a parity that could not resume: run it again"):
+        merging.kept(older)
+    with pytest.raises(RunFileError, match="there is no run file"):
+        merging.kept(tmp_path / "none.jsonl")
+
+
+def test_the_options_are_those_of_the_file() -> None:
+    o = merging.resumed_options(HEADER, replace(GIVEN, workers=3, verbose=True))
+    assert (o.op, o.family, o.dtype, o.source) == (("exp", "sin*"), ("unary,binary",), ("float32",), "native")
+    assert (o.device, o.seed, o.profile, o.shard) == ("sim", "7", "quick", None)
+    assert (o.examples, o.no_shrink, o.workers, o.verbose) == (20, True, 3, True)
+    assert o.for_header() == HEADER.options
+    assert merging.resumed_options(replace(HEADER, shard="2/3"), GIVEN).shard == "2/3"
+
+
+def test_what_decides_the_exit_code_is_kept() -> None:
+    """All of it, and each value of an option that is given several times."""
+    gate = RunOptions(
+        fail_on=("unsupported", "void", "metadata,known"), min_judged=0.5, skip=("again",), hang_after=3.0, power=9,
+    )  # fmt: skip
+    o = merging.resumed_options(replace(HEADER, options=gate.for_header()), GIVEN)
+    assert o.for_header() == gate.for_header()
+    for name in ("fail_on", "fail_on_metadata", "strict_known", "min_judged", "no_again", "hang_after", "power"):
+        assert getattr(o, name) == getattr(gate, name)
+
+
+def test_a_model_in_a_folder_with_a_space_is_one_model() -> None:
+    """And patterns stand in the file as they were typed."""
+    words = ("sin*", "linalg.*", "model=my dir/it's.py:net", "model=net.py", "family=unary,binary", "source=native")
+    said = merging.resumed_selection(words)
+    assert said.startswith("sin* linalg.* 'model=my dir/")
+    assert said.endswith(" model=net.py family=unary,binary source=native")
+    o = merging.resumed_options(replace(HEADER, selection=said), GIVEN)
+    assert (o.op, o.model) == (("sin*", "linalg.*"), ("my dir/it's.py:net", "net.py"))
+    assert (o.family, o.source) == (("unary,binary",), "native")
+    with pytest.raises(UsageError, match=re.escape("cannot be read (No closing quotation): it's; run it again")):
+        merging.resumed_options(replace(HEADER, selection="it's"), GIVEN)
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({"seed": "8"}, "--resume takes the options of run.jsonl and runs the rest alike; leave --seed out"),
+        ({"op": ("exp",)}, "leave op out"),
+        ({"output": "other.jsonl"}, "--resume takes the options of run.jsonl and writes into it; leave --output out"),
+        ({"junit_xml": "j.xml"}, "leave --junit-xml out"),
+        ({"fail_on": ("void",)}, "leave --fail-on out"),
+        ({"skip": ("again",)}, "leave --skip out"),
+    ],
+)
+def test_what_would_make_it_another_run_is_refused(more: dict[str, Any], told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        merging.resumed_options(HEADER, replace(GIVEN, **more))
+
+
+def test_code_is_named_again_and_must_be_the_same(tmp_path: Path) -> None:
+    faults = tmp_path / "faults.py"
+    faults.write_text("FAULTS = []\n")
+    header = replace(HEADER, faults=code_of(str(faults)))
+    with pytest.raises(UsageError, match=r"was run with --setup .+ then type: parity run --resume run.jsonl --setup "):
+        merging.resumed_options(header, GIVEN)
+    assert merging.resumed_options(header, replace(GIVEN, faults=str(faults))).faults == str(faults)
+    with pytest.raises(UsageError, match=r"is not what run.jsonl was run with"):
+        merging.resumed_options(replace(header, faults=Code(str(faults), "00")), replace(GIVEN, faults=str(faults)))
+    with pytest.raises(UsageError, match="is a run with --time, which has no rest"):
+        merging.resumed_options(replace(HEADER, options="--time=300.0"), GIVEN)
+
+
+def test_the_settings_name_the_files_of_the_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that it was run with, and no others; they must be the same."""
+    setup = tmp_path / "flags.py"
+    setup.write_text("FLAGS = 1")
+    (tmp_path / "pyproject.toml").write_text('[tool.parity]\nsetup = "flags.py"\ndevice = "cpu"\nknown = "known.toml"\n')
+    monkeypatch.setenv(project.FILE, str(tmp_path / "pyproject.toml"))
+    o = merging.resumed_options(replace(HEADER, setup=code_of(str(setup))), GIVEN)
+    assert (o.setup, o.device, o.known) == (str(setup), HEADER.fingerprint.device, None)
+    assert merging.resumed_options(HEADER, GIVEN).setup is None
+    with pytest.raises(UsageError, match=r"is not what run\.jsonl was run with"):
+        merging.resumed_options(replace(HEADER, setup=Code("flags.py", "00")), GIVEN)
+
+
+def test_another_device_torch_or_machine_is_refused() -> None:
+    merging.check_same(Path("run.jsonl"), RESUMING_PRINT, RESUMING_PRINT)
+    with pytest.raises(UsageError, match=r"cannot be finished here, it was begun elsewhere: torch '2.13.0' and '2.14.0'"):
+        merging.check_same(Path("run.jsonl"), RESUMING_PRINT, replace(RESUMING_PRINT, torch="2.14.0"))
+
+
+def test_a_death_that_was_shrunk_is_one_death() -> None:
+    """Its row stands a second time with the least case; equal deaths stay as many as there were."""
+    least = replace(DEATH, shrunk="exp(float32[1, 1])", script="findings/exp.py")
+    other = replace(DEATH, op="sin")
+    assert with_least([DEATH, other, DEATH, least]) == (least, other, DEATH)
+    assert with_least([least]) == (least,)

@@ -14,16 +14,16 @@ import pytest
 
 from parity.core.results import Cause, Fingerprint, Measure, Record
 from parity.devices import resolve
+from parity.engine import checking as settings_module
 from parity.engine import rounds, run_state, suite
-from parity.engine import settings as settings_module
 from parity.engine.cases import drawn
+from parity.engine.checking import settings
 from parity.engine.examine import examine
 from parity.engine.journal import NoJournal
 from parity.engine.options import RunOptions
 from parity.engine.planning import RunPlan
 from parity.engine.rounds import CAUSES, LONG, NEW_KIND, PINNED, Part, Timed, TimeLimit, is_long, part_of, parts
-from parity.engine.settings import settings
-from parity.faces import cli
+from parity.faces import commandline
 from parity.report import power as power_text
 from parity.store import run_file
 from parity.store.features import pack
@@ -253,8 +253,8 @@ def test_a_run_with_enough_time_is_the_run_without_a_limit(tmp_path: Path, monke
     """All its checks, whatever workers took the parts; and it says how far it came."""
     monkeypatch.chdir(tmp_path)
     asked = ("run", "exp", "log", "--dtype", "float32,int8", "--device", "sim", "--examples", "9", "-n", "2")
-    assert cli.main([*asked, "--output", "whole.jsonl"]) == 0
-    assert cli.main([*asked, "--output", "timed.jsonl", "--time", "5m"]) == 0
+    assert commandline.main([*asked, "--output", "whole.jsonl"]) == 0
+    assert commandline.main([*asked, "--output", "timed.jsonl", "--time", "5m"]) == 0
     assert checks(Path("timed.jsonl")) == checks(Path("whole.jsonl"))
     end = run_file.read(Path("timed.jsonl")).end
     assert end is not None
@@ -282,7 +282,7 @@ def test_findings_of_a_run_with_a_limit_have_causes(
     monkeypatch.chdir(tmp_path)
     Path("faults.py").write_text(FAULTS)
     asked = ("run", "exp", "sin", "log", "--dtype", "float32", "--device", "sim", "--setup", "faults.py", "-n", "2")
-    assert cli.main([*asked, "--output", "run.jsonl", "--time", "5m", "--examples", "8", "--power", "0"]) == 1
+    assert commandline.main([*asked, "--output", "run.jsonl", "--time", "5m", "--examples", "8", "--power", "0"]) == 1
     out = capsys.readouterr().out
     run = run_file.read(Path("run.jsonl"))
     kinds = [r for r in run.records if r.shrunk]
@@ -301,7 +301,7 @@ def test_a_run_that_was_cut_before_its_pinned_cases_is_not_green(
 ) -> None:
     """It ends with 1 and names the items."""
     monkeypatch.chdir(tmp_path)
-    assert cli.main(["run", "--device", "sim", "-n", "1", "--time", "5s", "--output", "run.jsonl"]) == 1
+    assert commandline.main(["run", "--device", "sim", "-n", "1", "--time", "5s", "--output", "run.jsonl"]) == 1
     out = capsys.readouterr().out
     run = run_file.read(Path("run.jsonl"))
     assert run.end is not None

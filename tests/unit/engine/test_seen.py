@@ -16,6 +16,7 @@ from parity.core import notation
 from parity.core.results import STRIDED_DESTINATION, UNSEARCHED, Aspect, Cause, Record, Status, Verdict
 from parity.devices import Call, Fault, resolve
 from parity.engine import findings, known_cases, suite
+from parity.engine.cases import ItemTally
 from parity.engine.checking import ItemRun
 from parity.engine.examine import examine
 from parity.engine.journal import NoJournal
@@ -23,7 +24,6 @@ from parity.engine.known_cases import recognition
 from parity.engine.options import RunOptions
 from parity.engine.planning import RunPlan
 from parity.engine.rounds import CLOSELY, Seen, TimeLimit
-from parity.engine.tally import ItemTally
 from parity.findings import cause_search
 from parity.generation.generate import Drawn
 

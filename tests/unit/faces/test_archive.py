@@ -17,12 +17,12 @@ from parity.core.errors import OutputError
 from parity.devices import Fault, resolve
 from parity.devices.costs import Costs
 from parity.engine import suite
-from parity.faces import archive, cli
+from parity.faces import archive, commandline
 from parity.faces.archive import Asked
 from parity.report import archive as words
 from parity.report.archive import Step
 from parity.zoo import reported
-from parity.zoo.bug import Bug
+from parity.zoo.effects import Bug
 
 SETUP = """\
 import os, sys
@@ -252,7 +252,7 @@ def test_a_whole_run_in_seconds_names_nobody_and_can_be_read_back(
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "first.zip"
     options = ["exp", "--device", "sim:mps", "--time", "12s", "-n", "1", "--setup", str(home / "setup.py")]
-    assert cli.main(["doctor", "--archive", *options, "--output", str(path)]) in (0, 1)
+    assert commandline.main(["doctor", "--archive", *options, "--output", str(path)]) in (0, 1)
     with zipfile.ZipFile(path) as opened:
         texts = {n: opened.read(n).decode() for n in opened.namelist()}
     about = json.loads(texts["first.json"])
@@ -264,7 +264,7 @@ def test_a_whole_run_in_seconds_names_nobody_and_can_be_read_back(
     for secret in (str(home), "jane.doe", "tok-83nf93kd02", "janes-layer", str(tmp_path)):
         assert not [n for n, text in texts.items() if secret in n + text], secret
     capsys.readouterr()
-    assert cli.main(["report", str(path)]) == 0
+    assert commandline.main(["report", str(path)]) == 0
     said = capsys.readouterr().out
     assert "0.2 minutes on sim:mps" in said
     assert f"verdict  {json.loads(texts['doctor.json'])['verdict']}: " in said
@@ -292,7 +292,7 @@ def test_a_whole_run_in_seconds_names_nobody_and_can_be_read_back(
     ],
 )
 def test_mistakes_are_one_sentence(argv: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["doctor", *argv]) == 2
+    assert commandline.main(["doctor", *argv]) == 2
     err = capsys.readouterr().err
     assert words in err
     assert err.count("\n") == 1

@@ -19,7 +19,7 @@ import torch
 import parity
 from parity.core.errors import LONGEST, UsageError
 from parity.core.results import Fingerprint
-from parity.faces import cli, commandline
+from parity.faces import commandline
 from parity.faces.auditing import TEST
 from parity.faces.commands import report
 from parity.faces.files import check_output, in_words
@@ -110,7 +110,7 @@ def test_a_report_may_be_written_again(command: tuple[str, ...]) -> None:
     healthy = replace(run, records=(), deaths=(), power=(), items=run.items[1:2], end=End(totals={"agree": 2}, expected=1))
     for one in (run, healthy):
         run_file.write(Path("a.jsonl"), one)
-        assert cli.main([*command, "-o", "out"]) == cli.main([*command, "-o", "out"]) != 2
+        assert commandline.main([*command, "-o", "out"]) == commandline.main([*command, "-o", "out"]) != 2
 
 
 def test_whatever_else_parity_writes_may_be_written_again() -> None:
@@ -147,7 +147,7 @@ def test_a_report_takes_no_place_of_a_run_file(capsys: pytest.CaptureFixture[str
     for name in ("a.jsonl", "b.jsonl"):
         run_file.write(Path(name), stored.run())
     before = Path("b.jsonl").read_bytes()
-    assert cli.main(["report", "a.jsonl", "-o", "b.jsonl"]) == 2
+    assert commandline.main(["report", "a.jsonl", "-o", "b.jsonl"]) == 2
     assert "b.jsonl is a run file, and --output would overwrite its rows" in capsys.readouterr().err
     assert Path("b.jsonl").read_bytes() == before
 
@@ -167,19 +167,19 @@ def test_a_report_ends_as_its_run_did(name: str, words: tuple[str, ...], capsys:
             "stopped": replace(healthy, end=End(totals={"agree": 2}, stopped="interrupted", expected=2))}  # fmt: skip
     run_file.write(Path("a.jsonl"), runs.get(name, healthy))
     code, verdict = EXPECTED[name]
-    assert cli.main(["report", "a.jsonl", *words, "-o", "out"]) == code
+    assert commandline.main(["report", "a.jsonl", *words, "-o", "out"]) == code
     capsys.readouterr()
-    assert cli.main(["report", "a.jsonl", *words, "-o", "out", "--json"]) == code
+    assert commandline.main(["report", "a.jsonl", *words, "-o", "out", "--json"]) == code
     assert json.loads(capsys.readouterr().out)["verdict"] == verdict
 
 
 def test_a_bug_report_ends_with_0(capsys: pytest.CaptureFixture[str]) -> None:
     """It says nothing of the run."""
     run_file.write(Path("a.jsonl"), stored.run())
-    cli.main(["report", "a.jsonl"])
+    commandline.main(["report", "a.jsonl"])
     cause = capsys.readouterr().out.partition("[")[2].partition("]")[0]
-    assert cli.main(["report", "a.jsonl", cause]) == 1
-    assert cli.main(["report", "a.jsonl", cause, "--format", "issue"]) == 0
+    assert commandline.main(["report", "a.jsonl", cause]) == 1
+    assert commandline.main(["report", "a.jsonl", cause, "--format", "issue"]) == 0
 
 
 def test_an_id_names_the_cause_of_that_id_before_one_that_has_a_member_of_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from parity.engine.reading import HANG_AFTER
-from parity.faces.cli import main
+from parity.faces.commandline import main
 
 MODEL = """
 import torch

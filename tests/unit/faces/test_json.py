@@ -15,7 +15,7 @@ import pytest
 
 from parity.core.errors import LONGEST
 from parity.engine.child import End as Ended
-from parity.faces import cli, commandline, upgrading
+from parity.faces import commandline, upgrading
 from parity.history import environments
 from parity.history.environments import Environment
 from parity.report import answers, run_answers, schema
@@ -31,7 +31,7 @@ SCHEMA = schema.of_answer()
 
 def asked_in_json(capfd: pytest.CaptureFixture[str], *argv: str, command: str = "") -> tuple[int, Any, str]:
     """The exit code, what is on standard output, which must be one valid answer, and what is on standard error."""
-    code = cli.main([*argv, "--json"])
+    code = commandline.main([*argv, "--json"])
     out, err = capfd.readouterr()
     answer = json.loads(out)
     assert [e.message for e in jsonschema.Draft202012Validator(SCHEMA).iter_errors(answer)] == []
@@ -141,7 +141,7 @@ def test_a_wrong_command_line_is_an_answer(
     assert err == f"parity: {answer['error']}\n"
     if argv != ("help",):
         with pytest.raises(SystemExit):
-            cli.main([*argv, "--", "--json"])
+            commandline.main([*argv, "--", "--json"])
         assert capfd.readouterr().out == ""
 
 
@@ -167,7 +167,7 @@ def test_wrong_settings_are_an_answer(capfd: pytest.CaptureFixture[str]) -> None
 def test_a_refusal_has_500_characters_at_most(words: tuple[str, ...], capfd: pytest.CaptureFixture[str]) -> None:
     """A long value is cut in its middle; what was refused, and the next step stay."""
     with suppress(SystemExit):
-        cli.main([*words])
+        commandline.main([*words])
     err = capfd.readouterr().err
     assert len(err) <= len("parity: ") + LONGEST + 1
     assert "xxx ... xxx" in err

@@ -20,7 +20,7 @@ from parity.engine.inquest import How
 from parity.engine.run_state import RunState, Unexplained
 from parity.faces.interruption import Interruptions
 from parity.faces.progress import Reporter
-from parity.report import screen
+from parity.report import output
 from parity.report.output import Outlet
 from parity.store import run_file
 from parity.store.code import Code
@@ -249,7 +249,7 @@ def test_idle_workers_let_findings_be_tried_again_and_deaths_be_shrunk(tmp_path:
     parts: list[list[Row]] = [[ItemRow("neg", "float32"), neg], [ItemRow("exp", "float32"), told], [replace(told, known="k")]]
     for rows in parts:
         made._examined({"rows": [run_file.encode(r) for r in rows], "findings": ["x"], "features": pack([])})
-    monkeypatch.setattr("parity.engine.memory.ceiling", lambda: 10 << 30)
+    monkeypatch.setattr("parity.core.machine.ceiling", lambda: 10 << 30)
     made.run.idle(8, 5)
     made.run.deaths += [dead, replace(dead, op="sin", known="k")]
     made.run.idle(8, 1)
@@ -286,7 +286,7 @@ def test_an_interruption_never_parts_counts_from_rows(after: str, tmp_path: Path
 def test_the_bar_of_the_causes_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """When the last item is done, it says what comes and how long it may take; not that nothing is left to do."""
     now = [1000.0]
-    for module in ("faces.progress", "report.screen", "engine.run_state"):
+    for module in ("faces.progress", "report.output", "engine.run_state"):
         monkeypatch.setattr(f"parity.{module}.time", SimpleNamespace(monotonic=lambda: now[0]))
     screen = Screen()
     made = reporter(tmp_path / "run.jsonl", screen)
@@ -314,7 +314,7 @@ def test_what_is_done_of_the_causes_before_the_bar_begins_takes_no_time(monkeypa
     """It says nothing of how long the rest takes."""
     monkeypatch.setattr("shutil.get_terminal_size", lambda *_, **__: os.terminal_size((80, 30)))
     text = io.StringIO()
-    bar = screen.Screen(text)
+    bar = output.Screen(text)
     bar.begin_anew(0.5)
     bar.show(0.5, "causes of 5/10 items", 0.1, 200.0)
     bar.show(0.6, "causes of 6/10 items", 10.0, 200.0)

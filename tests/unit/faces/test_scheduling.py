@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from parity.core import machine
 from parity.core.results import Measure, Record
-from parity.engine import memory
+from parity.engine import rounds
 from parity.engine.rounds import LEAST_SECONDS
-from parity.faces import order_of_causes, scheduling
+from parity.faces import scheduling
 from parity.faces.scheduling import EARLY_SHARE, LITTLE_SHARE, HandsOut, Schedule
 from parity.faces.workers import EagerWorker
 from parity.findings.weights import Promise
@@ -331,7 +332,7 @@ def test_where_findings_are_known_the_share_holds_from_the_first_new_cause_on() 
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time, which a test may set."""
     now = [0.0]
-    for module in (scheduling, order_of_causes):
+    for module in (scheduling, rounds):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
     return now
 
@@ -424,7 +425,7 @@ class Controller:
 
 def dying(monkeypatch: pytest.MonkeyPatch, workers: int, room: int = 99, seconds: float = 1.0, n: int | None = 1) -> Session:
     """A session that may start spares. room: processes that there is memory for; seconds: that must be left; n: of -n."""
-    monkeypatch.setattr(memory, "room", lambda workers: room)
+    monkeypatch.setattr(machine, "room", lambda workers: room)
     monkeypatch.setattr(scheduling, "SPARE_SECONDS", seconds)
     session = Session(workers, (ITEMS[0],))
     session.controller = Controller()

@@ -27,7 +27,7 @@ from parity.findings import known_entries, known_file
 from parity.findings.extents import Measured
 from parity.findings.known import Entry, Environment, Known
 from parity.findings.recognition import Recognition, known_death, outline, uncovered
-from parity.findings.standing import FIXED, KNOWN, NOT_SEEN, standings
+from parity.findings.verdict import FIXED, KNOWN, NOT_SEEN, standings
 from parity.generation import shrink
 from parity.store.code import Code
 from parity.store.rows import AGREES, EXPIRED, GROWN, NOTHING, SEEN, Death, Header, Run

@@ -8,15 +8,14 @@ from typing import Any
 
 import pytest
 
-from parity.core.health import HEALTHY, SUSPECT, UNUSABLE, conclusion, exit_code
+from parity.core.devices import HEALTHY, SUSPECT, UNUSABLE, conclusion, exit_code
 from parity.core.results import Fingerprint, Record, Status
 from parity.core.status import Conclusion
 from parity.findings.causes import gather
 from parity.findings.known import Entry, Known
-from parity.findings.standing import marks
-from parity.findings.verdict import RunResult, Shortfall, compared, kinds, of_cases, of_causes, shortfalls
+from parity.findings.verdict import RunResult, Shortfall, compared, kinds, marks, of_cases, of_causes, shortfalls
 from parity.report import causes as causes_text
-from parity.report import caveats, github
+from parity.report import gaps, github
 from parity.store import run_file
 from parity.store.code import Code
 from parity.store.rows import AGREES, CPU, EXPIRED, GROWN, OUTSIDE, SEEN, Death, End, Header, ItemRow, Run, Sighting
@@ -182,7 +181,7 @@ def test_a_stored_run_passes_only_if_nothing_is_missing(facts: dict[str, Any], s
 def test_only_a_run_that_ended_is_to_be_widened() -> None:
     """One that was stopped is to go on."""
     for stopped in ("", "interrupted"):
-        said = caveats.sentences(replace(WHOLE, items=(), end=End(1.0, {}, stopped, 1)))
+        said = gaps.caveat_sentences(replace(WHOLE, items=(), end=End(1.0, {}, stopped, 1)))
         assert ("widen the selection" in said[0]) is (not stopped)
 
 
@@ -191,9 +190,9 @@ def test_a_stored_run_fails_for_what_it_was_asked_to_fail_on() -> None:
     words = "--fail-on fails the run for 1 check unsupported"
     run = replace(WHOLE, end=End(1.0, {}, "", 1, failed=(words,)))
     assert of_causes(run, (), {}) is Conclusion.FAIL
-    assert caveats.sentences(run)[0] == f"The run was asked to fail: {words}."
+    assert gaps.caveat_sentences(run)[0] == f"The run was asked to fail: {words}."
     assert "error title=parity%3A the run was asked to fail" in github.render(run)
-    text = causes_text.render((), run.header, Conclusion.FAIL, caveats=caveats.sentences(run))
+    text = causes_text.render((), run.header, Conclusion.FAIL, caveats=gaps.caveat_sentences(run))
     assert text.endswith("FAIL  no finding, but the run was asked to fail: see above")
     assert run_file.decode(run_file.encode(run.end)) == run.end  # type: ignore[arg-type]
     assert run_file.decode('{"kind": "end", "seconds": 1.0, "expected": 1}') == WHOLE.end

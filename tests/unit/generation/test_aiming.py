@@ -17,8 +17,7 @@ from parity.execution import execute
 from parity.execution.inputs import build
 from parity.execution.values import dense, pool
 from parity.generation import aiming, calls, generate, mixing, room
-from parity.generation.plainer import plainest
-from parity.generation.shrink import walk
+from parity.generation.shrink import plainest, walk
 from parity.report.script import standalone
 
 

@@ -11,13 +11,16 @@ from parity import catalog
 from parity.catalog import opinfo
 from parity.catalog.draw import Sizes
 from parity.catalog.samples import torch_version
+from parity.core import notation
 from parity.core.case import Case, TensorSpec
 from parity.core.errors import CaseError
 from parity.core.notation import case_text, parse
+from parity.core.results import Aspect
 from parity.devices import resolve
 from parity.engine import suite
 from parity.execution import execute, inputs
 from parity.generation import generate, reductions, shrink
+from parity.generation.shrink import plainest
 from parity.report.script import standalone
 
 
@@ -273,3 +276,39 @@ def test_the_kernel_that_drops_the_last_feature_keeps_its_two() -> None:
     assert found is not None
     assert first(found).shape == (1, 1, 2)
     assert [s.shape for s in found.operands()[3:]] == [(4, 2), (4, 1)] * 2
+
+
+FULL = (
+    'add(float32[2, 3].transpose(0, 1).step(-1, 2, 0).uniform(seed=7).at(0, "nan").at(1, "inf").frozen(), '
+    'float32[()].on_cpu(), alpha=2).cotangent("normal", "stepped", 3).into("transposed").under("inference").after("larger")'
+)
+
+
+@pytest.mark.parametrize(
+    ("needs", "aspect", "expected"),
+    [
+        (lambda _: True, Aspect.FORWARD, "add(float32[2, 3], float32[()])"),
+        (lambda c: ".at(1" in c, Aspect.FORWARD, 'add(float32[2, 3].at(1, "inf"), float32[()])'),
+        (lambda c: "step(" in c, Aspect.FORWARD, "add(float32[2, 3].step(-1, 2, 0), float32[()])"),
+        (lambda c: "normal" in c, Aspect.BACKWARD, 'add(float32[2, 3], float32[()]).cotangent("normal", "contiguous", 0)'),
+        (lambda c: "into" in c, Aspect.OUT, 'add(float32[2, 3], float32[()]).into("transposed")'),
+        (lambda c: "alpha" in c and "on_cpu" in c, Aspect.FORWARD, "add(float32[2, 3], float32[()].on_cpu(), alpha=2)"),
+    ],
+)
+def test_what_a_finding_does_not_need_is_gone(needs: Callable[[str], bool], aspect: Aspect, expected: str) -> None:
+    """One thing after another, as long as it shows."""
+    case = notation.parse(FULL)
+    assert notation.case_text(plainest(case, aspect, lambda c: needs(notation.case_text(c)))) == expected
+
+
+def test_a_case_that_never_fails_again_stays() -> None:
+    """Also where the time is over."""
+    case = notation.parse(FULL)
+    tried = list[Case]()
+
+    def fails(c: Case) -> bool:
+        tried.append(c)
+        return False
+
+    assert plainest(case, Aspect.FORWARD, fails) == case
+    assert len(set(tried)) > 8

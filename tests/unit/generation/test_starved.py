@@ -18,7 +18,7 @@ from parity.core.results import Status
 from parity.devices import Call, Fault, resolve
 from parity.engine import suite
 from parity.execution.inputs import build
-from parity.generation import forbidden
+from parity.generation import error_inputs
 from parity.generation.calls import AFTER, FRACTIONS, history
 from parity.generation.generate import search
 
@@ -124,7 +124,9 @@ def test_half_of_the_rank() -> None:
 def test_every_matrix_without_a_factor_is_refused() -> None:
     """All of a stack, its last one by a pivot, and its last one by a NaN."""
     row = catalog.row("cholesky")
-    ways = [make() for word, make in forbidden.calls(row, parse("cholesky(float32[2, 3, 3].spd())")) if word == "value"]
+    ways = [
+        make() for word, make in error_inputs.forbidden_calls(row, parse("cholesky(float32[2, 3, 3].spd())")) if word == "value"
+    ]
     assert len(ways) == 3
     for case in ways:
         with pytest.raises(RuntimeError, match="positive-definite"):

@@ -9,7 +9,7 @@ import commands
 import pytest
 
 from parity.core.errors import UsageError
-from parity.history.bisection import bisected, versions
+from parity.history.environments import bisected, bisected_versions
 from parity.report.finding import said
 
 NAMES = [f"v{k}" for k in range(16)]
@@ -50,13 +50,13 @@ def test_versions_of_a_requirement_come_from_pip_in_their_order(monkeypatch: pyt
         commands_.append(command)
         return subprocess.CompletedProcess(command, 0 if "torch" in command else 1, listed, "")
 
-    monkeypatch.setattr("parity.history.bisection.subprocess.run", run)
-    assert versions("torch>=2.9,<=2.14") == ["torch==2.9.1", "torch==2.13.0", "torch==2.14.0"]
-    assert versions("torch>2.14 --pre --index-url URL")[-1] == "torch==2.15.0.dev1 --pre --index-url URL"
+    monkeypatch.setattr("parity.history.environments.subprocess.run", run)
+    assert bisected_versions("torch>=2.9,<=2.14") == ["torch==2.9.1", "torch==2.13.0", "torch==2.14.0"]
+    assert bisected_versions("torch>2.14 --pre --index-url URL")[-1] == "torch==2.15.0.dev1 --pre --index-url URL"
     assert commands_[-1][-4:] == ["torch", "--pre", "--index-url", "URL"]
     for asked, why in {"torch>=2.15": "has 0 versions", "torch=2": "is not a requirement of torch"}.items():
         with pytest.raises(UsageError, match=why):
-            versions(asked)
+            bisected_versions(asked)
 
 
 def test_what_replay_prints_is_read_back() -> None:

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from parity.core.results import Status, Verdict
 from parity.judging.bias import FEWEST, bias_ratio, has_enough_steps, in_range, steps, systematic_bias
-from parity.judging.concentration_bounds import ALPHA
 from parity.judging.judge import judge
+from parity.judging.outliers import ALPHA
 
 HALVES = (torch.float16, torch.bfloat16)
 

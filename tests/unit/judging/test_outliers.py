@@ -7,8 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from parity.judging.concentration_bounds import ALPHA
-from parity.judging.outliers import ELEMENTS, LEAST, SLACK, among_alike, among_error_ratios, among_sums, beyond, tail
+from parity.judging.outliers import ALPHA, ELEMENTS, LEAST, SLACK, among_alike, among_error_ratios, among_sums, beyond, tail
 
 
 def normal(n: int, seed: int = 0) -> np.ndarray:

@@ -13,13 +13,13 @@ from cases import prepared
 from torch import Tensor
 
 from parity.core.results import Measure, Status, Verdict
-from parity.judging import by_reference, screens
 from parity.judging import excuses as excused
+from parity.judging import rounded_result, screens
 from parity.judging.bench import Bench
 from parity.judging.judge import judge
 from parity.judging.measures import facts_of
-from parity.judging.plain import plain
 from parity.judging.rounded_result import RoundedResult, agreed
+from parity.judging.screens import plain
 from parity.oracle.sensitivity import PERTURBATIONS, Sensitivity
 
 TEXTS = (
@@ -121,8 +121,8 @@ def test_what_is_outside_of_the_reference_is_judged_with_all_samples(monkeypatch
         more.append(bench.oracle.take_more_samples(PERTURBATIONS))
         return real(bench, *rest)
 
-    monkeypatch.setattr(by_reference, "excuses", excuses)
-    by_reference.judged_by_reference(result_of("softmax(float32[2].of(1, 2), -1)", torch.tensor([0.4, 0.9])))
+    monkeypatch.setattr(rounded_result, "excuses", excuses)
+    rounded_result.by_reference(result_of("softmax(float32[2].of(1, 2), -1)", torch.tensor([0.4, 0.9])))
     assert more == [False]
 
 
@@ -130,7 +130,7 @@ def test_without_a_truth_a_function_that_cancels_may_be_off_by_what_its_inputs_m
     """The variance of numbers near 1000 moves by some 1e-4 with the last bit of these: a thousand of its own roundings."""
     text = "var(float32[4].of(1000.0, 1001.0, 1002.0, 1000.0), 0)"
     exact = result_of(text, torch.tensor(0.0)).truth
-    off = [by_reference.judged_by_reference(result_of(text, (exact * factor).float())).status for factor in (1.0001, 1.1)]
+    off = [rounded_result.by_reference(result_of(text, (exact * factor).float())).status for factor in (1.0001, 1.1)]
     assert off == [Status.AGREE, Status.DRIFT]
 
 
@@ -144,6 +144,6 @@ def test_without_a_truth_a_function_that_cancels_may_be_off_by_what_its_inputs_m
 def test_what_is_judged_by_the_reference_names_the_row_that_decides(text: str, row: str) -> None:
     """Both sides have errors, which are more than the table's bound for a sum."""
     t = result_of(text, torch.ones(2, 2) if "mm" in text else torch.tensor([0.4, 0.9]))
-    verdict = by_reference.judged_by_reference(t)
+    verdict = rounded_result.by_reference(t)
     assert verdict.tolerance is not None
     assert verdict.tolerance.origin == row

@@ -20,7 +20,7 @@ from parity.devices import resolve
 from parity.engine import suite
 from parity.execution import execute as ex
 from parity.execution.inputs import build, realise, torch_word
-from parity.judging import concentration_bounds, laws
+from parity.judging import laws, outliers
 from parity.judging.laws import numbers, picks
 from parity.judging.randomness import problems
 from parity.judging.uniformity import judged
@@ -538,7 +538,7 @@ def test_a_planted_fault_is_found_and_named(name: str) -> None:
 
 def test_a_count_is_an_excess_where_chance_hardly_ever_gives_as_many() -> None:
     """Sixty where ten are expected; not twelve, nor fewer than expected."""
-    excess = concentration_bounds.poisson_excess
+    excess = outliers.poisson_excess
     assert [excess(count, 10.0) for count in (60, 12, 10, 3, 0)] == [True, False, False, False, False]
 
 
@@ -548,8 +548,8 @@ def test_the_bounds_are_never_below_the_true_tails() -> None:
         k = torch.arange(n + 1, dtype=torch.float64)
         logs = math.lgamma(n + 1) - torch.lgamma(k + 1) - torch.lgamma(n - k + 1) + k * math.log(p) + (n - k) * math.log(1 - p)
         chance = torch.full_like(k, p)
-        accused = concentration_bounds.improbable(k, torch.full_like(k, n), chance, chance, 1)
-        assert 0 < float(logs.exp()[accused].sum()) <= concentration_bounds.ALPHA, (n, p)
+        accused = outliers.improbable(k, torch.full_like(k, n), chance, chance, 1)
+        assert 0 < float(logs.exp()[accused].sum()) <= outliers.ALPHA, (n, p)
 
 
 def test_a_million_honest_numbers_are_well_inside() -> None:

@@ -11,14 +11,14 @@ from parity.catalog.draw import Sizes
 from parity.checks.trial import EVERYTHING
 from parity.core.notation import parse
 from parity.devices import resolve
+from parity.engine.checking import LAW_EVERY, settings
 from parity.engine.planning import RunPlan
-from parity.engine.settings import LAW_EVERY, settings
 from parity.engine.suite import Item, RunProfile
 from parity.execution import execute as ex
 from parity.execution.inputs import build
 from parity.judging import laws
-from parity.judging.concentration_bounds import entropy, improbable
 from parity.judging.laws.law import Observations, Results, coins
+from parity.judging.outliers import entropy, improbable
 from parity.judging.relations import Bound
 from parity.judging.uniformity import POINTS, _below, _lags, _pairs, judged
 from parity.tolerance import load
@@ -119,7 +119,7 @@ def test_a_count_at_its_bound_is_no_alarm(monkeypatch: pytest.MonkeyPatch) -> No
     count, trials, chance = torch.tensor([[60.0], [100.0], [0.5]], dtype=torch.float64)
     bound = float(100 * entropy(count / 100, chance))
     for level, alarm in ((bound, False), (bound - 1e-9, True)):
-        monkeypatch.setattr("parity.judging.concentration_bounds.weight", lambda *_, level=level: level)
+        monkeypatch.setattr("parity.judging.outliers.weight", lambda *_, level=level: level)
         assert improbable(count, trials, chance, chance, 1).tolist() == [alarm]
 
 

@@ -26,7 +26,7 @@ from parity.core.results import Status
 from parity.devices import Call, Fault, resolve
 from parity.devices.sim.honest import FAULTS as HONEST
 from parity.engine.reading import read_size
-from parity.faces import cli, commandline, locating
+from parity.faces import commandline, locating
 from parity.locating import capture_file
 from parity.locating.against import TOO_LARGE, _Replay
 from parity.locating.capture_file import decoded, encoded
@@ -417,7 +417,7 @@ def test_what_does_not_go_together_is_refused_before_anything_runs(
     words: tuple[str, ...], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert cli.main(["locate", "models.py:one", *words]) == 2
+    assert commandline.main(["locate", "models.py:one", *words]) == 2
     assert said in capsys.readouterr().err
 
 

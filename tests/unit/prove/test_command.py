@@ -10,7 +10,7 @@ from commands import said as told
 
 from parity.core.results import Fingerprint
 from parity.devices import load_faults
-from parity.faces import cli
+from parity.faces import commandline
 from parity.prove import scoreboard
 from parity.store import run_file
 from parity.store.rows import End, Header
@@ -107,18 +107,18 @@ def test_power_puts_errors_into_every_comparison_and_tells_which_were_seen(
 
 
 def test_trace_shows_the_calls_as_a_fault_sees_them(capfd: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["prove", "trace", "addmm(float32[3], float32[4, 3].step(-1, 2, 0), float32[3, 3], alpha=2)"]) == 0
+    assert commandline.main(["prove", "trace", "addmm(float32[3], float32[4, 3].step(-1, 2, 0), float32[3, 3], alpha=2)"]) == 0
     out = capfd.readouterr().out
     assert "transfer  upload(float32[4, 6]) -> float32[4, 6]" in out
     named = "self=float32[3], mat1=float32[4, 3] strides [6, 2] of [24], mat2=float32[3, 3], alpha=2"
     assert f"  function  torch.addmm({named})" in out
     assert f"  kernel    addmm.out({named}, out=float32[4, 3]) -> fresh float32[4, 3]" in out
     assert "mm.out" in out.partition("backward\n")[2]
-    assert cli.main(["prove", "trace", "cholesky(float32[2, 2].constant())", "--device", "sim:mps"]) in (0, 1)
+    assert commandline.main(["prove", "trace", "cholesky(float32[2, 2].constant())", "--device", "sim:mps"]) in (0, 1)
     capfd.readouterr()
     for argv, words in (
         (["prove", "trace", "exp"], "'exp' is not a case; one looks like max_pool2d("),
         (["prove", "trace", "exp(float32[2])", "--device", "cpu"], "faults can only be planted on a simulated device"),
     ):
-        assert cli.main(argv) == 2
+        assert commandline.main(argv) == 2
         assert words in capfd.readouterr().err

@@ -19,11 +19,11 @@ from parity.core.results import Aspect, Status, Verdict
 from parity.devices import resolve
 from parity.devices.base import Device
 from parity.engine import suite
+from parity.engine.checking import settings_of_run
 from parity.engine.examine import examine
 from parity.engine.journal import NoJournal
 from parity.engine.options import RunOptions
 from parity.engine.planning import RunPlan
-from parity.engine.settings import settings_of_run
 from parity.prove import dispatched
 from parity.prove.dispatched import NOTHING_COMPARED, Dispatched, Reach
 

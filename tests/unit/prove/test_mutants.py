@@ -9,7 +9,8 @@ import torch
 
 from parity.devices import resolve
 from parity.engine.child import End
-from parity.prove.mutants import board, scoring
+from parity.prove import board
+from parity.prove.mutants import scoring
 from parity.prove.mutants.mutant import Mutant, Witnessed, fault
 from parity.prove.mutants.recording import classes, frequencies, mutants_of, record, sample
 from parity.prove.mutants.scoring import Scores, _plan
@@ -103,7 +104,7 @@ def test_the_board_says_why_survivors_survived() -> None:
         about | {"id": "b", "kind": "rank", "word": "2", "killed": False, "witness": "mm()", "fired": 0, "changed": 0},
         about | {"id": "c", "kind": "rank", "word": "3", "killed": False, "witness": "", "fired": 0, "changed": 0},
     ]
-    text = board.render(Scores("quick", "0", tuple(known)))
+    text = board.render_mutants(Scores("quick", "0", tuple(known)))
     assert "2 count, 1 have no witness" in text
     assert "killed by their own row                      1 of 2 = 50.0 %" in text
     assert "never drawn: 0 of 3 cases" in text

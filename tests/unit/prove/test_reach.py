@@ -12,7 +12,7 @@ from parity.core.errors import RunFileError
 from parity.core.results import Fingerprint
 from parity.devices import operator_table
 from parity.engine import suite
-from parity.faces import cli
+from parity.faces import commandline
 from parity.prove import reach
 from parity.prove.reach import SHARED_WITH, State
 from parity.store import run_file
@@ -97,7 +97,7 @@ def test_a_table_of_another_torch(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "with torch" not in reach.audit([run("mps", item("add", "add.Tensor"), version="9.9.0")], table).runs[0]
     with pytest.raises(RunFileError, match=r"with torch 1\.2\.3, and the operator table is that of torch 9\.9\.0; .*--wheel"):
         reach.audit([run("sim", item("add", "add.Tensor"), version="1.2.3")], table)
-    assert cli.main(["prove", "reach", "--wheel", str(tmp_path / "torch.whl")]) == 2
+    assert commandline.main(["prove", "reach", "--wheel", str(tmp_path / "torch.whl")]) == 2
     assert "cannot read" in capsys.readouterr().err
 
 
@@ -139,6 +139,6 @@ def test_the_command_reads_runs(tmp_path: Path, capsys: pytest.CaptureFixture[st
             writer.write(made.items[0])
             writer.write(End(totals=dict(totals(made.items[:1]))))
     assert run_file.read(tmp_path / "0.jsonl").items[0].operators == ("add.Tensor",)
-    assert cli.main(["prove", "reach", *files]) == 0
+    assert commandline.main(["prove", "reach", *files]) == 0
     assert capsys.readouterr().out.splitlines()[-1].startswith(f"2 of {len(operator_table.with_kernel('MPS'))} (")
-    assert cli.main(["prove", "reach", str(tmp_path / "none.jsonl")]) == 2
+    assert commandline.main(["prove", "reach", str(tmp_path / "none.jsonl")]) == 2

@@ -27,7 +27,7 @@ from parity.devices.sim.call import Call
 from parity.engine import suite
 from parity.engine.cases import SWEPT
 from parity.engine.planning import RunPlan
-from parity.faces import cli
+from parity.faces import commandline
 from parity.prove import board as report
 from parity.prove import routes, score, scoreboard
 from parity.prove.board import Board
@@ -221,7 +221,7 @@ def test_an_interrupted_board_keeps_what_it_has(capsys: pytest.CaptureFixture[st
     assert "INTERRUPTED: 2 of 3 were not scored." in report.render(made)
     assert report.tree(made)["left"] == 2
     monkeypatch.setattr(scoreboard, "run", lambda *_: made)
-    assert cli.main(["prove", "zoo"]) == cli.INTERRUPTED
+    assert commandline.main(["prove", "zoo"]) == commandline.INTERRUPTED
     assert "INTERRUPTED" in capsys.readouterr().out
 
 

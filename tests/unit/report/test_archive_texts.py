@@ -14,7 +14,7 @@ import pytest
 from parity.core import untrusted
 from parity.core.results import Fingerprint, Record
 from parity.devices.costs import Costs, Spread
-from parity.faces import cli
+from parity.faces import commandline
 from parity.report import archive
 from parity.store import run_file
 from parity.store.rows import End, Header, ItemRow
@@ -195,7 +195,7 @@ def test_what_is_no_archive_of_parity_is_refused_in_one_line(
     make: Callable[[Path], Path], why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Damaged, foreign, too large or with names that parity does not give; nothing of it reaches the terminal as it is."""
-    assert cli.main(["report", str(make(tmp_path))]) == 2
+    assert commandline.main(["report", str(make(tmp_path))]) == 2
     said = capsys.readouterr().err
     assert why in said
     assert said.count("\n") == 1

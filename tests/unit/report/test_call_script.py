@@ -14,7 +14,7 @@ from torch import nn
 
 import parity
 from parity.devices import Call, Device, Fault, resolve
-from parity.faces.cli import main
+from parity.faces.commandline import main
 from parity.locating.located import Divergence
 from parity.report import script as module
 from parity.report.script import Unwritable, call_script

@@ -11,8 +11,7 @@ import pytest
 from parity.core.results import Cause, Fingerprint, Record
 from parity.history.change import Change, Group, ReportedChange
 from parity.history.diff import Diff, compare
-from parity.history.drift import Drift, Shift
-from parity.history.pace import Pace, Paces
+from parity.history.drift import Drift, Pace, Paces, Shift
 from parity.report.diff import FORMATS, SCREEN, as_html, as_json, as_junit, as_markdown, headline, terminal
 from parity.store.code import Code
 from parity.store.rows import End, Header, ItemRow, Run

@@ -25,10 +25,10 @@ from parity.history.diff import compare
 from parity.report import answers, github, html, issue, junit, matrix, summary
 from parity.report import causes as texts
 from parity.report import diff as diff_text
-from parity.report.caveats import sentences
+from parity.report.gaps import caveat_sentences
 from parity.report.script_text import excused
 from parity.store import run_file
-from parity.store.reproduced import FAR, is_far, marked
+from parity.store.marginal import FAR, is_far, marked
 from parity.store.rows import Again, Run
 
 EXP = "exp(float32[2])"
@@ -150,7 +150,7 @@ def test_what_was_near_its_budget_is_dropped_and_counted(tmp_path: Path) -> None
     assert "dropped: drift near its budget, not reproduced in a fresh process\n  exp float32" in text
     assert summary.verdict(data, 0).startswith("PASS  1 finding near the budget, not reproduced; everything else agrees (")
     run = replace(whole, records=(replace(near, gone=True),), deaths=())
-    assert any(s.startswith("Dropped: 1 finding near the budget") for s in sentences(run))
+    assert any(s.startswith("Dropped: 1 finding near the budget") for s in caveat_sentences(run))
 
 
 def test_the_failure_that_pytest_wrote_says_so(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 import stored
 
 from parity.core.results import Json
-from parity.faces import cli
+from parity.faces import commandline
 from parity.findings.causes import gather
 from parity.report import answers, causes, matrix, schema
 from parity.store import run_file
@@ -40,7 +40,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "faults.py").write_text(faults)
     asked = ["exp", "tan", "svdvals", "--device", "sim:mps", "--examples", "4", "-n", "1", "--dtype", "float32,int64"]
     kept = ["--output", str(folder / "run.jsonl"), "--findings", str(folder)]
-    assert cli.main(["run", *asked, *kept, "--setup", str(folder / "faults.py")]) == 1
+    assert commandline.main(["run", *asked, *kept, "--setup", str(folder / "faults.py")]) == 1
     return folder / "run.jsonl"
 
 
@@ -103,7 +103,7 @@ def test_a_row_that_no_run_writes_is_invalid(change: Json) -> None:
 def test_reports_are_valid(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Causes and the table of ops, of a real run and of one with a death; what has no such field is not."""
     for given in ((), ("--matrix",)):
-        assert cli.main(["report", str(path), "--format", "json", *given]) == 1
+        assert commandline.main(["report", str(path), "--format", "json", *given]) == 1
         tree = json.loads(capsys.readouterr().out)
         assert problems(tree, REPORT) == []
         assert problems({k: v for k, v in tree.items() if k != "run"}, REPORT)
@@ -118,9 +118,9 @@ def test_reports_are_valid(path: Path, capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_the_command_prints_a_schema(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["help", "schema-run"]) == 0
+    assert commandline.main(["help", "schema-run"]) == 0
     assert json.loads(capsys.readouterr().out) == RUN
-    assert cli.main(["help", "schema-report"]) == 0
+    assert commandline.main(["help", "schema-report"]) == 0
     assert json.loads(capsys.readouterr().out) == REPORT
 
 
@@ -128,12 +128,12 @@ def test_the_formats_of_a_whole_run_go_together_with_no_cause(
     path: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """JUnit and annotations are printed; annotations as commands; a page goes to a file, against an earlier run too."""
-    assert cli.main(["report", str(path), "--format", "github"]) == 1
+    assert commandline.main(["report", str(path), "--format", "github"]) == 1
     assert capsys.readouterr().out.startswith("::error title=parity A exp")
-    assert cli.main(["report", str(path), "--format", "junit"]) == 1
+    assert commandline.main(["report", str(path), "--format", "junit"]) == 1
     assert capsys.readouterr().out.startswith("<?xml")
     page = tmp_path / "page.html"
-    assert cli.main(["report", str(path), "--against", str(path), "--format", "html", "-o", str(page)]) == 1
+    assert commandline.main(["report", str(path), "--against", str(path), "--format", "html", "-o", str(page)]) == 1
     assert "Nothing changed in what is in both runs" in page.read_text()
     for wrong, said in (
         (["--format", "html"], "a page goes to a file"),
@@ -141,7 +141,7 @@ def test_the_formats_of_a_whole_run_go_together_with_no_cause(
         (["--against", str(path)], "--against is for a page"),
         (["--matrix", "--format", "github"], "is of a whole run"),
     ):
-        assert cli.main(["report", str(path), *wrong]) == 2
+        assert commandline.main(["report", str(path), *wrong]) == 2
         assert said in capsys.readouterr().err
-    assert cli.main(["report"]) == 2
+    assert commandline.main(["report"]) == 2
     assert "report needs a run file" in capsys.readouterr().err

@@ -11,7 +11,7 @@ import stored
 
 from parity.core.results import Fingerprint
 from parity.core.status import Status
-from parity.faces import cli
+from parity.faces import commandline
 from parity.report import answers, run_answers, schema, support
 from parity.store import run_file
 from parity.store.rows import Header, ItemRow, Run
@@ -73,13 +73,13 @@ def test_what_a_run_did_not_draw_is_not_tested() -> None:
 
 def test_texts_of_three_runs(capsys: pytest.CaptureFixture[str]) -> None:
     """Runs that say the same share a line; what works everywhere is counted."""
-    assert cli.main(["report", *FILES]) == 1
+    assert commandline.main(["report", *FILES]) == 1
     text = capsys.readouterr().out
     assert "3 runs side by side\n  [1] sim (simulated); torch 2.13.0; Linux 6.1; healthy.jsonl" in text
     assert "\nadd\n  [1][3] works: float32\n  [2] wrong: float32 [add-080c22]\n" in text
     assert "[add-080c22] aten::add gives wrong values, with non-contiguous operand" in text
     assert "work in all runs that have them: 1 more op; -v lists them" in text
-    assert cli.main(["report", *FILES, "--format", "markdown"]) == 1
+    assert commandline.main(["report", *FILES, "--format", "markdown"]) == 1
     assert r"| `exp` | works: float32 | wrong: float32 \[exp\-b4c8f1\] | works: float32 |" in capsys.readouterr().out
 
 
@@ -98,7 +98,7 @@ def test_json_is_as_its_schema_says(capsys: pytest.CaptureFixture[str]) -> None:
     assert [e.message for e in validator.iter_errors(made)] == []
     made["ops"][0]["cells"][0]["answer"] = "fine"
     assert [*validator.iter_errors(made)]
-    assert cli.main(["report", *FILES, "--format", "json"]) == 1
+    assert commandline.main(["report", *FILES, "--format", "json"]) == 1
     assert capsys.readouterr().out.startswith('{\n "parity_support": 1,')
 
 
@@ -111,7 +111,7 @@ def test_a_page_holds_what_a_file_holds_as_text(tmp_path: Path, capsys: pytest.C
     for path in paths:
         run_file.write(Path(path), stored.run())
     for _ in range(2):  # the second one is written over the first, as a report of parity
-        assert cli.main(["report", *paths, "-o", str(tmp_path / "page.html")]) == 1
+        assert commandline.main(["report", *paths, "-o", str(tmp_path / "page.html")]) == 1
         assert capsys.readouterr().out == f"FAIL  report of {len(paths)} runs; stored in {tmp_path / 'page.html'}\n"
     page = (tmp_path / "page.html").read_text()
     assert 'data-is="wrong"' in page
@@ -133,5 +133,5 @@ def test_what_is_of_one_run_is_refused(
     words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert cli.main(["report", *FILES, *words]) == 2
+    assert commandline.main(["report", *FILES, *words]) == 2
     assert said in capsys.readouterr().err

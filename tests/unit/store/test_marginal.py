@@ -19,12 +19,12 @@ from parity.checks.check import Result
 from parity.core.results import Aspect, Cause, Measure, Record, Status, Verdict
 from parity.devices import Call, Fault, resolve
 from parity.engine import suite
+from parity.engine.cases import is_near
 from parity.engine.examine import Examined, examine
 from parity.engine.journal import NoJournal
 from parity.engine.merging import merged
 from parity.engine.options import RunOptions
 from parity.engine.planning import RunPlan
-from parity.engine.tally import is_near
 from parity.findings.causes import gather
 from parity.findings.verdict import RunResult
 from parity.store import marginal, run_file

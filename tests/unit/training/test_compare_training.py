@@ -18,7 +18,7 @@ from parity.core.errors import UsageError
 from parity.core.results import Raised
 from parity.devices import Call, Fault, resolve
 from parity.devices.sim.honest import FAULTS as HONEST
-from parity.faces.cli import main
+from parity.faces.commandline import main
 from parity.training import train
 from parity.training.side import Side, StepResult
 

@@ -9,7 +9,7 @@ by name. `tally` counts which kinds occurred, and how often a result's bits diff
 from __future__ import annotations
 
 from parity.devices import Fault
-from parity.devices.sim.honest import choice, formulas, noise, order, repeats
+from parity.devices.sim.honest import choice, formulas, noise, order
 
 ARITHMETIC = (
     *noise.FUNCTIONS, *order.REDUCTIONS, *order.SCANS, *order.PRODUCTS, *order.CONVOLUTIONS, *order.TRANSFORMS, *formulas.ONCE,
@@ -21,7 +21,7 @@ SUBSETS: dict[str, tuple[Fault, ...]] = {
     "flushing": noise.flushing(ARITHMETIC),  # first, so that the others get flushed operands
     "noise": noise.functions(),
     "order": order.faults(),
-    "duplicates": repeats.faults(),
+    "duplicates": choice.repeats(),
     "composites": formulas.faults(),
     "choice": choice.faults(),
     "streams": choice.streams(),

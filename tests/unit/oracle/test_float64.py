@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from parity.oracle.float32_reference import in_float32
+from parity.oracle.float64 import in_float32
 
 HALVES = [torch.float16, torch.bfloat16]
 

@@ -12,7 +12,7 @@ from cases import checked
 
 from parity.checks import derivatives, repeat, transfer, writes
 from parity.checks.check import EVERYTHING, STATE, UNCOMPARED, Settings
-from parity.checks.due import MANY
+from parity.checks.further import MANY
 from parity.checks.trial import SELDOM
 from parity.core.results import Aspect, Status
 from parity.devices import Call, Fault, resolve

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from parity.core import parent, processes
+from parity.core import processes
 
 MAIN = """
 import os, pathlib, subprocess, sys, time
-from parity.core import parent, processes
+from parity.core import processes as parent, processes
 
 with parent.guarded_folder() as folder:
     (folder / "asked").write_text("null")
@@ -53,7 +53,7 @@ def test_what_a_killed_process_started_ends_and_its_folder_goes(tmp_path: Path) 
     """A child that watches, and a worker that does not, which the sentinel ends; after an ordinary end no folder either."""
     (tmp_path / "main.py").write_text(MAIN)
     (tmp_path / "sleeper.py").write_text(SLEEPER)
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(Path(parent.__file__).parents[2])])}
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(Path(processes.__file__).parents[2])])}
     line = [sys.executable, "main.py"]
     with subprocess.Popen([*line, "wait"], cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -86,5 +86,5 @@ def test_ctrl_c_is_a_persons_only_where_it_can_come_from_one() -> None:
 
 def test_the_number_of_a_process_is_noted_in_a_folder_that_was_cleaned_up(tmp_path: Path) -> None:
     """A worker that found its folder gone ended the run with a traceback of xdist."""
-    parent.note(tmp_path / "gone" / "run", "gw0")
+    processes.note_folder(tmp_path / "gone" / "run", "gw0")
     assert [p.read_text() for p in (tmp_path / "gone" / "run").iterdir()] == [str(os.getpid())]

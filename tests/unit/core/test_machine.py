@@ -17,7 +17,7 @@ from parity.core.notation import parse
 from parity.devices import Call, Fault, resolve
 from parity.devices.base import Device
 from parity.devices.sim.faults import out_of_memory
-from parity.engine import memory, suite
+from parity.engine import suite
 from parity.engine.checking import leak_of, leaked
 from parity.engine.examine import Examined, examine
 from parity.engine.journal import NoJournal
@@ -36,9 +36,9 @@ def test_as_many_workers_as_the_memory_holds(monkeypatch: pytest.MonkeyPatch, to
     """A hosted runner has 7 GB and 3 cores; 0 is a machine that does not say."""
     monkeypatch.setattr(machine, "total_memory", lambda: total)
     monkeypatch.setattr("os.cpu_count", lambda: cores)
-    assert memory.default_workers() == workers
-    assert workers * memory.share(workers) <= max(memory.ceiling(), memory.LEAST)
-    assert (memory.share(workers) == 0) == (total == 0)
+    assert machine.default_workers() == workers
+    assert workers * machine.share(workers) <= max(machine.ceiling(), machine.LEAST_SHARE)
+    assert (machine.share(workers) == 0) == (total == 0)
 
 
 class Apple(Device):
@@ -74,20 +74,20 @@ class Apple(Device):
 def test_a_worker_passes_its_share(monkeypatch: pytest.MonkeyPatch, chip: str, reserved: int, share: int, passed: bool) -> None:
     """A virtual machine gives MPS a gigabyte, whatever it recommends."""
     monkeypatch.setattr(machine, "resident_memory", lambda: 0)
-    assert memory.has_passed(Apple(chip, reserved), share, 2) == passed
+    assert machine.has_passed(Apple(chip, reserved), share, 2) == passed
 
 
 def test_no_other_device_has_the_limit_of_mps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "resident_memory", lambda: 0)
     other = Apple("Paravirtual device", GB // 2)
     other.name = "xpu"
-    assert not memory.has_passed(other, GB, 2)
+    assert not machine.has_passed(other, GB, 2)
 
 
 def test_a_device_that_does_not_say_how_much_it_has_is_never_full(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "resident_memory", lambda: 0)
     monkeypatch.setattr(Apple, "memory", lambda _: {"reserved": GB})
-    assert not memory.has_passed(Apple("Apple M2", GB), 0, 2)
+    assert not machine.has_passed(Apple("Apple M2", GB), 0, 2)
 
 
 def test_this_process_occupies_something() -> None:

@@ -13,7 +13,7 @@ from torch.nn.parameter import is_lazy
 
 from parity.comparing.subject import SHAPED
 from parity.core.errors import UsageError
-from parity.training.standard import standard
+from parity.training.making import standard
 
 
 class Model(nn.Module):
