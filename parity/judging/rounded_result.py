@@ -186,8 +186,8 @@ def shared_error_of(
     with np.errstate(invalid="ignore"):
         for other in map(parts, others):
             actual = np.where(np.abs(actual - other) < np.abs(actual - truth), truth + (actual - other), actual)
-    moved, constant = None if e is None else e.moved, full and t.bench.oracle.any_constant()
-    found = shared_error(actual, truth, b, counted, changes, t.f, u, t.halves, moved, constant)
+    moved, numbers = None if e is None else e.moved, t.bench.oracle.different_numbers() if full else math.inf
+    found = shared_error(actual, truth, b, counted, changes, t.f, u, t.halves, moved, numbers)
     stored = found is not None and found.few and t.pass_ in t.bench.row.judged.accumulates  # a long chain leans to one side
     return None if stored else found
 

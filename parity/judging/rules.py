@@ -84,7 +84,7 @@ class Contraction(Rule):
             bench.row, f, bench.oracle, r.name or "", r.flushes, size
         )
         if Quirk.RUNNING in bench.row.quirks:
-            between_kernels = between_kernels + one_sided(s, n, u, bench.oracle.any_constant())
+            between_kernels = between_kernels + one_sided(s, n, u, bench.oracle.different_numbers() == 1.0)
         elif r.name is not None and (runs := bench.oracle.runs_of_equals()):
             between_kernels = between_kernels + one_sided(s, n / runs, u, True)
         floor = r.floor * np.maximum(1.0, n / FLUSHED) if r.flushes else r.floor

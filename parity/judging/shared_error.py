@@ -11,6 +11,8 @@ The limits come from the same two numbers in the samples of the sensitivity, who
 (including what elements share in them), and from the rounding of the result itself (variance ULP^2 / 12). Beyond chance,
 functions may be biased to one side: up to the sum of all changes, if they were aligned. Elements that move together in all of
 many samples share the rounding that moves them (a mean that is subtracted from each): their changes add up with their signs.
+Elements that are functions of one number share its rounding, too. The samples do not show it, as they move each element of an
+operand by itself: of n different numbers, chance averages out n roundings, however many elements there are.
 """
 
 from __future__ import annotations
@@ -102,13 +104,13 @@ def shared_error(
     u: float,
     halves: bool,
     lost: Array | None = None,
-    constant: bool = False,
+    numbers: float = np.inf,
 ) -> SharedError | None:
     """The shared error of the counted elements (over real parts); None with few different ones but in half types (`halves`).
 
     changes: the samples of the sensitivity, None for the smallest possible limits. u: roundoff of the arithmetic inside.
     halves: whether every step inside is rounded to a half type. lost: how far numbers that fall below the range on the way move
-    each element, all to one side. constant: whether an operand is one number throughout, whose roundings all elements share.
+    each element, all to one side. numbers: how many the operand with the fewest different ones holds.
     """
     every = 1 if changes is None else changes.every
     d, t, total, some = (x.reshape(-1)[::every] for x in (device, truth, b.total, counted))
@@ -127,7 +129,7 @@ def shared_error(
     chance = max(float(np.mean((moved @ r) ** 2)), float(np.sum(np.mean(moved**2, 0) * r**2))) / weight**2
     chance += float(np.sum((final * r) ** 2)) / weight**2 / 12.0
     spread = SPREAD_FEW if few else SPREAD_HALF if halves else SPREAD_SINGLE
-    sided = spread if constant else ALIGNED_HALF if halves else ALIGNED_SINGLE
+    sided = spread if numbers == 1.0 else ALIGNED_HALF if halves else ALIGNED_SINGLE
     factor_limit: float = CHANCE * chance**0.5 + sided * _aligned(moved, r) / weight + one_sided
     mean = float(np.mean(moved**2))
     spread_limit = spread * mean**0.5 + 2.0 * float(np.mean(final**2) / 12.0) ** 0.5
@@ -137,8 +139,8 @@ def shared_error(
         off = 2.0 * lost.reshape(-1)[::every][places] / total
         factor_limit += float(off @ np.abs(r)) / weight
         spread_limit += float(np.mean(off**2)) ** 0.5
-    if constant:  # all elements may have the error that one of them may have: a function of one number is one sample
-        factor_limit = max(factor_limit, spread_limit * (z.size / weight) ** 0.5)
+    # Functions of one number are one sample: all of them may be off as one of them may.
+    factor_limit = max(factor_limit, spread_limit * (z.size / weight / numbers) ** 0.5)
     if few or factor_limit > MEANT:
         factor_limit = np.inf
     return SharedError(float(z @ r) / weight, factor_limit, float(np.mean(z**2)) ** 0.5, spread_limit, few)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -236,11 +237,13 @@ class CaseOracle(Oracle):
             lost = lost & ~(odd.expand(truth.shape) if _broadcasts(odd.shape, truth.shape) else odd.any())
         return lost
 
-    def any_constant(self) -> bool:
-        """Whether most elements of some operand or cotangent are one number, so that its roundings are not random."""
+    def different_numbers(self) -> float:
+        """How many different numbers the operand or cotangent with the fewest holds, in effect: 1 if most of its elements are
+        one number, else as many equally frequent ones would be equal in as many of all pairs of elements."""
         fed = [v for v in (*self._placed.views, *(self._cotangents or ())) if _floating(v) and v.numel() > 1]
         sizes = [v[v.isfinite() & (v != 0)].abs() for v in fed]  # zeros have no roundings
-        return any(x.numel() > 1 and 2 * int((x == x.median()).sum()) > x.numel() for x in sizes)  # the median is that number
+        shares = [np.unique(x.double().numpy(), return_counts=True)[1] / x.numel() for x in sizes if x.numel() > 1]
+        return min((1.0 if s.max() > 0.5 else 1.0 / float(s @ s) for s in shares), default=math.inf)
 
     def runs_of_equals(self) -> int:
         """How many runs of equal numbers the operands and cotangents with more than one element hold at most, 1 if all are

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -173,9 +174,10 @@ class Oracle(ABC):
         """Max of the absolute bias; 0 if absent, None if unknown."""
         return None
 
-    def any_constant(self) -> bool:
-        """Whether some operand or cotangent is one number throughout, so that its roundings are not random."""
-        return False
+    def different_numbers(self) -> float:
+        """How many different numbers the operand or cotangent with the fewest holds: 1 if it is one number, so that its
+        roundings are not random; infinite if unknown."""
+        return math.inf
 
     def runs_of_equals(self) -> int:
         """How many long runs of equal numbers an operand or cotangent holds at most, 1 if each is one number; 0 if some is

@@ -56,6 +56,12 @@ BUT_A_NAN = (
 
 BUT_ONE = 'cosh(bfloat16[3, 5, 2, 4].step(-3, 3, 0).constant(seed=3663).at(11, "-2.5")).cotangent("normal", "contiguous", 3628)'
 
+# All elements of a column share the rounding of 1 / sqrt(x x - 1), and of 1 / sqrt(1 - x x).
+OF_TWO_NUMBERS = (
+    'acosh(bfloat16[128, 2].expand(-2).between(1, 9, seed=113)).cotangent("nonfinite", "transposed", 3920).into("stepped")'
+)
+OF_THREE_NUMBERS = 'acos(bfloat16[128, 3].expand(-2).between(-1, 1, seed=103)).cotangent("normal", "contiguous", 4)'
+
 # All results are 1 in the half type, and so have one error.
 NEARLY_ONE = 'sinc(float16[2, 5, 4, 2].tiny(seed=651).at(2, "min").at(0, "max")).into("step_outer")'
 
@@ -167,9 +173,16 @@ def test_an_honest_device_that_flushes_nothing_is_not_accused(text: str) -> None
         (OF_ONE_NUMBER, "rsqrt", 1.005),
         (BUT_A_NAN, "sinh", 1.005),
         (BUT_ONE, "sinh", 1.05),
+        (OF_TWO_NUMBERS, "rsqrt", 1.05),
+        (OF_TWO_NUMBERS, "rsqrt", 0.95),
+        (OF_THREE_NUMBERS, "rsqrt", 1.05),
+        (OF_TWO_NUMBERS.replace(".expand(-2)", ""), "rsqrt", 1.03),
         (COARSER, "sum", 1.5),
     ],
-    ids=["shared", "of one number", "but a NaN", "but one", "coarser"],
+    ids=[
+        *("shared", "of one number", "but a NaN", "but one", "of two numbers", "of two numbers, less", "of three numbers"),
+        *("of different numbers", "coarser"),
+    ],
 )
 def test_a_device_of_roundings_is_not_accused_and_one_of_a_factor_is(text: str, op: str, factor: float) -> None:
     assert not found("sim", honest.FAULTS, text)

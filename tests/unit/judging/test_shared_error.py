@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from cases import verdict_on
+from cases import oracle_for, verdict_on
 
 import parity
 from parity.core.dtypes import FACTS
@@ -22,11 +22,15 @@ SAMPLES = Changes(torch.from_numpy(TRUTH * RNG.uniform(-U, U, size=(4, 2000))))
 
 
 def asked(
-    device: np.ndarray, truth: np.ndarray = TRUTH, changes: Changes | None = SAMPLES, halves: bool = True
+    device: np.ndarray,
+    truth: np.ndarray = TRUTH,
+    changes: Changes | None = SAMPLES,
+    halves: bool = True,
+    numbers: float = np.inf,
 ) -> SharedError | None:
     b = Budget(16.0 * U * np.abs(truth) + 1e-9, ())
     every = np.ones(truth.shape, dtype=bool)
-    return shared_error(device, truth, b, every, changes, F, U, halves)
+    return shared_error(device, truth, b, every, changes, F, U, halves, numbers=numbers)
 
 
 @pytest.mark.parametrize(("samples", "added"), [(TOGETHER, 0.0), (TOGETHER - 1, 2.0)])
@@ -123,11 +127,42 @@ def test_all_elements_share_the_roundings_of_a_constant_operand() -> None:
     for factor, told in ((1.0 + 3 * U, False), (1.1, True)):
         b = Budget(16.0 * U * np.abs(TRUTH) + 1e-9, ())
         every = np.ones(TRUTH.shape, dtype=bool)
-        one, other = (shared_error(TRUTH * factor, TRUTH, b, every, SAMPLES, F, U, True, constant=c) for c in (True, False))
+        one, other = (shared_error(TRUTH * factor, TRUTH, b, every, SAMPLES, F, U, True, numbers=n) for n in (1.0, np.inf))
         assert one is not None
         assert other is not None
         assert one.ratio < other.ratio
         assert (one.ratio > 1.0) is told
+
+
+@pytest.mark.parametrize(("numbers", "told"), [(2.0, False), (16.0, True), (np.inf, True)])
+def test_elements_of_two_numbers_share_two_roundings(numbers: float, told: bool) -> None:
+    """Of acosh's gradient, g / sqrt(x x - 1), all that differs in a column is g."""
+    shared = np.where(np.arange(2000) % 2, U, 1.5 * U)
+    b, every = Budget(4.0 * U * np.abs(TRUTH) + 1e-9, ()), np.ones(TRUTH.shape, dtype=bool)
+    u, changes = FACTS["float32"].unit_roundoff, Changes(SAMPLES.moved / 8)
+    found = shared_error(TRUTH * (1.0 + shared), TRUTH, b, every, changes, F, u, False, numbers=numbers)
+    assert found is not None
+    assert (found.ratio > 1.0) is told
+
+
+@pytest.mark.parametrize(("numbers", "factor"), [(2.0, 1.05), (2.0, 0.95), (16.0, 1.03), (400.0, 0.97)])
+def test_a_factor_is_told_of_few_numbers_and_of_many(numbers: float, factor: float) -> None:
+    found = asked(TRUTH * factor, numbers=numbers)
+    assert found is not None
+    assert found.leans
+    assert found.ratio > 1.5
+
+
+def test_the_operand_with_the_fewest_numbers_is_counted() -> None:
+    def of(text: str) -> float:
+        return oracle_for(text).different_numbers()
+
+    assert of("acosh(bfloat16[128, 2].expand(-2).between(1, 9, seed=113))") == pytest.approx(2.0)
+    assert of("mul(float32[8, 4].normal(seed=1), float32[4].normal(seed=2))") == pytest.approx(4.0)
+    assert of("acosh(float32[64, 2].constant())") == 1.0
+    assert of('cosh(float32[9].constant(seed=1).at(3, "-2.5"))') == 1.0
+    assert of("acosh(float32[64].between(1, 9, seed=1))") > 32.0
+    assert of("acosh(float32[()])") == np.inf
 
 
 def test_what_all_samples_move_alike_may_move_so() -> None:
