@@ -102,7 +102,7 @@ def test_speed_leaves_out_of_all_rounds_a_row_that_ends_its_process_or_never_doe
     kinds = "[Fault('dies', ('expm1',), abort), Fault('hangs', ('sinh',), hang)]"
     imports = "from parity.devices import Fault", "from parity.devices.sim.faults import abort, hang"
     faults.write_text("\n".join([*imports, f"FAULTS = {kinds}"]))
-    told = speed("--ops", "expm1,neg,sinh", "--rounds", "3", "--device", "sim", "--setup", str(faults), "--limit", "25")
+    told = speed("--ops", "expm1,neg,sinh", "--rounds", "3", "--device", "sim", "--setup", str(faults), "--limit", "12")
     left = [line.partition(", because of ") for line in told.splitlines() if line.startswith("left out: ")]
     assert [row for row, _, _ in left] == ["left out: expm1", "left out: sinh"]
     assert [why[:17] for _, _, why in left] == ["BrokenProcessPool", "it took more than"]
