@@ -1,6 +1,8 @@
 """The rules that judge torch's OpInfo entries and its modules: the op class of each, its relation, and other fields of its row.
 
 Names are an entry's full key ("max:binary") or its name without the variant ("max").
+
+A module without a function of its own (recurrent layers, transformers) runs many kernels and is a composite.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The checks of a case that follow when its forward ran on both sides, and to which files outside of the package add theirs."""
+"""The checks of a case that follow when its forward ran on both sides, and to which files outside of the package add theirs.
+
+Lists what a case must compare, from its row, dtype, settings and operands before it runs.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 """The request for a comparison of a user's function, its result, and the failure that carries it. It says how far a result
-that agrees is from the CPU's."""
+that agrees is from the CPU's.
+
+Says how far a result that agrees is from the CPU's, and how much rounding allows.
+"""
 
 from __future__ import annotations
 

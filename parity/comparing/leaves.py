@@ -2,6 +2,12 @@
 
 pytree's containers are opened with pytree's names. Also opened are mappings, lists, dataclasses, modules, and any object with
 attributes that hold a tensor. Values without an order, or that can be read only once, are refused.
+
+Tensors of every kind: the dense parts of those that are not dense themselves, and how one is made anew of its parts.
+
+A wrapper subclass (torchao's weights, nf4, jagged and masked tensors) has no memory of its own but holds tensors: those that
+its `__tensor_flatten__` names, else those among its attributes. A sparse tensor holds its places and values. What has neither
+is refused by its name.
 """
 
 from __future__ import annotations

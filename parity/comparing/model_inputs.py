@@ -3,6 +3,9 @@
 Inputs are texts in parity's notation of tensors, `float32[2, 3, 64, 64].normal()` or `input_ids=int64[2, 16].index(1, 99)`, so
 that the values are equal on every machine, and what is printed of them is what `--input` takes. Each candidate is tried with
 one pass on the CPU, and the first that the model takes is used.
+
+Models of Hugging Face's transformers by their class: its config, made small where that is asked for, and the inputs that a
+config stands for. Nothing is downloaded, and nothing of transformers is imported before a model of it is asked for.
 """
 
 from __future__ import annotations

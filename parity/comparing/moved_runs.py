@@ -1,5 +1,11 @@
 """Runs of a function on the CPU in which the result of every kernel is moved by a roundoff or two: what roundings explain, for
-the price of a plain run each."""
+the price of a plain run each.
+
+Measures what rounding explains: a program in float64, and the same with every step rounded by chance, as often as is asked.
+
+The spread of the rounded runs around the exact one is the yardstick of a device's error: `Spread` says how many times as far
+off as a typical rounded run a result is, and how far it leans to one side.
+"""
 
 from __future__ import annotations
 

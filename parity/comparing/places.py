@@ -3,6 +3,12 @@ backward.
 
 Hooks of torch show which module runs, a function mode which public function is called from which line. Each node that autograd
 makes for a call gets the call's place, so that the operators of the backward pass have it, too.
+
+Records where the operators of a call ran: on the device, on the CPU, or on the CPU after a copy from the device.
+
+torch modes watch one more run of the function. They see every dispatched operator, so they detect a function that computes on
+the CPU and uploads its result. The run that is judged is not watched, because `torch.compile` does not run its code under a
+mode.
 """
 
 from __future__ import annotations

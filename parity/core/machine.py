@@ -1,5 +1,9 @@
 """The machine that parity runs on: virtual or real, how much memory it has, and how much of it the workers of a run may take
-together."""
+together.
+
+MPS compiles and keeps a graph for every new shape and gives none of them back (55 KB each by one report, 13.7 GB after 315
+batches by another), so a worker that passes its share ends between two items, and another one takes its place.
+"""
 
 from __future__ import annotations
 

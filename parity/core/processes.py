@@ -1,5 +1,11 @@
 """Processes that parity starts. Python puts the current folder on `sys.path`, where a `random.py` would shadow the standard
-library; parity's processes run without it."""
+library; parity's processes run without it.
+
+No process outlives the one that started it, and no folder stays behind, however the parent ends.
+
+A child watches its parent from a thread. A thread does not get its turn while native code holds the interpreter, so a run also
+starts a sentinel: a small process that waits for the end of the run's main process, kills what is left, and removes the folder.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The interface of a device to the rest of parity."""
+"""The interface of a device to the rest of parity.
+
+Everything that may change numerics between two runs on "the same" device.
+"""
 
 from __future__ import annotations
 

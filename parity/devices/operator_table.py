@@ -2,6 +2,11 @@
 
 A CPU build of torch registers no kernel for MPS, but every wheel carries `native_functions.yaml`, from which torch generates
 its registrations. On macOS the two agree: the kernels that the library registers for MPS are those of the table.
+
+A macOS wheel of torch, read as data: its operator table.
+
+Nothing of it is installed, imported or run, so that any machine can look at any version. Whether all stands in it that
+`parity.core.backends.mps` assumes, `tests/bench/mac_wheel.py` looks up.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""`--setup FILE`: Python that runs before a device is touched. It sets a backend's flags, or imports a backend."""
+"""`--setup FILE`: Python that runs before a device is touched. It sets a backend's flags, or imports a backend.
+
+Load faults from a Python file or an installed module.
+"""
 
 from __future__ import annotations
 

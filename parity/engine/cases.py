@@ -1,4 +1,7 @@
-"""The cases of an item: which are drawn, which of them are left out because others hung, and the events that happen to them."""
+"""The cases of an item: which are drawn, which of them are left out because others hung, and the events that happen to them.
+
+The results of the cases of one item: counted while they run, and summed up at the end.
+"""
 
 from __future__ import annotations
 

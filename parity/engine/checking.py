@@ -1,4 +1,7 @@
-"""Check one case of an item in this process, which ends if the device computes nothing any more."""
+"""Check one case of an item in this process, which ends if the device computes nothing any more.
+
+Chooses how each case of an item is checked: a fixed choice, by its ordinal, of what is too dear for every case.
+"""
 
 from __future__ import annotations
 

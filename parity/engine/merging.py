@@ -1,4 +1,10 @@
-"""Merge the run files of shards into the run file that one run of all their items would have written."""
+"""Merge the run files of shards into the run file that one run of all their items would have written.
+
+Resumes an interrupted run: what is whole in its run file, and the options with which the rest is run.
+
+An item is whole if its row is there, which is written last, and the causes of all that it found. Everything else of the file
+is made again: rows of items without one, what was tried again, and what the end sums up.
+"""
 
 from __future__ import annotations
 

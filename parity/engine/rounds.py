@@ -8,6 +8,8 @@ Every part is a test of its own. Round 0 checks the pinned cases of an item and 
 again, for the causes of what round 0 found; round 1 and those after it explore, each as many cases of an item as all before it,
 until those are as many as a worker should hold at once (`MOST_CASES`). An item's explored cases are those of a run without a
 limit, in the same order.
+
+The order in which the causes of what items found are looked for: what promises most comes first.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""The parser of the command line: the commands of the command line, each of which is a module."""
+"""The parser of the command line: the commands of the command line, each of which is a module.
+
+The command line. Every command ends with an exit code that speaks:
+
+0 nothing to report, 1 findings or regressions, 2 usage, 3 nothing was compared, 4 device absent or unusable.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The verdict on a run: which of its results fail it, and how it ends. `parity.report` puts it into words."""
+"""The verdict on a run: which of its results fail it, and how it ends. `parity.report` puts it into words.
+
+The state of each entry of the file of known findings, from what its items saw of it.
+"""
 
 from __future__ import annotations
 

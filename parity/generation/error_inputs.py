@@ -3,6 +3,12 @@
 Each error is one change of the call, of a kind in `parity.core.case.ERROR_KINDS`. It is only drawn where the change nearly
 always makes the call illegal; if the CPU computes it all the same, the case is void. OpInfo rows use the error inputs of
 OpInfo.
+
+Calls that an op refuses for a reason of its own: arguments that contradict one another or make no sense, matrices without
+factors, sizes that do not fit, operands on two devices.
+
+Only checks that torch makes in the operator or leaves to the kernel are listed. Checks in Python are the same for every device,
+so they would test nothing.
 """
 
 from __future__ import annotations

@@ -3,6 +3,11 @@
 Hypothesis shrinks the picks of the failing case over the strategy `cases(...)`, which decodes picks like the search; the
 strategy is public, for property tests. Before and after that, `walk` applies the reductions of `parity.generation.reductions`,
 which change several parts of a case together where no single pick does. Both are limited in the number of cases they try.
+
+Cases with one thing less: what the shrinker, which works on what was drawn, may leave in a least case.
+
+The shrinker takes smaller choices for what was drawn, in the order of drawing. It can't take back a thing whose removal would
+need another choice elsewhere, and it does not know which part of a case an aspect does not use.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""A run by cells: one op in one dtype and one aspect each, with how often each status stands there."""
+"""A run by cells: one op in one dtype and one aspect each, with how often each status stands there.
+
+Decides whether two runs can be compared at all: enough of the same cells, and nothing that changed besides what the
+comparison is about. Where they cannot, a diff is inconclusive even if nothing got worse.
+"""
 
 from __future__ import annotations
 

@@ -10,6 +10,14 @@ asks nothing of the sizes of errors, which are skewed, and ties (most cases, whe
 are many, so the chance that *any* is reported without reason is held to `ALARM` by Holm's steps: one false line costs a
 reader as much as ten. A series with few differences cannot reach significance at all; such ones do not count as tests (Tarone
 1990), or they would hide the others. What is significant is reported only if its typical difference is `LEAST` or more.
+
+Tests whether the device became slower or faster from one run to another, by the times of equal cases.
+
+A case's time is that of one call, with whatever the machine did meanwhile, so sizes are compared robustly: a series (one op in
+one dtype, forward or backward) is reported if three quarters of its cases moved by `FACTOR` or more beyond what all series
+moved in the middle (a busy machine slows everything), and beyond `NOISE` times the spread of the series among each other. A
+sign test with Holm's correction holds the chance that luck among the cases does this to `ALARM`; no test can know of a
+machine that is busy just while one op runs.
 """
 
 from __future__ import annotations

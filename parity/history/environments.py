@@ -1,5 +1,8 @@
 """Python environments with another torch: an interpreter that is there, or what pip takes, which is installed for it. parity
-need not be installed there: it gets a copy of this parity, and of what else it needs for that (`parity.history.lending`)."""
+need not be installed there: it gets a copy of this parity, and of what else it needs for that (`parity.history.lending`).
+
+Since when a case gives another result: the same case in environments from the oldest to the newest, by bisection.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,13 @@
 Rounding errors of sums with similar terms are close to normal: if the root mean square of the others is r, one of n elements
 exceeds r * sqrt(2 log(2 n / ALPHA)) with a probability of at most ALPHA (union bound over the normal tail). Terms are never
 quite similar, so the limit is SLACK times higher: honest orders of addition reach 0.8 of it.
+
+Probability bounds for honest generators: every test here raises a false alarm with a probability of at most ALPHA.
+
+All bounds hold for finite samples (no central limit theorem), so the stated probability is exact as an upper bound. Sources:
+Chernoff's bound on binomial tails in its relative-entropy form (Hoeffding, JASA 58, 1963, theorem 1; it covers draws without
+replacement too, section 6); Bernstein's inequality; the Dvoretzky-Kiefer-Wolfowitz inequality with Massart's constant (Annals
+of Probability 18, 1990).
 """
 
 from __future__ import annotations

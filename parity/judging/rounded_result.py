@@ -1,4 +1,7 @@
-"""One rounded result to be judged, and what follows from it alone."""
+"""One rounded result to be judged, and what follows from it alone.
+
+Rounded results without a truth (the op does not run in float64 or differs there): the reference takes its place.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,12 @@
 """Cheap ways to an agreement: at the truth, inside the smallest budget, inside what the first samples of the sensitivity give.
 
 None is looser than the whole budget, so what passes here would pass there; what does not says nothing yet.
+
+The cheap way to an agreement of most results: finite where the truth is, inside the smallest possible budget.
+
+`measure` answers for every result. It asks of each element whether it is finite, excused or shared with the reference, and does
+so in many passes, which for a dozen elements are its cost. Here one difference answers all of that at once. What this way
+cannot say, it leaves to `measure`; what it says is what `measure` says.
 """
 
 from __future__ import annotations

@@ -1,4 +1,10 @@
-"""The call in float64 on the CPU, from the same rounded operands."""
+"""The call in float64 on the CPU, from the same rounded operands.
+
+The results of healthy half-precision kernels: each CPU kernel computes in float32 and rounds its results once.
+
+The CPU's own half kernels are a poor reference if they add up in the half type (gradients of norms and convolutions): their
+error would excuse a device's. This run shows whether an error comes from those kernels or from the op.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The scoreboard as text and as JSON."""
+"""The scoreboard as text and as JSON.
+
+The score of mutants as text: by class, family and direction, with the survivors and why they survived.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,12 @@ run that draws until every aspect of an item holds a comparison, and as a table 
 
 A native row counts as the entry that it covers, and as an extra op only if OpInfo does not have it. A pair counts in an aspect
 if a record of that aspect holds a comparison; refused and void cases do not count.
+
+The coverage of a run's draws: how often each feature occurred in each family, and which pairs of features never occurred
+together.
+
+Cases of the run's items are decoded without running them; a pair that occurs there often, and never in the run, is a hole. The
+decoded cases depend only on the items and on the sizes of the profile, not on the seed of the run.
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@ kept as the reason. The mode stays in force while a kernel runs, so that it sees
 
 If a simulated device refuses an operator of a backward pass, the pass gets no gradient there, and its result is replaced by the
 refusal.
+
+`parity prove trace`: every call that a case makes on a simulated device, as a fault would see it.
 """
 
 from __future__ import annotations

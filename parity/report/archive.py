@@ -1,5 +1,8 @@
 """The archive that `parity doctor --archive` writes and `parity report` prints: texts without the names and places of the
-person and the machine that made them."""
+person and the machine that made them.
+
+The doctor's answer as text and as JSON.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,9 @@
 """The gaps of a run, where it compared nothing or judged less sharply: each matter in one line for a screen, and in full for
--v."""
+-v.
+
+The caveats that stand before a run's findings: a report without findings says little if the run was cut, or compared
+nothing. Every report of a whole run gives these.
+"""
 
 from __future__ import annotations
 

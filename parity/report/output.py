@@ -1,6 +1,9 @@
 """The standard streams. Their reader may close them, as `head` does; findings and the exit code must not depend on that. The
 output may contain text from files and devices, so control characters are escaped before they reach a terminal or a CI log.
-On a terminal no line is longer than it, and verdicts have a colour."""
+On a terminal no line is longer than it, and verdicts have a colour.
+
+The screen of a run: a progress bar below the lines on a terminal, plain lines in a log.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Words and tables that all reports share."""
+"""Words and tables that all reports share.
+
+Fresh results that lie otherwise in memory than the CPU's, in words.
+"""
 
 from __future__ import annotations
 

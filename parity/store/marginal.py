@@ -8,6 +8,8 @@ whoever has a part of a run, which is all that a shard, a cut run or a single te
 A fault of a device must stay drift. What is near is marginal only where nothing else was found of the operator, where it shows
 in fewer than `CASES` cases, all of one draw of values, of it and of all that have the same cause, where at most one of
 `ELEMENTS` elements is outside, and where no more operators are near than an honest device has in a run of that size.
+
+Updates a run's records and items by what was reproduced in fresh processes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""What a side of a training is made of: what make returns, seeded alike on every side, and an exact GradScaler."""
+"""What a side of a training is made of: what make returns, seeded alike on every side, and an exact GradScaler.
+
+A training of a model that comes without one: AdamW and a standard loss, on one batch.
+"""
 
 from __future__ import annotations
 

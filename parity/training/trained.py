@@ -1,4 +1,7 @@
-"""The result of `parity.compare_training`, and its text."""
+"""The result of `parity.compare_training`, and its text.
+
+The judge of `parity.compare_training`: which results of a step lie farther off than rounding explains.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Shared parts of planted bugs: wrong readings of memory, ignored arguments, and inputs that show them."""
+"""Shared parts of planted bugs: wrong readings of memory, ignored arguments, and inputs that show them.
+
+A bug of the zoo: a fault as it was reported in public, with a case that shows it and a similar case that does not.
+"""
 
 from __future__ import annotations
 

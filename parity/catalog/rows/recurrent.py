@@ -1,4 +1,8 @@
-"""Recurrent layers and cells, in the functional form that the modules call; without dropout."""
+"""Recurrent layers and cells, in the functional form that the modules call; without dropout.
+
+Shrinks the sizes of recurrent calls. torch does not check that the operands of such a call fit together, so each size must
+change in all operands at once.
+"""
 
 from __future__ import annotations
 

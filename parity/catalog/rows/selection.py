@@ -1,5 +1,8 @@
 """Order statistics: sort, topk, extrema with their indices, distinct values; running sums, products and extrema; histograms
-and counts."""
+and counts.
+
+Histograms between edges, and counts of integers.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The simulated device as a Device."""
+"""The simulated device as a Device.
+
+Function-level faults: a hook on torch's public functions, active only inside `device.active()`.
+"""
 
 from __future__ import annotations
 

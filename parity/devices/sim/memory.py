@@ -5,6 +5,13 @@ is copied. DLPack drops the lazy conj and neg bits and the strides of dimensions
 format), so both are restored. An alias keeps the exported *tensor* alive, not only its storage. So an alias must never be
 stored on the tensor it comes from (a cycle that cannot be collected), and a tensor must never be made to use the storage of its
 own alias (that frees its memory).
+
+Zeros by definition: what forward-mode derivatives use where an operand has no tangent.
+
+On other devices torch gives them no memory, and a product with one is zero whatever the other factor holds, even NaN
+(ZeroTensor kernels of aten/src/ATen/native/BinaryOps.cpp). A relabelled tensor cannot carry torch's mark for that, so here they
+are real zeros whose memory addresses are recorded. Sums with them are computed: -0.0 + 0 gives 0.0 where torch would return
+-0.0.
 """
 
 from __future__ import annotations

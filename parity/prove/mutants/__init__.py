@@ -1,4 +1,4 @@
 """Generic mutants of the kernels of a simulated device: what share of them do the suite's ordinary cases report?
 
-They know no reported bug. A class of mutants is one function in `reading`, `contents`, `extents`, `calls` or `functions`.
+They know no reported bug. A class of mutants is one function in `reading`, `contents`, `calls` or `functions`.
 """

@@ -1,4 +1,7 @@
-"""Numbers that are wrong: lost NaN and Inf, regions of values, narrower arithmetic, small errors."""
+"""Numbers that are wrong: lost NaN and Inf, regions of values, narrower arithmetic, small errors.
+
+Sizes and ranks at which a kernel is wrong.
+"""
 
 from __future__ import annotations
 

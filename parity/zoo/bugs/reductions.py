@@ -1,4 +1,7 @@
-"""Bugs of reductions and of running sums, products and sorts."""
+"""Bugs of reductions and of running sums, products and sorts.
+
+Bugs of sorting, of the largest few, and of comparing what they give.
+"""
 
 from __future__ import annotations
 

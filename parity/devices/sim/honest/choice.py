@@ -1,4 +1,7 @@
-"""Other right results where several exist: positions of ties, signs and phases of vectors, pivots, random streams."""
+"""Other right results where several exist: positions of ties, signs and phases of vectors, pivots, random streams.
+
+Sums over repeated indices in another order, and repeated writes of which another one wins.
+"""
 
 from __future__ import annotations
 
