@@ -1,6 +1,4 @@
-"""The parser of the command line: the commands of the command line, each of which is a module.
-
-The command line. Every command ends with an exit code that speaks:
+"""The command line: its parser, and the commands, each of which is a module. Every command ends with an exit code that speaks:
 
 0 nothing to report, 1 findings or regressions, 2 usage, 3 nothing was compared, 4 device absent or unusable.
 """
