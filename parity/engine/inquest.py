@@ -63,12 +63,13 @@ class Attempt:
 
 def attempt(
     case: str, how: How, seconds: float, quiet: bool = False,
-    environment: Mapping[str, str] | None = None, over: threading.Event | None = None, each: float = math.inf,
-    allowed: float = 0.0,
+    environment: Mapping[str, str] | None = None, over: threading.Event | None = None,
+    takes: tuple[float, float] = (math.inf, 0.0),
 ) -> Attempt:  # fmt: skip
     """Run a case in a new process. seconds: what that may take with its start; quiet: discard its output; environment: the
-    `surroundings` if this is not the main thread; over: set when the answer is no longer wanted: the process is ended; each:
-    what the case alone may take; allowed: what each of its stages may."""
+    `surroundings` if this is not the main thread; over: set when the answer is no longer wanted: the process is ended; takes:
+    what the case alone may take, and each of its stages."""
+    each, allowed = takes
     limit = Limit(time.monotonic() + seconds, threading.Event() if over is None else over)
     if not limit.left:
         return Attempt(1)
@@ -114,7 +115,8 @@ def held(
     each = (COMPARING + 1 if stage == "compare" else HUNG_AGAIN) * seconds
 
     def thrice(how: How) -> list[Attempt]:
-        return [*pool.map(lambda _: attempt(case, how, STARTING + each, True, environment, over, each, seconds), range(TRIES))]
+        asked = case, how, STARTING + each, True, environment, over, (each, seconds)
+        return [*pool.map(lambda _: attempt(*asked), range(TRIES))]
 
     def ends(a: Attempt) -> bool:
         return a.proves or (a.hung and not a.early and died == HANG) or (bool(a.stage) and a.died in KILLS)
