@@ -14,16 +14,17 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from parity.core.results import Json, Record
 from parity.engine.child import KILLS, QUIET, SHOWN, Child, Limit, Watch, surroundings
+from parity.engine.journal import COMPARING, JournalEntry
 from parity.store import run_file
 from parity.store.rows import CPU, DEVICE, UNKNOWN
 
 TRIES = 3  # of each side
 STARTING = 60.0  # seconds that a process may take to start
-HUNG_AGAIN = 2  # times as long as one stage of a case may take, a try at one that hung is waited for
+HUNG_AGAIN = 2  # times as long as one stage of a case may take, a try at one that hung is waited for, but that compares
 REPLAY = "parity.faces.replaying.job"
 HANG = "hang"
 PENDING, NOT_DONE = "being looked into", "not looked into: the run ended before"
@@ -44,13 +45,15 @@ class How:
 @dataclass(frozen=True, slots=True)
 class Attempt:
     """One process that ran one case. code: its exit code; died: how it died, empty if it finished; hung: whether it was ended
-    at its time limit; stage: the stage it was in, empty if no case had begun; records: what was measured."""
+    at its time limit; stage: the stage it was in, empty if no case had begun; records: what was measured; early: whether that
+    stage had not yet taken what a run lets it take."""
 
     code: int
     died: str = ""
     hung: bool = False
     stage: str = ""
     records: tuple[Record, ...] = ()
+    early: bool = False
 
     @property
     def proves(self) -> bool:
@@ -60,11 +63,13 @@ class Attempt:
 
 def attempt(
     case: str, how: How, seconds: float, quiet: bool = False,
-    environment: Mapping[str, str] | None = None, over: threading.Event | None = None, each: float = math.inf,
+    environment: Mapping[str, str] | None = None, over: threading.Event | None = None,
+    takes: tuple[float, float] = (math.inf, 0.0),
 ) -> Attempt:  # fmt: skip
     """Run a case in a new process. seconds: what that may take with its start; quiet: discard its output; environment: the
-    `surroundings` if this is not the main thread; over: set when the answer is no longer wanted: the process is ended; each:
-    what the case alone may take."""
+    `surroundings` if this is not the main thread; over: set when the answer is no longer wanted: the process is ended; takes:
+    what the case alone may take, and each of its stages."""
+    each, allowed = takes
     limit = Limit(time.monotonic() + seconds, threading.Event() if over is None else over)
     if not limit.left:
         return Attempt(1)
@@ -76,7 +81,13 @@ def attempt(
         return found[0]
     stage = "" if end.entry is None else end.entry.stage
     hung = end.late or end.hung
-    return Attempt(1, f"no answer within {min(seconds, each):.0f} s" if hung else end.died, hung, stage)
+    early = hung and not is_hung(end.entry, allowed)
+    return Attempt(1, f"no answer within {min(seconds, each):.0f} s" if hung else end.died, hung, stage, early=early)
+
+
+def is_hung(entry: JournalEntry | None, allowed: float) -> bool:
+    """Whether a stage took longer than a run lets it; what came before the first one says nothing of a case."""
+    return entry is not None and replace(entry, allowed=allowed).is_overdue()
 
 
 def _answered(event: Json) -> Attempt:
@@ -95,19 +106,20 @@ def several(cases: Sequence[str], how: How, seconds: float) -> tuple[list[Attemp
 
 def held(
     case: str, how: How, seconds: float, died: str = "",
-    environment: Mapping[str, str] | None = None, over: threading.Event | None = None,
+    environment: Mapping[str, str] | None = None, over: threading.Event | None = None, stage: str = "",
 ) -> tuple[str, str]:  # fmt: skip
     """Who caused the death of a case (one of `rows.BLAMES`), and the evidence in words. seconds: what a stage of the case may
-    take; died: its signal, or `HANG`; environment, over: as for `attempt`."""
+    take; died: its signal, or `HANG`; environment, over: as for `attempt`; stage: in which it died."""
     alone, over = How("cpu", None, how.setup), threading.Event() if over is None else over
     environment = surroundings() if environment is None else environment
-    each = HUNG_AGAIN * seconds
+    each = (COMPARING + 1 if stage == "compare" else HUNG_AGAIN) * seconds
 
     def thrice(how: How) -> list[Attempt]:
-        return [*pool.map(lambda _: attempt(case, how, STARTING + each, True, environment, over, each), range(TRIES))]
+        asked = case, how, STARTING + each, True, environment, over, (each, seconds)
+        return [*pool.map(lambda _: attempt(*asked), range(TRIES))]
 
     def ends(a: Attempt) -> bool:
-        return a.proves or (a.hung and died == HANG) or (bool(a.stage) and a.died in KILLS)
+        return a.proves or (a.hung and not a.early and died == HANG) or (bool(a.stage) and a.died in KILLS)
 
     with ThreadPoolExecutor(max_workers=1 if died in KILLS else TRIES) as pool:  # several at a time would take more memory yet
         try:
@@ -143,7 +155,8 @@ class Inquests:
 
     def begin(self, row: Json, how: How, allowed: float) -> None:
         """Find out who caused a death. row: as `Survival` has it; allowed: seconds that a stage of its case may take."""
-        asked = row["case"], how, allowed, HANG if row["how"] == HANG else row["signal"], surroundings(), self._over
+        died = HANG if row["how"] == HANG else row["signal"]
+        asked = row["case"], how, allowed, died, surroundings(), self._over, row.get("stage", "")
         self._begun.append((row, self._pool.submit(held, *asked)))
 
     @property

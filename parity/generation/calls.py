@@ -15,6 +15,7 @@ from parity.core.errors import UsageError
 from parity.core.layout import overlaps
 from parity.execution.values import FLOAT_FAMILIES, MATRICES, ROWS
 from parity.generation.mixing import is_taken
+from parity.generation.room import made
 
 # 42 entries, the first seven histories last: a longer table would change every case drawn from the same picks.
 AFTER = (*("",) * (42 - len(HISTORIES)), *HISTORIES[7:], *HISTORIES[:7])
@@ -90,6 +91,7 @@ NUMBERS = 1.0, 2.0, 0.0  # in place of a number of a call, besides its negative
 LARGE_NUMBERS = {float: 1e6, int: (1 << 33) + 1}
 LEAST_NUMBER = 2.0**-6  # smaller ones keep a quotient finite
 TRIES = 4  # numbers that are tried
+MADE = 1 << 20  # elements that a call with another one makes: a scale of a million is a giant
 
 
 Feature = Callable[[Row, Case, Pick], Case | None]
@@ -151,7 +153,7 @@ def other_number(row: Row, case: Case, pick: Pick) -> Case | None:
     for x, y in (*able[start:], *able[:start])[:TRIES]:
         args, kwargs = replaced((case.args, case.kwargs), x, y)
         new = replace(case, args=args, kwargs=kwargs)
-        if is_taken(row, new.map_operands(plain), finite=True):
+        if made(row, new).elements <= MADE and is_taken(row, new.map_operands(plain), finite=True):
             return new
     return None
 

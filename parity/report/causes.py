@@ -23,6 +23,7 @@ UNKNOWN_WORDS = (
     "not looked into: no time was left, it ended the process, the run was cut (parity run --resume RUN), "
     "or shrinking was skipped; by operator"
 )
+ENDED = re.compile(rf"^(?:{HANG}|ended by parity after N s)")  # the second in files of known findings of an older parity
 COMMENT = 65_536  # most characters of a comment on GitHub
 REASON = 110  # most characters of a reason
 WAYS = 3  # errors of a kernel that are named where several are one cause
@@ -55,7 +56,7 @@ def sentence(c: Cause, members: Iterable[Cause] = (), whose: str = "the device")
             words = signal.removeprefix(f"{LOST}: ")
             return signal.replace(GONE, LOST) if words == signal else f"{LOST} ({_whole(words)})"
         if how == HANG:
-            return f"{whose} hangs{signal.removeprefix(HANG)}"
+            return f"{whose} hangs{ENDED.sub('', signal)}"
         return f"{whose} ends the process ({_whole(signal)})"
     said = {**SYMPTOMS, **PLURAL} if c.subject == OPERATORS else SYMPTOMS
     text = f"{c.subject} {said[word]}" + (f" ({_whole(words)})" if words else "")

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from parity.engine import inquest
+from parity.engine.journal import COMPARING, JournalEntry
 from parity.store.rows import CPU, DEVICE, UNKNOWN
 
 ROW = {"case": "sin(float32[2])", "how": "hang"}
@@ -100,6 +101,37 @@ def test_a_hang_is_tried_for_as_long_as_its_case_may_take(tmp_path: Path) -> Non
         DEVICE, "it comes with the device 3 of 3 times (no answer within 2 s), and never on the CPU alone"
     )  # fmt: skip
     assert time.monotonic() - began < inquest.STARTING
+
+
+def test_a_case_that_had_too_little_time_on_the_cpu_is_not_its_hang() -> None:
+    """Where a stage may take little, preparing a sound case takes longer: a hang of the device would be the CPU's."""
+    assert inquest.held(ROW["case"], HOW, 0.05, inquest.HANG)[0] != CPU
+
+
+@pytest.mark.parametrize(
+    ("stage", "since", "late"),
+    [("reference", 1.5, True), ("reference", 0.5, False), ("compare", 4.0, False), ("compare", 5.5, True)],
+)
+def test_a_try_hangs_where_a_stage_takes_longer_than_a_run_lets_it(
+    stage: str, since: float, late: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stage that compares may take five times as long as another."""
+    now = time.monotonic()
+    entry = JournalEntry(True, stage, 0, now - since, 20.0, 1, "sin-float32", ROW["case"])
+    assert inquest.is_hung(entry, 1.0) is late
+    assert not inquest.is_hung(None, 1.0)
+
+
+def test_a_hang_while_comparing_is_tried_for_as_long_as_comparing_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = list[float]()
+
+    def attempt(case: str, how: inquest.How, seconds: float, *_: Any) -> inquest.Attempt:
+        given.append(seconds)
+        return inquest.Attempt(0)
+
+    monkeypatch.setattr(inquest, "attempt", attempt)
+    inquest.held(ROW["case"], HOW, 20.0, inquest.HANG, stage="compare")
+    assert min(given) > inquest.STARTING + COMPARING * 20.0
 
 
 def test_without_time_no_process_is_started(monkeypatch: pytest.MonkeyPatch) -> None:

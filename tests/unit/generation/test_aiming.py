@@ -312,6 +312,18 @@ def test_the_least_whole_number_has_no_negative() -> None:
     assert [c.args[1] for k in range(4) if (c := calls.other_number(row, case, by_turn(k)))] == [1, 2, 0, (1 << 33) + 1]
 
 
+def test_no_number_makes_a_giant() -> None:
+    """A scale of a million made 88 million elements of 64; the CPU took seconds to be asked."""
+    for text in (
+        'interpolate_nearest(float32[2, 3, 2].normal(), scale_factor=3.0, mode="nearest")',
+        "range(float32[()].uniform(), 1, 3.0, 0.5)",
+    ):
+        row, case = catalog.row(text.partition("(")[0]), parse(text)
+        met = [c for k in range(12) if (c := calls.other_number(row, case, by_turn(k)))]
+        assert met
+        assert max(room.elements(row, c) for c in met) <= aiming.ROOM
+
+
 def test_one_operand_holds_numbers_of_extreme_size() -> None:
     row, case = catalog.row("mm"), parse('mm(float32[2, 2].normal(), float32[2, 2].normal().at(0, "nan"))')
     met = [aiming._region(row, case, by_turn(k)) for k in range(4)]

@@ -248,3 +248,9 @@ def test_an_absent_device_is_told_in_the_bug_report() -> None:
     text = issue.render(one, header("xpu"), run_script)
     assert "It ended with 1" in text
     assert isinstance(one, Gathered)
+
+
+def test_a_hang_that_an_older_parity_noted_is_told_as_one_of_today() -> None:
+    """Its words stand in files of known findings."""
+    for words in ("ended by parity after N s in sin", "hang in sin"):
+        assert told.sentence(Cause(f"hang: {words}", "dies")) == "the device hangs in sin"
