@@ -82,7 +82,7 @@ for width in {WIDTHS}:
     print("\\f", end="")
 """
 OPS = """
-abs acos add amax amin argmax asin atan avg_pool2d baddbmm bmm cat ceil celu clamp conv1d conv2d conv3d cos cosh cross
+abs acos add amax amin argmax asin atan avg_pool2d baddbmm bmm cat ceil celu clamp conv1d cos cosh cross cummax cummin
 cumprod cumsum diff div dot einsum elu erf exp expm1 fft_fft flip fmod gather gelu group_norm hypot index_select layer_norm lerp
 linear log log1p logsumexp matmul max_pool2d mean median minimum mish mode mul norm pow prod roll softmax sort sum
 """
