@@ -96,19 +96,18 @@ def by_kind(run: ItemRun, tally: ItemTally, known: Recognition, looks: Looks) ->
         case, until = one.case, time.monotonic() + min(math.inf if whole else FINDING_SECONDS, run.plan.left)
         look = locate and time.monotonic() < of_item and run.plan.left > 0
         cause = None if later else unlocated(run.item.row, result, (UNSEARCHED,))
-        shows = list[Case]()  # the cases that have shown it while its cause was looked for
-        early = _cause(run, case, result, until, shows) if look and any_seen else None
+        early = _cause(run, case, result, until) if look and any_seen else None
         again, cause = early is not None and run.plan.seen.has(early), early or cause
         if kinds:
             case, result = shrink(run, one, result, k < kinds and not again, earlier)
             earlier.append(case)
         if look and not again and (early is None or case != one.case):  # the same experiments with the same case say no more
-            cause = _cause(run, case, result, until, shows)
+            cause = _cause(run, case, result, until)
         shown = [(case, result.verdict.measure), *((s.case, r.verdict.measure) for s, r in seen)]
         shown += _with_rare_values(run, case, result) if look else ()
         drawn_cases = sorted({s[0].case for s in seen} - {one.case}, key=lambda c: (-c.numel, notation.case_text(c)))
         also = tuple(map(notation.case_text, uncovered((case,), (s.case for s, _ in seen))))
-        tries = 0 if time.monotonic() > until else 1 if again else max(1, AGAIN - shows.count(case))
+        tries = 0 if time.monotonic() > until else 1 if again else AGAIN
         chance = kinds > 0 and run.plan.left > 0 and comes_and_goes(run, case, result, tries, AGAIN_SECONDS)
         found = Finding(
             run.item, result, case, one.case, len(seen), tuple(drawn_cases[:OTHERS]), cause, also, by_chance=chance,
@@ -184,16 +183,14 @@ def _with_rare_values(run: ItemRun, case: Case, result: Result) -> Iterator[tupl
                 yield from ((changed, m) for m in compared if m.tensor == result.verdict.tensor and not m.unjudged)
 
 
-def _cause(run: ItemRun, case: Case, result: Result, until: float, shows: list[Case]) -> Cause:
+def _cause(run: ItemRun, case: Case, result: Result, until: float) -> Cause:
     """The cause of a finding; if the experiments end the process, the item is examined again without them. until: after which
-    none begins: what is not over then was not looked into; shows: takes each case that shows it in an experiment."""
+    none begins: what is not over then was not looked into."""
 
     def found(case: Case, only: Aspect) -> tuple[Result, ...]:
         if time.monotonic() > until:
             raise TimeoutError
-        wrong = tuple(failing(run.recheck(case, only)))
-        shows.extend(case for r in wrong if r.about(result.key) is not None)
-        return wrong
+        return tuple(failing(run.recheck(case, only)))
 
     run.begin(LOCATING, case)
     try:
@@ -210,8 +207,6 @@ def _ways(run: ItemRun, f: Finding, cases: Sequence[Case]) -> tuple[Workaround, 
     aspect, of_strides = f.result.aspect, _problem(f.result) == metadata.PROBLEM
 
     def differs(case: Case, way: Way | None) -> bool | None:
-        if way is None and case == f.case:  # as it was found just before
-            return True
         run.begin(LOCATING, case)
         results = run.recheck(case, aspect, None if way is None else functools.partial(detour.there, way.name))
         if any(r.verdict.status.is_doubtful for r in results):

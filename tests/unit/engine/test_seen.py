@@ -205,30 +205,6 @@ def test_a_case_that_shrinking_left_as_it_was_is_looked_into_once(tmp_path: Path
         (tmp_path / "causes").write_text("another-1a2b3c A\n")
 
 
-def test_what_shows_a_finding_while_its_cause_is_looked_for_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the times that its least case must show it, those count, and the ways around it begin with what they found."""
-    asked, rechecked = list[str](), ItemRun.recheck
-
-    def recheck(self: ItemRun, case: Any, only: Aspect, there: Any = None) -> Any:
-        asked.extend([notation.case_text(case)] if there is None else [])
-        return rechecked(self, case, only, there)
-
-    options, device = RunOptions(examples=8, power=0), resolve("sim", (Fault("exp", ("exp",), lambda call: call.run() * 1.5),))
-    plan = RunPlan(device, resolve("cpu"), tolerance.load("sim"), suite.profile("quick"), options, later=True)
-    (item,) = suite.select(("exp",), dtypes=("float32",))
-    held, tally = examine(item, plan, NoJournal()).held, ItemTally(item)
-    assert held is not None
-    key = next(k for k, some in held.failing.items() if some[0][1].aspect is Aspect.FORWARD)
-    tally.failing[key] = held.failing[key][:1]
-    run = ItemRun(item, plan, NoJournal())
-    monkeypatch.setattr(findings, "shrink", lambda _run, one, result, *_: (one.case, result))
-    monkeypatch.setattr(findings, "_with_rare_values", lambda *_: ())
-    monkeypatch.setattr(ItemRun, "recheck", recheck)
-    (found,) = findings.by_kind(run, tally, recognition(run), findings.Looks(9, True))
-    assert found.ways
-    assert asked == [notation.case_text(found.case)] * findings.AGAIN
-
-
 def test_a_finding_comes_and_goes_if_one_of_its_tries_does_not_show_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that cannot be tried by itself does not."""
     shown, agrees = (Result(Aspect.FORWARD, Verdict(s, "")) for s in (Status.WRONG, Status.AGREE))
