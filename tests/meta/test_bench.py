@@ -85,14 +85,14 @@ def speed(*argv: str) -> str:
 @pytest.mark.cold  # its two processes are spawned by multiprocessing
 @pytest.mark.slow
 def test_speed_counts_comparisons_of_both_sides_and_says_where_the_time_goes() -> None:
-    told = speed("--ops", "neg,bernoulli", "--rounds", "1")
-    loop, parity = (next(line for line in told.splitlines() if line.startswith(name)) for name in ("OpInfo loop", "parity "))
+    printed = speed("--ops", "neg,bernoulli", "--rounds", "1")
+    loop, parity = (next(line for line in printed.splitlines() if line.startswith(name)) for name in ("OpInfo loop", "parity "))
     assert " 68 cases" in parity  # two rows of the quick profile: 2 pinned and 32 explored ones each
     assert " 68 cases" in loop
-    assert "oracle and comparison: " in told
+    assert "oracle and comparison: " in printed
     assert "backward" in loop
     assert "double backward" in parity
-    assert "times the checks/s" in told
+    assert "times the checks/s" in printed
 
 
 @pytest.mark.cold  # its processes are spawned by multiprocessing
@@ -102,12 +102,12 @@ def test_speed_leaves_out_of_all_rounds_a_row_that_ends_its_process_or_never_doe
     kinds = "[Fault('dies', ('expm1',), abort), Fault('hangs', ('sinh',), hang)]"
     imports = "from parity.devices import Fault", "from parity.devices.sim.faults import abort, hang"
     faults.write_text("\n".join([*imports, f"FAULTS = {kinds}"]))
-    told = speed("--ops", "expm1,neg,sinh", "--rounds", "3", "--device", "sim", "--setup", str(faults), "--limit", "12")
-    left = [line.partition(", because of ") for line in told.splitlines() if line.startswith("left out: ")]
+    printed = speed("--ops", "expm1,neg,sinh", "--rounds", "3", "--device", "sim", "--setup", str(faults), "--limit", "12")
+    left = [line.partition(", because of ") for line in printed.splitlines() if line.startswith("left out: ")]
     assert [row for row, _, _ in left] == ["left out: expm1", "left out: sinh"]
     assert [why[:17] for _, _, why in left] == ["BrokenProcessPool", "it took more than"]
-    assert told.count("times the checks/s") == 3
-    assert "sim: " in told.splitlines()[-1]
+    assert printed.count("times the checks/s") == 3
+    assert "sim: " in printed.splitlines()[-1]
 
 
 def test_known_plants_the_same_bugs_each_time_and_runs_the_ops_that_reach_them() -> None:

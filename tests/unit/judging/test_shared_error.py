@@ -134,19 +134,19 @@ def test_all_elements_share_the_roundings_of_a_constant_operand() -> None:
         assert (one.ratio > 1.0) is told
 
 
-@pytest.mark.parametrize(("numbers", "told"), [(2.0, False), (16.0, True), (np.inf, True)])
-def test_elements_of_two_numbers_share_two_roundings(numbers: float, told: bool) -> None:
+@pytest.mark.parametrize(("numbers", "seen"), [(2.0, False), (16.0, True), (np.inf, True)])
+def test_elements_of_two_numbers_share_two_roundings(numbers: float, seen: bool) -> None:
     """Of acosh's gradient, g / sqrt(x x - 1), all that differs in a column is g."""
     shared = np.where(np.arange(2000) % 2, U, 1.5 * U)
     b, every = Budget(4.0 * U * np.abs(TRUTH) + 1e-9, ()), np.ones(TRUTH.shape, dtype=bool)
     u, changes = FACTS["float32"].unit_roundoff, Changes(SAMPLES.moved / 8)
     found = shared_error(TRUTH * (1.0 + shared), TRUTH, b, every, changes, F, u, False, numbers=numbers)
     assert found is not None
-    assert (found.ratio > 1.0) is told
+    assert (found.ratio > 1.0) is seen
 
 
 @pytest.mark.parametrize(("numbers", "factor"), [(2.0, 1.05), (2.0, 0.95), (16.0, 1.03), (400.0, 0.97)])
-def test_a_factor_is_told_of_few_numbers_and_of_many(numbers: float, factor: float) -> None:
+def test_a_factor_is_found_of_few_numbers_and_of_many(numbers: float, factor: float) -> None:
     found = asked(TRUTH * factor, numbers=numbers)
     assert found is not None
     assert found.leans
