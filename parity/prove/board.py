@@ -24,7 +24,7 @@ from parity.prove.mutants.scoring import Scores
 from parity.prove.routes import Route
 from parity.prove.score import MARGINAL, OPINFO, SUITE, Score
 from parity.report.words import clock, plural
-from parity.zoo.effects import KINDS
+from parity.zoo.bug import KINDS
 from parity.zoo.subjects import FaultSubject
 
 TITLES = {SUITE: "parity's suite", OPINFO: "OpInfo + assert_close"}

@@ -16,7 +16,7 @@ from parity.findings.weights import WEIGHTS
 from parity.locating.located import PASSES, plural
 from parity.locating.needs import Match, Need, Needs, where
 from parity.report.answers import Audited
-from parity.zoo.effects import Bug
+from parity.zoo.bug import Bug
 
 SHOWN = 5  # known bugs, without -v
 WIDTH = 118  # of lines of operators

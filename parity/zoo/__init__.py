@@ -4,6 +4,7 @@ BUGS: bugs that a single call shows. BEYOND: bugs past a size limit that the zoo
 be planted.
 """
 
+from parity.zoo.bug import Bug
 from parity.zoo.bugs import (
     attention,
     binary,
@@ -26,7 +27,6 @@ from parity.zoo.bugs import (
     ternary,
     unary,
 )
-from parity.zoo.effects import Bug
 
 FAMILIES = (
     *(attention, binary, convolution, copies, creation, embedding, fourier, indexing, linear_algebra, losses, movement),

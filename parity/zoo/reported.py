@@ -18,7 +18,7 @@ from parity.devices import Device, load_faults, resolve
 from parity.devices.refusals import listening
 from parity.devices.setup import run_setup
 from parity.zoo import BUGS
-from parity.zoo.effects import Bug
+from parity.zoo.bug import Bug
 
 SAME, DIFFERS, RAISED, FELL_BACK, RANDOM, VOID = "same", "differs", "raised", "fell back", "random", "void"
 DIED = "died"  # of a case that ended its process, or was ended for not coming back

@@ -12,7 +12,7 @@ from pathlib import Path
 from parity.core.errors import FaultError, UsageError, near
 from parity.devices import Fault, load_faults
 from parity.devices.setup import load_module
-from parity.zoo.effects import Bug
+from parity.zoo.bug import Bug
 
 ZOO = "parity.zoo"
 UNCLASSIFIED = "unclassified"

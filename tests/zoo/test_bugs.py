@@ -23,7 +23,7 @@ from parity.devices import Call, resolve
 from parity.devices.setup import load_module
 from parity.devices.sim.faults import always
 from parity.zoo import BEYOND, BUGS, OUT_OF_REACH, Bug
-from parity.zoo.effects import bug_versions
+from parity.zoo.bug import versions
 
 HELD_OUT = tuple(
     bug for path in sorted(Path(__file__).parent.glob("*th/*.py")) for bug in load_module(path).BUGS
@@ -37,7 +37,7 @@ START_SECONDS, DEATH_SECONDS, HANG_SECONDS = 120.0, 60.0, 1.0
 
 def test_the_versions_of_reports_are_those_of_the_zoo() -> None:
     assert all(bug.versions for bug in BUGS)
-    assert set(bug_versions()) <= {bug.fault.id for bug in (*BUGS, *BEYOND)}
+    assert set(versions()) <= {bug.fault.id for bug in (*BUGS, *BEYOND)}
 
 
 bugs = pytest.mark.parametrize("bug", EVERY, ids=lambda bug: bug.fault.id)

@@ -22,7 +22,7 @@ from parity.faces.archive import Asked
 from parity.report import archive as words
 from parity.report.archive import Step
 from parity.zoo import reported
-from parity.zoo.effects import Bug
+from parity.zoo.bug import Bug
 
 SETUP = """\
 import os, sys

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from parity.devices import Call, Fault
-from parity.zoo.effects import Bug
+from parity.zoo.bug import Bug
 
 
 def larger(call: Call) -> Any:

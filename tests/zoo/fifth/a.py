@@ -13,7 +13,8 @@ from torch import Tensor
 from parity.devices import Call
 from parity.devices.sim.effects import has_gaps, is_permuted, skip, write_contiguous
 from parity.devices.sim.faults import Effect, abort, fall_back, garbage, hang, refuse
-from parity.zoo.effects import Bug, argument, is_in_place, ramp, replace, reported, tried
+from parity.zoo.bug import Bug
+from parity.zoo.effects import argument, is_in_place, ramp, replace, reported, tried
 
 EXACT = 2**24  # the integers that float32 holds without a gap
 HALVES = (torch.float16, torch.bfloat16)

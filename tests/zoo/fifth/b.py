@@ -16,10 +16,11 @@ from torch import Tensor
 from parity.devices import Call
 from parity.devices.sim.effects import as_contiguous, noise, raising, read_with, replacing, row_major, skip
 from parity.devices.sim.faults import abort, garbage, hang, refuse
+from parity.zoo.bug import Bug
 from parity.zoo.bugs.attention import KERNEL as ATTENTION
 from parity.zoo.bugs.attention import arguments
 from parity.zoo.bugs.convolution import CONVOLUTION, CONVOLUTION_BACKWARD
-from parity.zoo.effects import Bug, argument, gradients, ramp, reported, tried
+from parity.zoo.effects import argument, gradients, ramp, reported, tried
 
 WORD = 1 << 16  # what a 16-bit counter counts, as reported: tensors of so many small parts cost little
 LIMIT = 256  # elements, in the place of 2**31
