@@ -258,9 +258,9 @@ class Draw:
         """Integers in [0, size), with repeats; in [-size, size) where `negative`."""
         return TensorSpec(dtype, shape, values=Values("index", (-size if negative else 0, size)), grad=False)
 
-    def unique_index(self, shape: Shape, size: int, *, dim: int = -1, dtype: str = "int64") -> TensorSpec:
+    def unique_index(self, shape: Shape, size: int, *, dim: int = -1) -> TensorSpec:
         """Integers in [0, size) without a repeat along `dim` (whose extent must not exceed `size`)."""
-        return TensorSpec(dtype, shape, values=Values("unique", (size, dim)), grad=False)
+        return TensorSpec("int64", shape, values=Values("unique", (size, dim)), grad=False)
 
     def mask(self, shape: Shape) -> TensorSpec:
         """A bool operand."""

@@ -19,13 +19,12 @@ from parity.findings.known import Entry, Known, unaccepted
 from parity.store.rows import AGREES, EXPIRED, GROWN, SEEN, Death, ItemRow, Run, Sighting, counted, is_own, totals
 
 KNOWN, FIXED, NOT_SEEN = "known", "fixed", "not seen"
-STATES = (KNOWN, GROWN, FIXED, EXPIRED, NOT_SEEN)
 
 
 @dataclass(frozen=True, slots=True)
 class EntryStatus:
-    """An entry after a run. state: one of `STATES`; why: what grew, or what else is to be said; fails: whether it fails the
-    run."""
+    """An entry after a run. state: known, grown, fixed, expired or not seen; why: what grew, or what else is to be said; fails:
+    whether it fails the run."""
 
     entry: Entry
     state: str

@@ -169,7 +169,7 @@ def _holding(number: complex, dtype: str) -> tuple[str, ...]:
 def _is_exact(number: complex, dtype: str) -> bool:
     """Whether the dtype has this number."""
     if FACTS[dtype].kind == "int":
-        return _holds(dtype, (number,)) if isinstance(number, int) else False
+        return isinstance(number, int) and _holds(dtype, (number,))
     if isinstance(number, complex) and FACTS[dtype].kind != "complex":
         return False
     return bool(torch.tensor(number, dtype=getattr(torch, dtype)).item() == number)

@@ -195,12 +195,12 @@ def choose(subject: FaultSubject, seen: Mapping[str, Reach], profile: suite.RunP
 def _same(named: Iterable[str], rows: Mapping[str, Row], seen: Mapping[str, Reach]) -> list[str]:
     """Rows whose glue calls the public function of one of these rows and hardly anything else, such as "lstm_dropout" for
     `torch.lstm`."""
-    mains = {f for n in named if n in seen for f in _mains(rows[n], seen[n])}
+    mains = {f for n in named if n in seen for f in _mains(seen[n])}
     glue = (n for n, r in rows.items() if r.call.startswith(GLUE) and n in seen)
-    return [n for n in glue if len(own := _mains(rows[n], seen[n])) <= SPELLED and not mains.isdisjoint(own)]
+    return [n for n in glue if len(own := _mains(seen[n])) <= SPELLED and not mains.isdisjoint(own)]
 
 
-def _mains(row: Row, reach: Reach) -> frozenset[str]:
+def _mains(reach: Reach) -> frozenset[str]:
     """The public functions that a row tests: everything it calls except what prepares operands and results."""
     return frozenset(f for f in reach.functions if not f.startswith(METHODS) and f.rpartition(".")[2] not in PREPARING)
 

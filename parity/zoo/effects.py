@@ -43,6 +43,10 @@ def looks_channels_last(t: Tensor) -> bool:
     return True
 
 
+def is_integer(dtype: torch.dtype) -> bool:
+    return not dtype.is_floating_point and not dtype.is_complex and dtype is not torch.bool
+
+
 def is_in_place(call: Call) -> bool:
     """`Call.is_in_place`, as a condition."""
     return call.is_in_place

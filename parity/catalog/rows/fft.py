@@ -44,7 +44,7 @@ def _half() -> Signature:
     return signature
 
 
-def _lengths(draw: Draw, count: int, half: bool) -> Arg:
+def _lengths(draw: Draw, count: int) -> Arg:
     """Left out, or a length of the transform for each dimension: cut or padded, odd and even."""
     return tuple(draw.choice((4, 3, 5, 2, 8)) for _ in range(count)) if draw.pick(3) == 2 else None
 
@@ -56,7 +56,7 @@ def _two(half: bool = False) -> Signature:
         dim: Arg = None if half or not draw.flag() else draw.permutation(len(shape))[:2]
         if isinstance(dim, tuple) and draw.flag():
             dim = tuple(int(d) - len(shape) for d in dim if isinstance(d, int))
-        named = keywords(s=_lengths(draw, 2, half), dim=dim, norm=draw.option(*NORMS))
+        named = keywords(s=_lengths(draw, 2), dim=dim, norm=draw.option(*NORMS))
         return Arguments((draw.tensor(shape),), named)
 
     return signature
@@ -68,7 +68,7 @@ def _many(half: bool = False) -> Signature:
         # torch 2.13's CPU writes outside its memory from 512 on: irfftn(randn(2, 512, 2)), three times, ends the process
         shape = (*(min(s, 257) for s in shape[:-1]), shape[-1] + 1) if half else shape
         dim = None if half or not draw.flag() else draw.dims(shape)
-        lengths = _lengths(draw, len(dim), half) if dim else None
+        lengths = _lengths(draw, len(dim)) if dim else None
         return Arguments((draw.tensor(shape),), keywords(s=lengths, dim=dim, norm=draw.option(*NORMS)))
 
     return signature

@@ -11,7 +11,7 @@ from torch import Tensor
 from parity.devices.sim.call import Call
 from parity.devices.sim.effects import read_with, skip
 from parity.devices.sim.faults import Effect, abort
-from parity.zoo.effects import is_host, is_in_place, ramp, reported
+from parity.zoo.effects import is_host, is_in_place, is_integer, ramp, reported
 
 OUT_OF_REACH: dict[str, str] = {}
 FORK = "https://github.com/kulinseth/pytorch/"
@@ -34,10 +34,6 @@ def _tensors(call: Call) -> list[Tensor]:
 def _dtype(call: Call) -> torch.dtype:
     """What the two operands are promoted to."""
     return torch.result_type(*call.args[:2])
-
-
-def _is_integer(dtype: torch.dtype) -> bool:
-    return not dtype.is_floating_point and not dtype.is_complex and dtype is not torch.bool
 
 
 # ------------------------------------------------------------------------------------------------------------- memory
@@ -216,7 +212,7 @@ VALUES = (
     reported(
         f"{FORK}pull/288 silent_wrong_forward dtype value",
         "powers of integers go through logarithms in float32 and lose their low digits",
-        ("pow",), _by_logarithms, lambda call: _is_integer(_dtype(call)),
+        ("pow",), _by_logarithms, lambda call: is_integer(_dtype(call)),
         trigger=lambda device: torch.tensor([9, 3]).to(device) ** 8,
         neighbour=lambda device: torch.tensor([9.0, 3.0]).to(device) ** 8,
         rows="pow rpow", name="kul-288",

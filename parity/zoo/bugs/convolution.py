@@ -32,9 +32,9 @@ OUT_OF_REACH = {
 # ------------------------------------------------------------------------------------------------------- convolutions
 
 
-def _is(call: Call, spatial: int, transposed: bool = False) -> bool:
+def _is(call: Call, spatial: int) -> bool:
     """A forward kernel of so many spatial dimensions. conv1d's has two, the first of size 1, as on MPS."""
-    return call.args[0].dim() == spatial + 2 and call.args[6] is transposed
+    return call.args[0].dim() == spatial + 2 and call.args[6] is False
 
 
 def _result_too_large(call: Call) -> bool:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from parity.devices.sim.call import Call
 from parity.devices.sim.faults import abort
-from parity.zoo.effects import is_in_place, ramp, reported
+from parity.zoo.effects import is_in_place, is_integer, ramp, reported
 
 OUT_OF_REACH: dict[str, str] = {}
 # Those of its own shaders that also take a number.
@@ -19,10 +19,6 @@ SHADERS = (
     "special_chebyshev_polynomial_v special_chebyshev_polynomial_w special_hermite_polynomial_h special_hermite_polynomial_he"
 )
 SHADER_NAMES = {torch.float32: "float", torch.float16: "half", torch.bfloat16: "bfloat"}
-
-
-def _is_integer(dtype: torch.dtype) -> bool:
-    return not dtype.is_floating_point and not dtype.is_complex and dtype is not torch.bool
 
 
 def _mixed(call: Call, others: Callable[[torch.dtype], bool]) -> bool:
@@ -95,7 +91,7 @@ BUGS = (
     reported(
         "issues/143932 crash promotion args",
         "adding a multiple of integers to floating-point numbers, or the reverse, ends the process",
-        ("add",), abort, lambda call: call.kwargs.get("alpha", 1) != 1 and _mixed(call, _is_integer),
+        ("add",), abort, lambda call: call.kwargs.get("alpha", 1) != 1 and _mixed(call, is_integer),
         trigger=lambda device: torch.add(ramp(device, 3), ramp(device, 3, dtype=torch.int32), alpha=2),
         neighbour=lambda device: torch.add(ramp(device, 3), ramp(device, 3, dtype=torch.int32)),
         rows="add", deadly="abort",

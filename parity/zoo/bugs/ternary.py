@@ -11,16 +11,12 @@ from torch import Tensor
 from parity.devices.sim.call import Call
 from parity.devices.sim.effects import as_contiguous, write_contiguous
 from parity.devices.sim.faults import abort, hang
-from parity.zoo.effects import argument, ramp, reported
+from parity.zoo.effects import argument, is_integer, ramp, reported
 
 OUT_OF_REACH: dict[str, str] = {}
 FORK = "https://github.com/kulinseth/pytorch/"
 HALVES = (torch.float16, torch.bfloat16)
 _broadcast: Any = torch.broadcast_tensors  # untyped in torch
-
-
-def _is_integer(dtype: torch.dtype) -> bool:
-    return not dtype.is_floating_point and not dtype.is_complex and dtype is not torch.bool
 
 
 def _dtypes(call: Call) -> set[torch.dtype]:
@@ -56,7 +52,7 @@ def _are_crossed(call: Call) -> bool:
 
 
 def _death_or_lower_bound(call: Call) -> Tensor:
-    if _is_integer(call.args[0].dtype):
+    if is_integer(call.args[0].dtype):
         abort()
     low, high = _bounds(call)
     below = torch.clamp(call.args[0], max=high)
@@ -174,7 +170,7 @@ CLAMP = (
     ),
     reported(
         "pull/122148 crash dtype", "clamp of integers ends the process; where the bounds are crossed, the lower one wins",
-        ("clamp",), _death_or_lower_bound, lambda call: _is_integer(call.args[0].dtype) or _are_crossed(call),
+        ("clamp",), _death_or_lower_bound, lambda call: is_integer(call.args[0].dtype) or _are_crossed(call),
         trigger=lambda device: ramp(device, 4, dtype=torch.int16).clamp(2, 3),
         neighbour=lambda device: ramp(device, 4).clamp(-0.5, 0.5),
         rows="clamp clamp_fractional", deadly="abort",
@@ -183,7 +179,7 @@ CLAMP = (
         "issues/133100 silent_wrong_forward promotion args", "clamp of integers to fractional numbers is zero everywhere",
         ("clamp.out", "clamp_min.out"),
         lambda call: torch.zeros(call.args[0].shape, dtype=torch.result_type(call.args[0], 1.0)),
-        lambda call: _is_integer(call.args[0].dtype) and any(isinstance(bound, float) for bound in _bounds(call)),
+        lambda call: is_integer(call.args[0].dtype) and any(isinstance(bound, float) for bound in _bounds(call)),
         trigger=lambda device: (
             ramp(device, 3, dtype=torch.int64).clamp_min(1.0),
             ramp(device, 3, dtype=torch.int64).clamp(0.1),
@@ -229,7 +225,7 @@ BLENDS = (
     ),
     reported(
         "pull/189420 silent_wrong_forward dtype", "addcmul of integers loses low bits",
-        ("addcmul",), _low_bits_lost, lambda call: all(map(_is_integer, _dtypes(call))),
+        ("addcmul",), _low_bits_lost, lambda call: all(map(is_integer, _dtypes(call))),
         trigger=lambda device: torch.addcmul(*(ramp(device, 4, dtype=torch.int32) for _ in range(3))),
         neighbour=lambda device: torch.addcmul(*(ramp(device, 4) for _ in range(3))),
         rows="addcmul",
