@@ -369,7 +369,7 @@ WRONG_ON_THE_CPU = (
     ],
     ids=["undone", "powers", "truncated", "either sign", "either sign flushed", "in place", "wrong on the CPU"],
 )
-def test_an_honest_device_of_issue_40_is_not_accused(device: str, text: str) -> None:
+def test_an_honest_device_is_not_accused_on_its_edges(device: str, text: str) -> None:
     assert not found(device, honest.FAULTS, text)
 
 

@@ -25,6 +25,17 @@ def test_a_factorization_that_raised_has_no_derivatives() -> None:
     assert derivatives._apart(GAUGES["svd"], sides) is False
 
 
+def test_a_factor_without_a_gradient_is_found_once_and_asked_for_no_second_derivative() -> None:
+    def detached(call: Call) -> Any:
+        q, r = call.run()
+        return q, r.detach()
+
+    device = resolve("sim", (Fault("detached", ("qr",), detached, level="function"),))
+    found = checked(device, "qr(float32[5, 3].full_rank(seed=2))", MORE)
+    assert found["backward"].verdict.status == "malformed"
+    assert "double backward" not in found
+
+
 def larger(call: Call) -> Any:
     return call.run() * 1.05
 

@@ -109,6 +109,10 @@ def test_every_destination_is_drawn() -> None:
     assert Aspect.OUT in {r.aspect for r in results}  # not in all: torch casts no complex number
 
 
+def test_an_in_place_form_that_torch_refuses_otherwise_than_a_cast_is_not_judged() -> None:
+    assert Aspect.INPLACE not in checked(resolve("sim"), "cumsum(float32[3], 0, dtype=float64)")
+
+
 def jittering(call: Call) -> Any:
     """Every other call rounds its last bit differently."""
     turn = call.state["turn"] = call.state.get("turn", 0) + 1

@@ -147,3 +147,26 @@ def test_what_is_judged_by_the_reference_names_the_row_that_decides(text: str, r
     verdict = rounded_result.by_reference(t)
     assert verdict.tolerance is not None
     assert verdict.tolerance.origin == row
+
+
+# ------------------------------------------------------------------------------------------------------------ shared errors
+
+
+def test_elements_are_held_to_the_truth_that_they_follow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two: what is 2 % off the first one is 1 % off the other, and what has the first one's bits is off neither."""
+    t = result_of("mm(float32[9,16].normal(), float32[16,20].normal(1))", torch.zeros(9, 20))
+    seen: list[Any] = []
+    monkeypatch.setattr(rounded_result, "shared_error", lambda actual, truth, *_: seen.append(actual / truth))
+    for factor in (1.0, 1.01, 1.02):
+        others = (1.01 * t.truth,)
+        assert rounded_result.shared_error_of(t, mock.Mock(scale=None), factor * t.truth, None, False, None, others) is None
+    for actual, factor in zip(seen, (1.0, 1.0, 1.01), strict=True):
+        np.testing.assert_allclose(actual, factor, rtol=1e-12)
+
+
+def test_what_coarse_roundings_lean_to_is_added_to_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two units of it where all lean by two, so that an error of six is one and a half times what is allowed."""
+    t, shared = mock.MagicMock(), mock.Mock(factor=6.0, factor_limit=2.0, leans=True)
+    t.truth, t.bench.oracle.amplified_changes.return_value = torch.zeros(4), mock.Mock(every=1, moved=torch.zeros(3, 4))
+    monkeypatch.setattr(rounded_result, "shared_error_of", lambda *_: mock.Mock(factor=2.0))
+    assert rounded_result.beyond_numbers(t, mock.Mock(), shared, 3.0) == 1.5
