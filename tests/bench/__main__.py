@@ -24,7 +24,7 @@ HEAD = "# The last figures of a part, and the commit that gave them; `python -m 
 # Program -> its question, and its parts: each is a file of this folder.
 PROGRAMS: dict[str, tuple[str, tuple[str, ...]]] = {
     "cost": ("What does checking cost, in times of the plain calls?", ("speed", "models")),
-    "sharp": ("How small an error is reported?", ("sensitivity", "yardstick")),
+    "sharp": ("How small an error is reported?", ("yardstick",)),
     "honest": ("Is a device blamed that rounds as hardware may?", ("controls", "silent", "stable")),
     "networks": (
         "Does each tool name the one fault that is planted in a network?",

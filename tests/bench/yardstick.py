@@ -1,4 +1,4 @@
-"""How sharply a function of one operator is judged next to the suite's row: `python tests/bench/yardstick.py -n 2 --sample 40`.
+"""How sharply a function of one operator is judged next to the suite's row: `python -m tests.bench sharp -n 2 --sample 40`.
 
 Rows that a function can express are drawn, with a case of each dtype. The CPU stands in for the device on both ways, the row's
 check and `assert_parity`, which is asked for the function bare and behind an exact move of each operand (`clone`, `transpose`

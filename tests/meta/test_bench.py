@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
-import math
 import random
 import re
 import subprocess
@@ -57,23 +55,6 @@ def test_controls_know_which_results_have_one_answer() -> None:
     assert bench._has_one_answer(known, "third", torch.ones(3, dtype=torch.int64))
     assert not bench._has_one_answer(known, "third", torch.ones(1))
     assert not bench._has_one_answer(known, "unknown", torch.ones(1))
-
-
-def test_sensitivity_finds_the_border_of_an_exponential(tmp_path: Path) -> None:
-    out = tmp_path / "sensitivity.json"
-    argv = ["exp", "--dtype", "float32", "--cases", "12", "--profile", "quick", "--output", str(out)]
-    assert loaded("sensitivity").main(argv) == 0
-    forward, *_ = [r for r in json.loads(out.read_text())["table"] if r["pass"] == "forward"]
-    assert forward["class"] == "elementwise, in the table"
-    assert -0.5 <= forward["run"] <= 1.5  # the table's ULP, give or take the CPU's own rounding
-
-
-def test_bisection_finds_the_least_size_and_says_never() -> None:
-    bench = loaded("sensitivity")
-    assert bench.least(lambda size: size if size >= 10 else 0.0) == pytest.approx(10, rel=1e-3)
-    assert bench.least(lambda size: 0.0) == math.inf
-    assert bench.caught_by_run([1.0, 2.0, math.inf, 4.0], 1) == math.inf
-    assert bench.caught_by_run([1.0, 2.0, math.inf, 4.0], 1000) == 1.0
 
 
 def speed(*argv: str) -> str:
