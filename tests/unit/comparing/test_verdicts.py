@@ -42,7 +42,8 @@ def _scenarios() -> Any:
 
 BENCH = _scenarios()
 SAMPLE = [s for s in BENCH.SCENARIOS if "BERT" not in s.name and "float16, mask" not in s.name][::2]
-SPREAD = [pytest.param(s, marks=pytest.mark.slow) if k % 4 else s for k, s in enumerate(SAMPLE)]
+SLOW = [k % 4 > 0 or s.name.startswith("ten layers") for k, s in enumerate(SAMPLE)]
+SPREAD = [pytest.param(s, marks=[pytest.mark.slow] if slow else []) for s, slow in zip(SAMPLE, SLOW, strict=True)]
 
 
 @functools.cache
