@@ -334,5 +334,4 @@ class Sweep(Draw):
         return tuple(self.size(int(not empty)) for _ in range(rank))
 
     def grown(self, shape: Shape, dim: int | None = None) -> Shape:
-        """The shape."""
         return shape

@@ -67,7 +67,6 @@ WITHOUT_GRADIENT = 1
 MATRICES_ONLY = ("Muon", "SparseAdam")
 # Muon orthogonalizes its update in bfloat16 whatever its parameters are, for which float64 is no truth.
 IN_BFLOAT16 = ("Muon",)
-OUT_OF_REACH: dict[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +97,7 @@ def implementation_of(key: str) -> str:
 @functools.cache
 def rows() -> tuple[Row, ...]:
     """A row per optimizer and implementation."""
-    return tuple(_as_row(key, entry) for key, entry in ENTRIES.items() if key not in OUT_OF_REACH)
+    return tuple(_as_row(key, entry) for key, entry in ENTRIES.items())
 
 
 def _as_row(key: str, entry: OptimizerEntry) -> Row:

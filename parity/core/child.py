@@ -45,7 +45,6 @@ class Given:
 
     @property
     def journal(self) -> Path:
-        """The path of its journal."""
         return self.folder / JOURNAL
 
     def more(self) -> Iterator[Any]:

@@ -75,7 +75,6 @@ def number(x: complex) -> str:
 
 
 def spec_text(spec: TensorSpec) -> str:
-    """The text of one tensor."""
     text, v = _outline(spec.dtype, spec.shape, spec.layout), spec.values
     if v.literal is not None:
         text += f".of({', '.join(map(number, v.literal))})"

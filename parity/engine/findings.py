@@ -267,7 +267,6 @@ def shrink(
 
 
 def record_of(f: Finding) -> Record:
-    """The record of a finding."""
     made = record(f.item, f.result, notation.case_text(f.first), "", False, notation.case_text(f.case))
     known, others = f.known.id if f.known is not None else "", tuple(map(notation.case_text, f.others))
     return replace(

@@ -77,7 +77,6 @@ class Shrinking:
             self._pool.shutdown(wait=True)
 
     def _one(self, d: Death, environment: Mapping[str, str]) -> Shrunk:
-        """One death."""
         if not self._run.left:
             return Shrunk(d, why=self._over)
         try:

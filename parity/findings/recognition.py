@@ -70,7 +70,6 @@ class Outline:
 
 
 def outline(case: Case) -> Outline:
-    """The outline of a case."""
     words = {_unplaced(w) for w in features(case) if w.partition(" ")[0].partition("[")[0] in NEEDED or w in ALSO_NEEDED}
     words -= {"layout contiguous", "layout stacked"}
     arguments = (*((str(k), a) for k, a in enumerate(case.args)), *case.kwargs)

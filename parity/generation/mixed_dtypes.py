@@ -167,7 +167,6 @@ def _holding(number: complex, dtype: str) -> tuple[str, ...]:
 
 
 def _is_exact(number: complex, dtype: str) -> bool:
-    """Whether the dtype has this number."""
     if FACTS[dtype].kind == "int":
         return isinstance(number, int) and _holds(dtype, (number,))
     if isinstance(number, complex) and FACTS[dtype].kind != "complex":

@@ -108,7 +108,6 @@ def agreed(r: Record) -> bool:
 
 
 def cell_of(r: Record) -> Cell:
-    """The cell of a record."""
     return r.op, r.dtype, r.aspect
 
 

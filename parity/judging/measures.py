@@ -24,7 +24,6 @@ SPREAD_ELEMENTS = 32
 
 
 def facts_of(t: Tensor) -> DtypeFacts:
-    """Facts of a tensor's dtype."""
     return FACTS[str(t.dtype).removeprefix("torch.")]
 
 

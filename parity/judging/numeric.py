@@ -155,7 +155,6 @@ class Assessment:
 
     @property
     def t(self) -> RoundedResult:
-        """The result."""
         return self.scale.t
 
 

@@ -327,7 +327,6 @@ def _mutant_table(title: str, ds: Sequence[Event], key: Callable[[Event], str]) 
 
 
 def render_mutants(s: Scores) -> str:
-    """All of it."""
     return "\n".join(_met(s) if s.met is not None else _scored(s))
 
 

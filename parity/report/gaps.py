@@ -374,5 +374,4 @@ def caveat_notes(run: Run) -> Iterator[tuple[str, str]]:
 
 
 def caveat_sentences(run: Run) -> list[str]:
-    """All of them, each as one sentence."""
     return [f"{title[:1].upper()}{title[1:]}: {text}." for title, text in (*caveat_failures(run), *caveat_notes(run))]

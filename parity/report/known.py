@@ -23,7 +23,6 @@ def what(e: Entry) -> str:
 
 
 def line(e: Entry) -> str:
-    """An entry in one line."""
     return f"[{e.id}] {what(e)}"
 
 

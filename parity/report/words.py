@@ -116,7 +116,6 @@ def metadata_lines(items: Sequence[ItemRow]) -> list[str]:
 
 
 def metadata_sentence(n: MetadataNote) -> str:
-    """One note."""
     often = f", in {plural(n.count, 'check')}" if n.case else ""
     case = f": {n.case}" if n.case else ""
     return f"{n.tensor} {n.words}{often}: strides {n.device}, the CPU's {n.reference}{case}"

@@ -132,7 +132,6 @@ def ratio_code(ratio: float) -> int:
 
 
 def time_code(seconds: float) -> int:
-    """The code of a time."""
     return max(1, min(EXACT_BYTES, 1 + round(TIME_STEPS * math.log2(max(seconds, TICK) / TICK))))
 
 

@@ -84,7 +84,6 @@ def noise(call: Call, t: Tensor) -> Tensor:
 
 
 def raising(error: Exception) -> Effect:
-    """An effect that raises this error."""
 
     def effect(call: Call) -> NoReturn:
         raise error.with_traceback(None)

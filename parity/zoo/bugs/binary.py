@@ -13,7 +13,6 @@ from parity.devices.sim.effects import read_with, skip
 from parity.devices.sim.faults import Effect, abort
 from parity.zoo.effects import is_host, is_in_place, is_integer, ramp, reported
 
-OUT_OF_REACH: dict[str, str] = {}
 FORK = "https://github.com/kulinseth/pytorch/"
 HALVES = (torch.float16, torch.bfloat16)
 # The functions of two operands that MPS computes by one and the same routine.

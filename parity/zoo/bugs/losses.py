@@ -15,7 +15,6 @@ from parity.zoo.effects import argument, gradients, ramp, reported
 NONE, MEAN = 0, 1  # how kernels get `reduction`
 DEFAULT_IGNORED = -100
 EXP_RANGE = 88  # exp(-88) is the last that float32 can hold with all its digits
-OUT_OF_REACH: dict[str, str] = {}
 
 NLL_BACKWARD = ("nll_loss_backward", "nll_loss2d_backward")
 

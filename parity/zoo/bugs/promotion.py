@@ -12,7 +12,6 @@ from parity.devices.sim.call import Call
 from parity.devices.sim.faults import abort
 from parity.zoo.effects import is_in_place, is_integer, ramp, reported
 
-OUT_OF_REACH: dict[str, str] = {}
 # Those of its own shaders that also take a number.
 SHADERS = (
     "copysign special_zeta special_xlog1py special_chebyshev_polynomial_t special_chebyshev_polynomial_u "

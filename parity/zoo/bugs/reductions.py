@@ -17,7 +17,6 @@ from parity.devices.sim.faults import abort, garbage
 from parity.zoo.effects import argument, ramp, reported
 
 AXES = 4  # that some kernels of MPS can distinguish, from the last one on
-OUT_OF_REACH: dict[str, str] = {}
 
 
 def _dims(call: Call) -> list[int]:

@@ -13,7 +13,6 @@ from parity.devices.sim.effects import as_contiguous, write_contiguous
 from parity.devices.sim.faults import abort, hang
 from parity.zoo.effects import argument, is_integer, ramp, reported
 
-OUT_OF_REACH: dict[str, str] = {}
 FORK = "https://github.com/kulinseth/pytorch/"
 HALVES = (torch.float16, torch.bfloat16)
 _broadcast: Any = torch.broadcast_tensors  # untyped in torch

@@ -14,7 +14,6 @@ from parity.devices.sim.effects import as_contiguous, is_transposed, noise, rais
 from parity.devices.sim.faults import abort
 from parity.zoo.effects import complex_ramp, ramp, reported
 
-OUT_OF_REACH: dict[str, str] = {}
 FORK = "https://github.com/kulinseth/pytorch/"
 # The functions of one tensor that MPS computed by one and the same routine when the report was written.
 ROUTINE = (
