@@ -27,7 +27,7 @@ from parity.generation.calls import draw_call, history
 from parity.generation.error_inputs import error_case
 from parity.generation.mixed_dtypes import with_mixed_dtypes
 from parity.generation.planting import contents
-from parity.generation.room import MOST, made
+from parity.generation.room import LARGE, MOST, made
 
 # Each table starts with the simplest alternative; repeated entries are drawn more often.
 COTANGENTS = ("ones", "normal", "normal", "normal", "zero")
@@ -55,6 +55,7 @@ SEEDS = 1 << 12
 # sizes came together, is drawn again without them.
 ROOM = 1 << 22
 MADE_PER_OPERAND = 8  # elements that formulas make for each of an operand, of a function of one element; more are drawn again
+MADE_PER_RESULT = 32  # elements that formulas make for each of a result: calls with smaller results are not looked at
 NO_LAYOUT = 5  # of 12 operands are contiguous
 FAR = 4099  # elements between the start of the memory and the view, or between rows of the view
 FAR_LIMIT = 1 << 17  # limit for the elements of a base with such gaps
@@ -164,7 +165,8 @@ def _completed(row: Row, dtype: str, pick: Pick, call: Arguments, specs: list[Te
 
 def fits(row: Row, dtype: str, call: Arguments, limit: int, most: int = MOST) -> bool:
     """Whether what a call makes is not much more than operands of so many elements allow. most: elements that it may make."""
-    return made(row, Case(row.name, dtype, call.args, call.kwargs)).elements <= max(most, MADE_PER_OPERAND * limit)
+    most = max(most, MADE_PER_OPERAND * limit)
+    return made(row, Case(row.name, dtype, call.args, call.kwargs), min(LARGE, most // MADE_PER_RESULT)).elements <= most
 
 
 def _with_operands(call: Arguments, specs: Iterable[TensorSpec]) -> tuple[tuple[Arg, ...], tuple[tuple[str, Arg], ...]]:

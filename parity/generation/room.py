@@ -30,7 +30,7 @@ from parity.oracle.float64 import wide_word
 from parity.oracle.kernels import kernel_of
 
 MOST = 1 << 26  # elements that a drawn case may make: in float64 and with their roundings 1 GB
-LARGE = 1 << 20  # elements of a result, from which on all are counted
+LARGE = 1 << 20  # elements of a result
 LONG, PRODUCTS = 256, 1 << 26  # places of a kernel; products of one convolution: in half types on the CPU 1 or 2 seconds
 CALLS = 64  # operators that are looked at: a loop over many steps has the same ones again
 BYTES = 100  # of each element of a case that somebody typed: all its aspects are checked, each of them in float64, too
@@ -44,9 +44,10 @@ class Made(NamedTuple):
     largest: int = 0
 
 
-def made(row: Row, case: Case) -> Made:
-    """What a call makes, as far as its shapes show; nothing where it makes little."""
-    if case.is_sample or not (may_be_large(case.args, case.kwargs) or _is_outer(row, case)):
+def made(row: Row, case: Case, large: int = LARGE) -> Made:
+    """What a call makes, as far as its shapes show; nothing where it makes little. large: elements of a result, from which on
+    all are counted."""
+    if case.is_sample or not (may_be_large(case.args, case.kwargs, large) or _is_outer(row, case)):
         return Made()
     return _counted(row, case)
 
@@ -70,8 +71,8 @@ def refuse_giants(row: Row, case: Case) -> None:
         raise CaseError(f"the case is too large: it takes {n:,} elements, at most {most:,} are checked; give it smaller sizes")
 
 
-def may_be_large(args: Iterable[Arg], kwargs: Iterable[tuple[str, Arg]]) -> bool:
-    """Whether a call could make many elements: so many times those of its operands as its numbers say, or those of two
+def may_be_large(args: Iterable[Arg], kwargs: Iterable[tuple[str, Arg]], large: int = LARGE) -> bool:
+    """Whether a call could make so many elements: so many times those of its operands as its numbers say, or those of two
     dimensions together."""
     numel, times, largest, second = 0, 1.0, 1, 1
     left: list[Arg] = [*args, *[v for _, v in kwargs]]
@@ -97,7 +98,7 @@ def may_be_large(args: Iterable[Arg], kwargs: Iterable[tuple[str, Arg]]) -> bool
                 largest, second = n, largest
             elif largest > n > second:
                 second = n
-    return max(numel, 1) * times >= LARGE or largest * second >= LARGE
+    return max(numel, 1) * times >= large or largest * second >= large
 
 
 def is_slow(row: Row, case: Case) -> bool:

@@ -5,6 +5,7 @@ Rounded results without a truth (the op does not run in float64 or differs there
 
 from __future__ import annotations
 
+import functools
 import math
 import statistics
 from collections.abc import Sequence
@@ -27,6 +28,9 @@ from parity.judging.shared_error import SharedError, shared_error
 from parity.oracle import yardstick
 from parity.oracle.sensitivity import PERTURBATIONS
 from parity.oracle.yardstick import AGAINST_REFERENCE, place
+
+# Of the limit of shared errors by one sample: that by three, of which it is one, is at least a third as large.
+ONE_OF_MANY = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,8 +193,13 @@ def shared_error_of(
     with np.errstate(invalid="ignore"):
         for other in map(parts, others):
             actual = np.where(np.abs(actual - other) < np.abs(actual - truth), truth + (actual - other), actual)
-    moved, numbers = None if e is None else e.moved, t.bench.oracle.different_numbers() if full else math.inf
-    found = shared_error(actual, truth, b, counted, changes, t.f, u, t.halves, moved, numbers)
+    moved = None if e is None else e.moved
+    asked = functools.partial(shared_error, actual, truth, b, counted, changes, t.f, u, t.halves, moved)
+    found = asked()
+    # How many numbers the operands hold only widens the limit, and counting them costs more than all the rest here.
+    doubtful = found is not None and (t.bench.limits is not None or abs(found.factor) > ONE_OF_MANY * found.factor_limit)
+    if full and doubtful and (numbers := t.bench.oracle.different_numbers()) < math.inf:
+        found = asked(numbers)
     stored = found is not None and found.few and t.pass_ in t.bench.row.judged.accumulates  # a long chain leans to one side
     return None if stored else found
 

@@ -22,7 +22,7 @@ from parity.judging.bias import has_enough_steps
 from parity.judging.budget import Array, Budget, ulp_at
 from parity.judging.measures import Mask, at, measure, show, spread_of
 from parity.judging.outliers import ELEMENTS, among_sums
-from parity.judging.rounded_result import RoundedResult, is_outside, shared_error_of
+from parity.judging.rounded_result import ONE_OF_MANY, RoundedResult, is_outside, shared_error_of
 from parity.judging.sameness import is_truth, same_values
 
 
@@ -140,8 +140,6 @@ def _alike(truth: Array, device: Array, reference: Array | None) -> Mask | None:
 
 
 FIRST = (1, 2)  # so many samples are tried, before the one in which operands do not move
-# Of the limit of shared errors by one sample: that by three, of which it is one, is at least a third as large.
-ONE_OF_MANY = 0.25
 
 
 def screened(t: RoundedResult) -> Verdict | None:

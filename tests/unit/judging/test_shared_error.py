@@ -12,6 +12,7 @@ from parity.core.dtypes import FACTS
 from parity.core.results import Status
 from parity.judging.budget import Budget
 from parity.judging.shared_error import FEWEST, TOGETHER, SharedError, _aligned, shared_error
+from parity.oracle.oracle import CaseOracle
 from parity.oracle.sensitivity import Changes
 
 F = FACTS["bfloat16"]
@@ -163,6 +164,25 @@ def test_the_operand_with_the_fewest_numbers_is_counted() -> None:
     assert of('cosh(float32[9].constant(seed=1).at(3, "-2.5"))') == 1.0
     assert of("acosh(float32[64].between(1, 9, seed=1))") > 32.0
     assert of("acosh(float32[()])") == np.inf
+
+
+@pytest.mark.parametrize(("factor", "asked"), [(1.0, False), (1.0 + 2e-6, True)])
+def test_numbers_are_counted_only_where_they_could_widen_a_limit_that_matters(
+    factor: float, asked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are sorted for it, which takes longer than all else. Two rows of equal numbers, of which each is rounded."""
+    counted: list[float] = []
+    count = CaseOracle.different_numbers
+
+    def heard(self: CaseOracle) -> float:
+        counted.append(count(self))
+        return counted[-1]
+
+    monkeypatch.setattr(CaseOracle, "different_numbers", heard)
+    noise = 1.0 + (torch.rand(512, 2, generator=torch.Generator().manual_seed(0)) - 0.5) * 2.0**-21
+    verdict = verdict_on("logit(float32[512, 2].between(0.25, 0.75, seed=113))", lambda t: t * noise * factor)
+    assert verdict.status is Status.AGREE, verdict
+    assert bool(counted) is asked
 
 
 def test_what_all_samples_move_alike_may_move_so() -> None:
