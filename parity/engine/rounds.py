@@ -40,6 +40,7 @@ MOST_PARTS = 20_000  # where no more cases of a part are needed for that: every 
 LAST_ROUNDS = 6  # that are equally large, at least, however many items a run has
 CAUSES_SHARE = 0.5  # of a worker's time, at most, goes into the causes of what exploration finds
 LEAST_SECONDS = 120.0  # of each worker go into causes after all items if needed, and more if the items took longer
+SHRINKS_ONE_IN = 5  # one death is shrunk for so many workers while all of them are busy
 END_SECONDS = 2.5  # workers stop so long before the time is over: they end, and the report is written
 GRACE_SECONDS = 3.0  # after that a case that still runs is ended
 DYING_SHARE = 0.25  # of the time of a run, at most, goes into an item that ends its processes

@@ -17,7 +17,7 @@ from parity.engine import again, own, suite
 from parity.engine.inquest import How
 from parity.engine.merging import Kept
 from parity.engine.options import RunOptions
-from parity.engine.rounds import LEAST_SECONDS, PINNED, Timed, part_of
+from parity.engine.rounds import LEAST_SECONDS, PINNED, SHRINKS_ONE_IN, Timed, part_of
 from parity.findings.known import Known, known_once
 from parity.findings.verdict import RunResult, compared, kinds
 from parity.store import marginal, run_file
@@ -316,9 +316,10 @@ class RunState:
         return kinds([r for r in self.records if not r.known])
 
     def idle(self, workers: int, idle: int) -> None:
-        """Some workers have nothing left to do while others are busy: shrink and try what was found already."""
+        """Shrink and try what was found already while some workers have nothing left to do; a few deaths while none has."""
         if self.early is not None and not self.is_cut:
-            self.early.offer(self.to_try, min(idle, machine.room(workers)), self.to_shrink)
+            free = min(max(idle, workers // SHRINKS_ONE_IN), machine.room(workers))
+            self.early.offer(self.to_try if idle else (), free, self.to_shrink)
 
     def try_again(self, how: How, workers: int, seconds: float) -> tuple[Again, ...]:
         """Try the findings that are not known once more in fresh processes, and store what came of it. seconds: for it."""

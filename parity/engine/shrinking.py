@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -34,6 +35,7 @@ ALL = 120.0  # and for all of a run
 HUNG = 5.0  # after which a smaller case of one that hung counts as hung, too
 HANGS = 12  # attempts at a hang that hang again: each costs its patience
 LINGER = 0.3  # to wait after a case where the death came later than the device's stage
+AHEAD = 2  # processes of one death that are there or start: most cases that are tried end one, and a start takes seconds
 ASPECTS = (Aspect.FORWARD, Aspect.BACKWARD, Aspect.OUT, Aspect.INPLACE, Aspect.DOUBLE, Aspect.TANGENT, Aspect.TRANSFER,
            Aspect.REPEAT)  # fmt: skip
 
@@ -104,7 +106,7 @@ class Shrinking:
             least = least if least == case or not tried.left or tried.dies(least, aspect or "") else case
             return Shrunk(replace(d, shrunk=notation.case_text(least), shrunk_aspect=aspect or ""), tried.tries, tried.died)
         finally:
-            tried.close()
+            tried.end()
 
 
 def _kinds(deaths: Iterable[Death]) -> dict[Kind, Death]:
@@ -130,6 +132,7 @@ class Attempts:
         self._linger = 0.0 if d.stage == "device" else LINGER
         self._environment = environment
         self._process: Child | None = None
+        self._coming = deque[Child]()  # those after it
 
     @property
     def left(self) -> float:
@@ -165,10 +168,18 @@ class Attempts:
             self._process.close()
         self._process = None
 
+    def end(self) -> None:
+        """End all processes."""
+        self.close()
+        while self._coming:
+            self._coming.popleft().close()
+
     def _started(self) -> Child | None:
-        """A process that is ready for cases; None if none starts."""
+        """A process that is ready for cases, while the next one starts; None if none is."""
         given = {"device": self._how.device, "faults": self._how.faults, "setup": self._how.setup}
-        process = Child("parity.engine.jobs.survive", given, environment=self._environment, fed=True)
+        while len(self._coming) < AHEAD:
+            self._coming.append(Child("parity.engine.jobs.survive", given, environment=self._environment, fed=True))
+        process = self._coming.popleft()
         if isinstance(process.hear(min(self.left, STARTING)), dict):
             return process
         process.close()

@@ -58,7 +58,7 @@ class Hooks:
         """Whether causes are looked for when all items are done; None where nobody hands out the items."""
 
     def pytest_parity_idle(self, workers: int, idle: int) -> None:
-        """So many of the workers have nothing left to do while others are busy."""
+        """So many of the workers have nothing left to do while others are busy; none where one has died, now and then."""
 
     def pytest_parity_say(self, text: str) -> None:
         """A text for the person, above the bar."""

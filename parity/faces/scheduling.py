@@ -56,6 +56,7 @@ LITTLE_SHARE = 0.15  # ... and into all if they promise little ...
 EARLY_ITEMS = 30  # ... and so many are done: a run of few items is soon over
 TIMED_AHEAD = 2  # the same with a limit of time: what a round brought decides on the next one
 SPARE_SECONDS = 30.0  # of a run that are left at least where a spare is started: it takes up to 20 s and pays at another death
+ASKS_EVERY = 1.0  # seconds after which deaths are shrunk, if some can be, while no worker is idle
 FIRST_CAUSES = 0.001  # seconds: with a limit of time, causes come before exploration has taken any
 
 
@@ -125,6 +126,7 @@ class Schedule(LoadScheduling):  # type: ignore[misc]  # an untyped base
         self._done = 0  # ... and how many of these there were
         self._newcomers = set[Any]()  # workers that have taken the place of one that died, until spares are started
         self._lost = self._spared = False  # whether one has died, and whether spares were started
+        self._asked = -math.inf  # when the number of idle workers was given last
 
     @property
     def tests_finished(self) -> bool:
@@ -208,7 +210,9 @@ class Schedule(LoadScheduling):  # type: ignore[misc]  # an untyped base
         if not self._first.has_more():  # what it found may be explained by any worker
             self._check_all()
         working = self.working
-        if idle := sum(not self.node2pending[w] for w in working):
+        idle, now = sum(not self.node2pending[w] for w in working), time.monotonic()
+        if idle or (self._lost and now - self._asked >= ASKS_EVERY):
+            self._asked = now
             self.config.hook.pytest_parity_idle(workers=len(working), idle=idle)
 
     def mark_test_pending(self, item: str) -> None:

@@ -172,8 +172,10 @@ def added(held: Mapping[str, Entry], new: Iterable[Entry]) -> dict[str, Entry]:
 
 
 def _alike(one: Entry, e: Entry, cause: Cause) -> bool:
-    """Whether an entry of a cause belongs to another one."""
-    return (
+    """Whether an entry of a cause belongs to another one. A death by a call that an entry has is that entry's, whatever words
+    name its cause there."""
+    of_one_call = one.dies and e.dies and not {*one.cases, *one.also}.isdisjoint((*e.cases, *e.also))
+    return of_one_call or (
         one.same_cause(cause, whatever_values=False)
         and one.by_chance == e.by_chance
         and step(one.status)[0] == step(e.status)[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from dataclasses import replace
 from types import SimpleNamespace
@@ -45,6 +46,27 @@ def test_what_strikes_late_has_the_seconds_of_a_case_and_those_that_it_lingers(m
         death = Death("exp", "float32", "exp(float32[2])", "", "crash", "SIGSEGV", stage)
         assert not shrinking.Attempts(death, How("sim"), Limit(), 20.0, {}).dies(parse("exp(float32[2])"), "forward")
         assert given.pop() == pytest.approx(20.0 + more)
+
+
+def test_the_next_process_starts_while_one_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And none is left at the end."""
+    started, closed = list[object](), list[object]()
+
+    def child(*_: object, **__: object) -> object:
+        heard = iter([{"ready": True}, SimpleNamespace(died="SIGSEGV", code=-11, whole=False, lost=False)])
+        one = SimpleNamespace(send=lambda _: None, hear=lambda _: next(heard))
+        one.close = functools.partial(closed.append, one)
+        started.append(one)
+        return one
+
+    monkeypatch.setattr(shrinking, "Child", child)
+    death = Death("exp", "float32", "exp(float32[2])", "", "crash", "SIGSEGV", "device")
+    tried = shrinking.Attempts(death, How("sim"), Limit(), 1.0, {})
+    for n in (1, 2):
+        assert tried.dies(parse("exp(float32[2])"), "forward")
+        assert (len(started), closed) == (n + 1, started[:n])
+    tried.end()
+    assert closed == started
 
 
 @pytest.mark.parametrize(("how", "patience", "dies"), [("hang", 20.0, True), ("hang", 0.1, True), ("crash", 20.0, False)])

@@ -253,9 +253,11 @@ def test_idle_workers_let_findings_be_tried_again_and_deaths_be_shrunk(tmp_path:
     made.run.idle(8, 5)
     made.run.deaths += [dead, replace(dead, op="sin", known="k")]
     made.run.idle(8, 1)
+    made.run.idle(8, 0)  # while all are busy
+    made.run.idle(4, 0)  # too few to spare one
     made.run.stopped = "interrupted"
     made.run.idle(8, 1)
-    assert offered == [(["exp"], 2, []), (["exp"], 1, ["cos"])]
+    assert offered == [(["exp"], 2, []), (["exp"], 1, ["cos"]), ([], 1, ["cos"]), ([], 0, ["cos"])]
 
 
 @pytest.mark.parametrize("after", ["end_of", "take"])

@@ -292,6 +292,22 @@ def test_it_is_told_when_a_worker_has_nothing_left_to_do() -> None:
     assert told[-1] == (2, 2)
 
 
+def test_after_a_death_it_is_told_each_second_though_nobody_is_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A death can be shrunk while all work."""
+    times = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: times[-1])
+    session = dying(monkeypatch, 2)
+    one, two = session.workers
+    session.step(one)
+    assert not session.told, "nobody has died"
+    new = replaced(session, one)
+    for time, tells in ((101.0, 1), (101.5, 1), (102.0, 2)):
+        times.append(time)
+        session.step(two)
+        assert session.told == [(2, 0)] * tells
+    assert new.queue
+
+
 def test_a_run_without_causes_has_the_same_order() -> None:
     """As with --skip shrink."""
     session = Session(2, tests=[f"t[{i}]" for i in (*LONG, *ITEMS)])

@@ -688,6 +688,15 @@ def test_a_death_in_a_cause_of_findings_is_known_by_its_own_words() -> None:
     assert known_entries.named(one, ["another"]) == ()
 
 
+@pytest.mark.parametrize(("least", "is_known"), [("exp(float32[3])", True), ("exp(float32[7])", False)])
+def test_a_death_of_a_call_that_is_known_in_older_words_gets_no_second_entry(least: str, is_known: bool) -> None:
+    run = Run(Header(Fingerprint("0", "2.13.0", "", "3", "Linux", "x86_64", "sim", "")))
+    (c,) = gather([], [Death("exp", "float32", least, "", "hang", "ended by parity after 20 s", "device", shrunk=least)])
+    (new,) = known_entries.of_cause(c, run, "known")
+    older = replace(new, id="older", cause=Cause("hang: ended by parity after N s", "dies"), cases=("exp(float32[3])",))
+    assert [*known_entries.added({"older": older}, [new])] == ["older" if is_known else new.id]
+
+
 def test_a_death_by_a_call_that_must_be_refused_is_one_with_what_computes_it() -> None:
     """Of the same op, in whatever case, for the same reason of a refusal; by another reason it is another one."""
     accepted = replace(
