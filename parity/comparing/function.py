@@ -26,7 +26,7 @@ from parity.comparing.comparison import PACKAGE, Comparison, Notes, Request, dif
 from parity.comparing.kinks import at_kinks
 from parity.comparing.leaves import parts
 from parity.comparing.meter import Meter
-from parity.comparing.moved_runs import Screened
+from parity.comparing.moved_runs import Screened, comparable
 from parity.comparing.places import PlacementWatch, command, other_way, read_before
 from parity.comparing.screens import by_movement
 from parity.comparing.subject import (
@@ -209,6 +209,7 @@ def _judged(q: Request, s: Subject, device: Device, notes: Notes, seen: Seen | N
         for line in jumped.notes:
             notes.say(line)
     judgements = (*extra, *settled(judged_again(judgements, bench, results, ours, notes, q.atol), q.fail_on, notes))
+    judgements += tuple(_hidden(q, sides, judgements))
     failed = any(v.status is not Status.AGREE for _, v in judgements)
     way, following = _explained(replace(here, subject=s), device, q.backward, watch) if failed else ("", "")
     apart = differences(judgements, results, ours)
@@ -276,6 +277,17 @@ def _by_tensor(q: Request, sides: Sides, bench: Bench, meter: Meter, notes: Note
             sides.truth.sample_by_moved_runs(screened.runs)
     made = verdicts(bench, sides.theirs, sides.ours, notes, q.atol, screened.passed)
     return judged_again(made, bench, sides.theirs, sides.ours, notes, q.atol)
+
+
+def _hidden(q: Request, sides: Sides, judgements: Verdicts) -> Iterator[tuple[str, Verdict]]:
+    """The verdict of an operator that is wrong by itself, although all results are inside: what many roundings to a half type
+    add up to is as large as a fault of some percent in one of the operators."""
+    apart = any(comparable(sides.theirs[n], t) for n, t in sides.ours.items() if n in sides.theirs)
+    compiled = q.wrap is not None or is_compiled(sides.subject.function)
+    if q.proof is None or q.atol is not None or compiled or not apart or any(v.status.differs for _, v in judgements):
+        return
+    if sides.truth.rounds_to_half and (v := q.proof()) is not None:
+        yield "", Verdict(v.status, f"the results are inside, but one of its operators is not: {v.reason}", None, v.tolerance)
 
 
 def _left_behind(s: Subject, here: Sequence[str], there: Sequence[str], notes: Notes) -> Verdicts:

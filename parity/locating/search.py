@@ -34,7 +34,16 @@ from parity.comparing.subject import SEED, SHAPED, ForwardRun, Subject, fixed_co
 from parity.comparing.truth import seeded
 from parity.core import state
 from parity.core.errors import NothingCompared, ParityError, UsageError
-from parity.core.results import CPU_OPERAND, HALF_TYPES, LAZY_OPERAND, NARROW_INTEGERS, STRIDED_DESTINATION, Aspect, Raised
+from parity.core.results import (
+    CPU_OPERAND,
+    HALF_TYPES,
+    LAZY_OPERAND,
+    NARROW_INTEGERS,
+    STRIDED_DESTINATION,
+    Aspect,
+    Raised,
+    Verdict,
+)
 from parity.devices import Device
 from parity.devices.refusals import listening
 from parity.execution import execute as ex
@@ -186,10 +195,10 @@ class Sought:
                 self._found = located(self._q, PATIENCE, whole=False)
         return self._found
 
-    def proves(self) -> bool:
-        """Whether an operator is wrong by itself, on the very operands that it got."""
-        one = self.found.first if self.found is not None else None
-        return one is not None and one.call is not None and one.verdict.status.differs
+    def proves(self) -> Verdict | None:
+        """The verdict of the first operator that is wrong by itself, on the very operands that it got."""
+        every = self.found.divergences if self.found is not None else ()
+        return next((d.verdict for d in every if d.is_wrong), None)
 
 
 def with_divergence(comparison: Comparison, search: Sought) -> Comparison:

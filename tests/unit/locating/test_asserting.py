@@ -228,6 +228,29 @@ def test_a_function_that_refuses_float64_is_judged_against_the_reference() -> No
     assert said in bad.comparison.notes
 
 
+def sparse_softmax(x: Tensor) -> Tensor:
+    """entmax15, as its package has it: about forty operators, each of which rounds to a half type."""
+    x = (x - x.max(-1, keepdim=True).values) / 2
+    by = x.sort(-1, descending=True).values
+    rho = torch.arange(1, x.shape[-1] + 1, device=x.device, dtype=x.dtype)
+    mean, square = by.cumsum(-1) / rho, (by**2).cumsum(-1) / rho
+    tau = mean - ((1 - rho * (square - mean**2)) / rho).clamp(min=0).sqrt()
+    least = tau.gather(-1, (tau <= by).sum(-1, keepdim=True) - 1)
+    return (x - least).clamp(min=0) ** 2
+
+
+def test_a_fault_that_the_roundings_of_half_types_hide_is_told_as_locate_tells_it() -> None:
+    """3 % in one of forty operators are within what these round together, but not within what it rounds itself."""
+    x = normal(4, 10, dtype=torch.bfloat16).requires_grad_()
+    device = planted("pow", effect=lambda c: c.run() * 1.03, level="kernel")
+    found = failure(sparse_softmax, x, device=device)
+    assert "aten::pow drift" in found.comparison.where
+    assert [n for n, v in found.comparison.findings] == [""]
+    assert "the results are inside, but one of its operators is not" in found.comparison.findings[0][1].reason
+    assert not assert_parity(sparse_softmax, x, device=resolve("sim", tuple(HONEST))).findings
+    assert not assert_parity(sparse_softmax, x, device=device, atol=1.0).findings  # as near as the caller wants it
+
+
 # ----------------------------------------------------------------------------------------------------------- refusals
 
 
