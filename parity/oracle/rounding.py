@@ -31,11 +31,13 @@ from parity.oracle.roundoffs import (
     seems_whole,
 )
 from parity.oracle.summation import FLOAT32_ROUNDOFF, LONG, OF_ONE, SUMS, order_of, terms, terms_lost
-from parity.oracle.yardstick import FAST_CONVOLUTION, SUM_LOSS
+from parity.oracle.yardstick import FAST_CONVOLUTION, POWER, SUM_LOSS
 
 JUMPS = ("eq", "ne", "lt", "le", "gt", "ge", "floor", "ceil", "trunc", "_to_copy")  # with whole numbers, at which labels lie
 STEPS = ("floor", "ceil", "trunc", "round", "sign", "sgn", "heaviside")  # which are no copies of what a kernel rounded
 SCALED = ("mul", "div", "add", "sub")  # exact with some numbers
+ATEN_POWERS = ("pow", "float_power")
+OTHERWISE = (-1.0, -0.5, 0.5, 1.0, 2.0)  # powers that are quotients, roots and products
 Roundings: TypeAlias = Callable[[str], tuple[float, float, DtypeFacts, bool]]  # as `Rounding` has them
 
 
@@ -116,6 +118,8 @@ class Rounding(Operators):
         if not kernel.exact:
             args = self._step(kernel, args)
             exact = exact or (self._held is not None and self._is_exact(kernel, args))
+            if kernel.name in ATEN_POWERS and _is_power(args[1]) and self._u <= FLOAT32_ROUNDOFF:
+                self._u *= POWER
         plain = exact and not kernel.exact and not kernel.writes
         result = func(*args, **kwargs) if plain else self._with_roundings(kernel, func, args, kwargs)
         result = by_norm(kernel.name, result, args, self._u, self._key)
@@ -398,3 +402,8 @@ def _wide(x: Any) -> bool:
 def _is_dense(x: Any) -> bool:
     """Whether it has memory of its own, by which its numbers are known again."""
     return _wide(x) and x.layout is torch.strided
+
+
+def _is_power(exponent: Any) -> bool:
+    """Whether a number to the power of this is computed as a power."""
+    return not isinstance(exponent, (int, float)) or float(exponent) not in OTHERWISE

@@ -350,3 +350,15 @@ def test_inference_mode_says_that_gradients_were_not_compared() -> None:
             warnings.simplefilter("error")
             assert_parity(torch.sinh, x, device=wrong, backward=False)
             assert_parity(torch.sinh, x.detach(), device=wrong)
+
+
+def test_a_difference_of_powers_moves_as_far_as_the_table_allows_powers_to_be_off() -> None:
+    """The colour spaces of kornia: 17 ULP of either cube root are more than sixteen roundoffs."""
+
+    def chroma(x: Tensor) -> Tensor:
+        return 500.0 * (x[0] ** (1 / 3) - x[1] ** (1 / 3))
+
+    x = 1.0 + 0.1 * torch.rand(2, 300, generator=torch.Generator().manual_seed(5))
+    assert not assert_parity(chroma, x, device=resolve("sim", tuple(HONEST))).findings
+    wrong = planted("pow", effect=lambda c: c.run() * (1 + 2.0**-16), level="kernel")  # of both, so that most cancels
+    assert failure(chroma, x * torch.tensor([[1.0], [0.5]]), device=wrong).comparison.findings
