@@ -42,6 +42,7 @@ from parity.core.results import (
     STRIDED_DESTINATION,
     Aspect,
     Raised,
+    Status,
     Verdict,
 )
 from parity.devices import Device
@@ -88,7 +89,8 @@ def located(q: Request, seconds: float = math.inf, whole: bool = True, modules: 
         notes += _advice(q)
         notes += (there,) if (there := on_the_cpu(search.broken)) else ()
     elif whole and not search.divergences:
-        differs, agreement, way = _whole(q)
+        agrees = Verdict(Status.AGREE) if search.compared and not search.left else None
+        differs, agreement, way = _whole(replace(q, proof=lambda: agrees))
         notes = (*((f"it {way}",) if way else ()), *notes)
     if not (search.compared or search.divergences or search.broken):
         raise NothingCompared(f"{s.name}: no operator that can be compared ran on {place.name}")
@@ -196,9 +198,13 @@ class Sought:
         return self._found
 
     def proves(self) -> Verdict | None:
-        """The verdict of the first operator that is wrong by itself, on the very operands that it got."""
-        every = self.found.divergences if self.found is not None else ()
-        return next((d.verdict for d in every if d.is_wrong), None)
+        """The verdict of the first operator that is wrong by itself, on the very operands that it got; AGREE where every one
+        of them agrees, and None where that is not known."""
+        if self.found is None:
+            return None
+        wrong = next((d.verdict for d in self.found.divergences if d.is_wrong), None)
+        whole = self.found.agrees and self.found.compared > 0 and not self.found.left
+        return wrong or (Verdict(Status.AGREE) if whole else None)
 
 
 def with_divergence(comparison: Comparison, search: Sought) -> Comparison:
