@@ -30,7 +30,7 @@ from parity.comparing.comparison import ParityWarning
 from parity.comparing.draws import ATEN_INTO, ATEN_MADE
 from parity.comparing.function import attempted, raised_at, target
 from parity.comparing.moved_runs import RoundingDistance, by_chance, moved
-from parity.comparing.places import Places, PlacementWatch, other_way
+from parity.comparing.places import PlacementWatch, Places, other_way
 from parity.core.dtypes import HALF
 from parity.core.errors import NothingCompared, ParityError, UsageError
 from parity.core.results import Raised
@@ -390,7 +390,6 @@ class _Trainings:
             return locate_run(title, prepared, self.device, PATIENCE)
         except ParityError:
             return None
-
 
     def _other_way(self) -> str:
         """Where the step that is reported calls other functions than on the CPU, from the device's own state before it."""
