@@ -187,7 +187,7 @@ def test_the_audit_goes_on_behind_a_refusal_of_the_backward_pass(cpu: bool) -> N
 @pytest.mark.parametrize(("key", "runs"), [("CPU", False), ("MPS", True), ("CompositeExplicitAutograd", True)])
 def test_an_operator_of_the_users_own_is_missing_where_its_kernel_is_for_the_cpu_alone(key: str, runs: bool) -> None:
     name = f"half_{key.lower()}"
-    lib: Any = torch.library.Library("parity_tests", "FRAGMENT")
+    lib: Any = torch.library.Library("parity_tests", "FRAGMENT")  # type: ignore[no-untyped-call]  # as torch has it
     lib.define(f"{name}(Tensor x) -> Tensor")
     lib.impl(name, lambda x: x / 2, "CPU")
     if key != "CPU":
