@@ -212,10 +212,9 @@ def _judged(q: Request, s: Subject, device: Device, notes: Notes, seen: Seen | N
         ours |= jumped.ours
         for line in jumped.notes:
             notes.say(line)
-    judgements = (*extra, *settled(judged_again(judgements, bench, results, ours, notes, q.atol), q.fail_on, notes))
-    judgements = _by_operators(q, sides, judgements, notes)
-    failed = any(v.status is not Status.AGREE for _, v in judgements)
-    way, following = _explained(replace(here, subject=s), device, q.backward, watch) if failed else ("", "")
+    judgements = judged_again(judgements, bench, results, ours, notes, q.atol)
+    judgements = _by_operators(q, sides, (*extra, *settled(judgements, q.fail_on, notes)), notes)
+    way, following = _explained(replace(here, subject=s), device, q.backward, watch, judgements)
     apart = differences(judgements, results, ours)
     return Comparison(title, judgements, tuple(notes.lines), following, limits or {}, where=way, differences=apart), cause
 
@@ -658,9 +657,13 @@ def _watch_backward(s: Subject, put: Put, watch: PlacementWatch, tracked: Sequen
         watch.whole &= not isinstance(ex.attempt(run, "backward", False), Raised)
 
 
-def _explained(here: Here, device: Device, backward: bool, watch: PlacementWatch | None) -> tuple[str, str]:
+def _explained(
+    here: Here, device: Device, backward: bool, watch: PlacementWatch | None, judgements: Verdicts
+) -> tuple[str, str]:
     """Where the device took another way, and the command that tests the operators: where a value decided on the way, it may
-    have been wrong before."""
+    have been wrong before. Nothing where all results agree."""
+    if all(v.status is Status.AGREE for _, v in judgements):
+        return "", ""
     way, decided = _other_way(here.subject, device, backward, watch, here.tracked, here.cotangents)
     return way, _next(here.subject, device, watch) if decided or not way else ""
 

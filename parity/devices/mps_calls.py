@@ -8,6 +8,7 @@ stands in its own words (`parity.core.backends.mps`), each with the versions of 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from enum import StrEnum
 from typing import Any
 
@@ -62,12 +63,12 @@ def answer(qualified: str, table: Table) -> Answer:
 
 
 def _foreign(qualified: str) -> Answer:
-    if not torch._C._dispatch_has_kernel(qualified):
-        return Answer.UNKNOWN
-    if torch._C._dispatch_has_kernel_for_dispatch_key(qualified, mps.KEY):
-        return Answer.KERNEL
-    composed = any(torch._C._dispatch_has_kernel_for_dispatch_key(qualified, k) for k in COMPOSITIONS)
-    return Answer.COMPOSED if composed else Answer.MISSING
+    with suppress(RuntimeError):  # there is none
+        if torch._C._dispatch_has_kernel_for_dispatch_key(qualified, mps.KEY):
+            return Answer.KERNEL
+        composed = any(torch._C._dispatch_has_kernel_for_dispatch_key(qualified, k) for k in COMPOSITIONS)
+        return Answer.COMPOSED if composed else Answer.MISSING
+    return Answer.UNKNOWN
 
 
 def refusal(qualified: str, args: Sequence[Any], kwargs: Mapping[str, Any], version: str) -> str:

@@ -36,8 +36,6 @@ from parity.oracle.yardstick import FAST_CONVOLUTION, POWER, SUM_LOSS
 JUMPS = ("eq", "ne", "lt", "le", "gt", "ge", "floor", "ceil", "trunc", "_to_copy")  # with whole numbers, at which labels lie
 STEPS = ("floor", "ceil", "trunc", "round", "sign", "sgn", "heaviside")  # which are no copies of what a kernel rounded
 SCALED = ("mul", "div", "add", "sub")  # exact with some numbers
-ATEN_POWERS = ("pow", "float_power")
-OTHERWISE = (-1.0, -0.5, 0.5, 1.0, 2.0)  # powers that are quotients, roots and products
 Roundings: TypeAlias = Callable[[str], tuple[float, float, DtypeFacts, bool]]  # as `Rounding` has them
 
 
@@ -118,8 +116,7 @@ class Rounding(Operators):
         if not kernel.exact:
             args = self._step(kernel, args)
             exact = exact or (self._held is not None and self._is_exact(kernel, args))
-            if kernel.name in ATEN_POWERS and _is_power(args[1]) and self._u <= FLOAT32_ROUNDOFF:
-                self._u *= POWER
+            self._u *= POWER if kernel.is_power(args) and self._u <= FLOAT32_ROUNDOFF else 1.0
         plain = exact and not kernel.exact and not kernel.writes
         result = func(*args, **kwargs) if plain else self._with_roundings(kernel, func, args, kwargs)
         result = by_norm(kernel.name, result, args, self._u, self._key)
@@ -266,9 +263,8 @@ class Rounding(Operators):
         return all(is_whole(t, 1.0 / self._inside) for t in numbers)
 
     def _rounded(self, x: Any) -> Any:
-        if not (isinstance(x, Tensor) and x.layout is torch.strided and not x._is_zerotensor() and x.dtype in DOUBLE):
-            return x
-        if x.device.type == "meta":  # some formulas compute on meta tensors to get the shape of a result
+        dense = isinstance(x, Tensor) and x.layout is torch.strided and not x._is_zerotensor() and x.dtype in DOUBLE
+        if not dense or x.device.type == "meta":  # some formulas compute on meta tensors to get the shape of a result
             return x
         if x.is_nested:
             x.values().copy_(self._rounded(x.values()))
@@ -402,8 +398,3 @@ def _wide(x: Any) -> bool:
 def _is_dense(x: Any) -> bool:
     """Whether it has memory of its own, by which its numbers are known again."""
     return _wide(x) and x.layout is torch.strided
-
-
-def _is_power(exponent: Any) -> bool:
-    """Whether a number to the power of this is computed as a power."""
-    return not isinstance(exponent, (int, float)) or float(exponent) not in OTHERWISE

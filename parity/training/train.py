@@ -30,7 +30,7 @@ from parity.comparing.comparison import ParityWarning
 from parity.comparing.draws import ATEN_INTO, ATEN_MADE
 from parity.comparing.function import attempted, raised_at, target
 from parity.comparing.moved_runs import RoundingDistance, by_chance, moved
-from parity.comparing.places import PlacementWatch, Places, other_way
+from parity.comparing.places import Places
 from parity.core.dtypes import HALF
 from parity.core.errors import NothingCompared, ParityError, UsageError
 from parity.core.results import Raised
@@ -43,7 +43,7 @@ from parity.oracle.roundoffs import perturbed, unit_roundoff
 from parity.oracle.step_dtypes import Recorded, in_double
 from parity.oracle.yardstick import MARGIN
 from parity.training.making import widened
-from parity.training.side import Side, State, StepResult, taken
+from parity.training.side import Side, State, StepResult, other_way_of, taken
 from parity.training.trained import KINDS, Departure, Judge, Point, StepRuns, Training
 
 SAMPLES = 4  # rounded runs of the first steps
@@ -189,7 +189,7 @@ class _Trainings:
         found = sorted(self.departures.values(), key=lambda d: d.step)
         located = self._located(title) if self.reported is not None and self.locates else None
         if self.reported is not None and self.locates and (located is None or located.first is None):
-            self.notes += [f"the step {way}" for way in filter(None, [self._other_way()])]
+            self.notes += other_way_of(self.make, self.device, self.reported, self.batches)
         if not self.curve and not broken:
             raise NothingCompared(f"{title}: no step was compared")
         if not (self.trained or broken):
@@ -390,23 +390,6 @@ class _Trainings:
             return locate_run(title, prepared, self.device, PATIENCE)
         except ParityError:
             return None
-
-    def _other_way(self) -> str:
-        """Where the step that is reported calls other functions than on the CPU, from the device's own state before it."""
-        assert self.reported is not None
-        number, before = self.reported
-        seen = list[PlacementWatch]()
-        for device in (None, self.device):
-            side = Side(self.make, device)
-            side.load(before)
-            seen.append(watch := PlacementWatch(side.place.type))
-            before_it = list[int]()  # calls before each step of an optimizer, which takes ways of torch's own
-            for o in side.optimizers:
-                o.register_step_pre_hook(lambda *_, to=before_it, w=watch: to.append(len(w.steps)))
-                o.register_step_post_hook(lambda *_, to=before_it, w=watch: w.steps.__delitem__(slice(to[-1], None)))
-            got = ex.attempt(functools.partial(side.take, side.batch(self.batches[number]), number, watch.over()), "run")
-            watch.whole = not isinstance(got, Raised)
-        return other_way(seen[0].steps, seen[1].steps, self.device.name, seen[1].whole)
 
 
 def _distance(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
