@@ -314,7 +314,8 @@ def effort_of(word: object) -> Effort:
 class Request:
     """A function with its arguments, and how it is to be compared, in the words of `assert_parity`. fail_on, keep_on_cpu: taken
     apart already; wrap: makes what the device runs of the function (a compiler); alone: whether nothing else is compared in
-    addition; proof: asked where a result is far outside, whether an operator is wrong by itself on the device."""
+    addition; proof: asked where the results do not decide, for the verdict of the first operator that is wrong by itself on
+    the device, AGREE if every one agrees, None if that is not known."""
 
     fn: Callable[..., Any]
     inputs: Sequence[Any] = ()
@@ -328,7 +329,7 @@ class Request:
     effort: Effort = DEFAULT
     wrap: Wrap | None = None
     alone: bool = True
-    proof: Callable[[], bool] | None = None
+    proof: Callable[[], Verdict | None] | None = None
 
     @property
     def closely(self) -> bool:

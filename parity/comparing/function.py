@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import os
 import threading
 import traceback
@@ -26,7 +27,7 @@ from parity.comparing.comparison import PACKAGE, Comparison, Notes, Request, dif
 from parity.comparing.kinks import at_kinks
 from parity.comparing.leaves import parts
 from parity.comparing.meter import Meter
-from parity.comparing.moved_runs import Screened
+from parity.comparing.moved_runs import Screened, comparable
 from parity.comparing.places import PlacementWatch, command, other_way, read_before
 from parity.comparing.screens import by_movement
 from parity.comparing.subject import (
@@ -69,6 +70,7 @@ from parity.judging.destination import EXACT
 from parity.judging.limits import Limits
 from parity.judging.sameness import bit_equal, same_bits
 from parity.oracle.float64 import widen
+from parity.oracle.yardstick import NEAR, NEAR_OUTSIDE
 
 # What is known to come after the function's two forward passes on the CPU, in as many seconds as these took: its gradients, the
 # device's runs, and moved runs.
@@ -101,6 +103,8 @@ class Sides:
 
 
 Seen = Callable[[Sides], None]
+MANY = 2  # elements of a result that may be outside by a little, though they are more than one of a thousand: a pair turns
+ALONE = "each operator by itself agrees on the device's own operands"
 TORCH = str(Path(torch.__file__).parent)
 
 
@@ -208,9 +212,9 @@ def _judged(q: Request, s: Subject, device: Device, notes: Notes, seen: Seen | N
         ours |= jumped.ours
         for line in jumped.notes:
             notes.say(line)
-    judgements = (*extra, *settled(judged_again(judgements, bench, results, ours, notes, q.atol), q.fail_on, notes))
-    failed = any(v.status is not Status.AGREE for _, v in judgements)
-    way, following = _explained(replace(here, subject=s), device, q.backward, watch) if failed else ("", "")
+    judgements = judged_again(judgements, bench, results, ours, notes, q.atol)
+    judgements = _by_operators(q, sides, (*extra, *settled(judgements, q.fail_on, notes)), notes)
+    way, following = _explained(replace(here, subject=s), device, q.backward, watch, judgements)
     apart = differences(judgements, results, ours)
     return Comparison(title, judgements, tuple(notes.lines), following, limits or {}, where=way, differences=apart), cause
 
@@ -272,10 +276,40 @@ def _by_tensor(q: Request, sides: Sides, bench: Bench, meter: Meter, notes: Note
     screened = Screened({})
     if not q.closely:
         screened = by_movement(sides.subject, q.backward, sides.cotangents, sides.theirs, sides.ours, meter)
-        if screened.runs and q.proof is not None and q.proof():
+        if screened.runs and q.proof is not None and (v := q.proof()) is not None and v.status.differs:
             sides.truth.sample_by_moved_runs(screened.runs)
     made = verdicts(bench, sides.theirs, sides.ours, notes, q.atol, screened.passed)
     return judged_again(made, bench, sides.theirs, sides.ours, notes, q.atol)
+
+
+def _by_operators(q: Request, sides: Sides, judgements: Verdicts, notes: Notes) -> Verdicts:
+    """The verdicts, where the operators decide: what many roundings to a half type add up to is as large as a fault of some
+    percent in one of them, and it is an estimate, which an honest device may exceed by a little."""
+    half, apart = sides.truth.rounds_to_half, [n for n, t in sides.ours.items() if comparable(sides.theirs.get(n, t), t)]
+    odd = [v for _, v in judgements if v.status is not Status.AGREE]
+    compiled = q.wrap is not None or is_compiled(sides.subject.function)
+    if q.proof is None or compiled or not (odd or (half and apart and q.atol is None)):
+        return judgements
+    if not all(_by_a_little(v, half) for v in odd) or (proof := q.proof()) is None:
+        return judgements
+    if not odd and proof.status.differs:
+        why = f"the results are inside, but one of its operators is not: {proof.reason}"
+        return (*judgements, ("", Verdict(proof.status, why, None, proof.tolerance)))
+    for name, v in judgements if odd and proof.status is Status.AGREE else ():
+        if (m := v.measure) is not None and v in odd:
+            notes.say(f"{name} is {m.share:.3g} times its budget off, an estimate, and {ALONE}", loud=True)
+            rest = replace(m, share=1.0, unjudged=m.unjudged + m.mismatched, why=ALONE)
+            judgements = tuple((n, Verdict(Status.AGREE, "", rest, x.tolerance) if n == name else x) for n, x in judgements)
+    return judgements
+
+
+def _by_a_little(v: Verdict, half: bool) -> bool:
+    """Whether a result is so little outside of an estimate that its operators may decide."""
+    m = v.measure
+    if v.near or m is None or not half:
+        return v.near
+    few = 0 < m.mismatched <= max(MANY, int(m.total / NEAR_OUTSIDE)) and (m.spread or 0.0) <= 1.0
+    return v.status is Status.DRIFT and m.problem == "value" and few and (m.share or math.inf) <= NEAR
 
 
 def _left_behind(s: Subject, here: Sequence[str], there: Sequence[str], notes: Notes) -> Verdicts:
@@ -623,9 +657,13 @@ def _watch_backward(s: Subject, put: Put, watch: PlacementWatch, tracked: Sequen
         watch.whole &= not isinstance(ex.attempt(run, "backward", False), Raised)
 
 
-def _explained(here: Here, device: Device, backward: bool, watch: PlacementWatch | None) -> tuple[str, str]:
+def _explained(
+    here: Here, device: Device, backward: bool, watch: PlacementWatch | None, judgements: Verdicts
+) -> tuple[str, str]:
     """Where the device took another way, and the command that tests the operators: where a value decided on the way, it may
-    have been wrong before."""
+    have been wrong before. Nothing where all results agree."""
+    if all(v.status is Status.AGREE for _, v in judgements):
+        return "", ""
     way, decided = _other_way(here.subject, device, backward, watch, here.tracked, here.cotangents)
     return way, _next(here.subject, device, watch) if decided or not way else ""
 

@@ -8,6 +8,7 @@ stands in its own words (`parity.core.backends.mps`), each with the versions of 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from enum import StrEnum
 from typing import Any
 
@@ -25,6 +26,7 @@ ATEN_ON_CPU: dict[str, str] = {
 }
 ATEN_FROM_PYTHON = frozenset({"linalg_lu_solve.out"})  # ... and from Python
 COMPOSITE = "Composite"  # how the keys of a composition begin
+COMPOSITIONS = ("CompositeImplicitAutograd", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
 
 
 class Answer(StrEnum):
@@ -42,11 +44,14 @@ NOT_ON_MPS = (Answer.MISSING, Answer.REFUSED)
 
 
 def answer(qualified: str, table: Table) -> Answer:
-    """What MPS makes of an operator ("aten::add.out") by a table alone; unknown where the table does not have it."""
+    """What MPS makes of an operator ("aten::add.out") by a table alone; unknown where the table does not have it. One of
+    somebody else's (`torch.library`) by what is registered for it in this process."""
     if qualified in TORCHVISION_ON_MPS:
         return Answer.KERNEL
     space, _, name = qualified.partition("::")
-    if space != "aten" or name not in table.keys:
+    if space != "aten":
+        return _foreign(qualified)
+    if name not in table.keys:
         return Answer.UNKNOWN
     keys = table.keys[name]
     if mps.KEY in keys or name in ATEN_FROM_PYTHON:
@@ -55,6 +60,15 @@ def answer(qualified: str, table: Table) -> Answer:
         return Answer.ON_CPU
     composed = not keys or any(k.startswith(COMPOSITE) for k in keys)
     return Answer.COMPOSED if composed else Answer.MISSING
+
+
+def _foreign(qualified: str) -> Answer:
+    with suppress(RuntimeError):  # there is none
+        if torch._C._dispatch_has_kernel_for_dispatch_key(qualified, mps.KEY):
+            return Answer.KERNEL
+        composed = any(torch._C._dispatch_has_kernel_for_dispatch_key(qualified, k) for k in COMPOSITIONS)
+        return Answer.COMPOSED if composed else Answer.MISSING
+    return Answer.UNKNOWN
 
 
 def refusal(qualified: str, args: Sequence[Any], kwargs: Mapping[str, Any], version: str) -> str:

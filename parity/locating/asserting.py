@@ -50,7 +50,8 @@ def assert_parity(
     "full" judges every tensor by the truth, with most samples. compile: a backend of torch.compile, by name ("aot_eager",
     "inductor") or as a function (graph, example inputs) -> function: the function is also compiled with it on the device, and
     judged against the same truth, so that it shows which code is wrong (`Comparison.wrong_side`). Random numbers that
-    torch draws (dropout) come from the CPU for every side.
+    torch draws (dropout) come from the CPU for every side. Where results in half types differ and are inside, and where one is
+    outside of an estimate by a hair, each operator is judged by itself, as by `locate`, and decides.
 
     Raises ParityFailure for findings and refusals; NothingCompared if no number came out or nothing ran on the device;
     UsageError for a function that draws random numbers by a kernel of its own, moves its module away, does not

@@ -34,7 +34,17 @@ from parity.comparing.subject import SEED, SHAPED, ForwardRun, Subject, fixed_co
 from parity.comparing.truth import seeded
 from parity.core import state
 from parity.core.errors import NothingCompared, ParityError, UsageError
-from parity.core.results import CPU_OPERAND, HALF_TYPES, LAZY_OPERAND, NARROW_INTEGERS, STRIDED_DESTINATION, Aspect, Raised
+from parity.core.results import (
+    CPU_OPERAND,
+    HALF_TYPES,
+    LAZY_OPERAND,
+    NARROW_INTEGERS,
+    STRIDED_DESTINATION,
+    Aspect,
+    Raised,
+    Status,
+    Verdict,
+)
 from parity.devices import Device
 from parity.devices.refusals import listening
 from parity.execution import execute as ex
@@ -79,7 +89,8 @@ def located(q: Request, seconds: float = math.inf, whole: bool = True, modules: 
         notes += _advice(q)
         notes += (there,) if (there := on_the_cpu(search.broken)) else ()
     elif whole and not search.divergences:
-        differs, agreement, way = _whole(q)
+        agrees = Verdict(Status.AGREE) if search.compared and not search.left else None
+        differs, agreement, way = _whole(replace(q, proof=lambda: agrees))
         notes = (*((f"it {way}",) if way else ()), *notes)
     if not (search.compared or search.divergences or search.broken):
         raise NothingCompared(f"{s.name}: no operator that can be compared ran on {place.name}")
@@ -186,10 +197,14 @@ class Sought:
                 self._found = located(self._q, PATIENCE, whole=False)
         return self._found
 
-    def proves(self) -> bool:
-        """Whether an operator is wrong by itself, on the very operands that it got."""
-        one = self.found.first if self.found is not None else None
-        return one is not None and one.call is not None and one.verdict.status.differs
+    def proves(self) -> Verdict | None:
+        """The verdict of the first operator that is wrong by itself, on the very operands that it got; AGREE where every one
+        of them agrees, and None where that is not known."""
+        if self.found is None:
+            return None
+        wrong = next((d.verdict for d in self.found.divergences if d.is_wrong), None)
+        whole = self.found.agrees and self.found.compared > 0 and not self.found.left
+        return wrong or (Verdict(Status.AGREE) if whole else None)
 
 
 def with_divergence(comparison: Comparison, search: Sought) -> Comparison:

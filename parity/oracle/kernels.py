@@ -41,6 +41,8 @@ FUSED = """gelu gelu_backward native_layer_norm native_layer_norm_backward nativ
 # Norms; exact if their order only picks an element or counts.
 NORMS = ("linalg_vector_norm", "norm")
 ARITHMETIC = ("add", "sub", "rsub", "mul")
+ATEN_POWERS = ("pow", "float_power")
+OTHERWISE = (-1.0, -0.5, 0.5, 1.0, 2.0)  # powers that are quotients, roots and products
 # Complex ones: each part is a sum of products that may cancel.
 PRODUCTS = ("mul", "div", "reciprocal")
 # Kernels in which a rounding decides whether Inf becomes NaN: they update a mean by one number after the other, or weigh
@@ -111,6 +113,10 @@ class Kernel(NamedTuple):
     counts: bool
     norm: bool
     turn: int
+
+    def is_power(self, args: Any) -> bool:
+        """Whether a call computes a power as such."""
+        return self.name in ATEN_POWERS and not (isinstance(args[1], (int, float)) and float(args[1]) in OTHERWISE)
 
 
 def written(func: Any, args: Any, kwargs: Any) -> list[Tensor]:

@@ -31,7 +31,7 @@ from parity.oracle.roundoffs import (
     seems_whole,
 )
 from parity.oracle.summation import FLOAT32_ROUNDOFF, LONG, OF_ONE, SUMS, order_of, terms, terms_lost
-from parity.oracle.yardstick import FAST_CONVOLUTION, SUM_LOSS
+from parity.oracle.yardstick import FAST_CONVOLUTION, POWER, SUM_LOSS
 
 JUMPS = ("eq", "ne", "lt", "le", "gt", "ge", "floor", "ceil", "trunc", "_to_copy")  # with whole numbers, at which labels lie
 STEPS = ("floor", "ceil", "trunc", "round", "sign", "sgn", "heaviside")  # which are no copies of what a kernel rounded
@@ -116,6 +116,7 @@ class Rounding(Operators):
         if not kernel.exact:
             args = self._step(kernel, args)
             exact = exact or (self._held is not None and self._is_exact(kernel, args))
+            self._u *= POWER if kernel.is_power(args) and self._u <= FLOAT32_ROUNDOFF else 1.0
         plain = exact and not kernel.exact and not kernel.writes
         result = func(*args, **kwargs) if plain else self._with_roundings(kernel, func, args, kwargs)
         result = by_norm(kernel.name, result, args, self._u, self._key)
@@ -262,9 +263,8 @@ class Rounding(Operators):
         return all(is_whole(t, 1.0 / self._inside) for t in numbers)
 
     def _rounded(self, x: Any) -> Any:
-        if not (isinstance(x, Tensor) and x.layout is torch.strided and not x._is_zerotensor() and x.dtype in DOUBLE):
-            return x
-        if x.device.type == "meta":  # some formulas compute on meta tensors to get the shape of a result
+        dense = isinstance(x, Tensor) and x.layout is torch.strided and not x._is_zerotensor() and x.dtype in DOUBLE
+        if not dense or x.device.type == "meta":  # some formulas compute on meta tensors to get the shape of a result
             return x
         if x.is_nested:
             x.values().copy_(self._rounded(x.values()))

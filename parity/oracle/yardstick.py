@@ -66,6 +66,10 @@ BETWEEN_KERNELS = _factor(
     "between kernels", 8.0, "parts of u, by which a half type's result moves from kernel to kernel",
     "`SCALE` over this: such a number is rounded once, where `SCALE` is for roundings that add up, so four are plenty",
 )  # fmt: skip
+POWER = _factor(
+    "power", 17.0 / 7.0, "u of float32, by which the result of a power moves",
+    "tolerances/default.toml: 17 ULP, where all other functions have 7 or less, which `SCALE` u cover",
+)  # fmt: skip
 OWN_ROUNDING = _factor("own rounding", 2.0, "u of the truth, before the scale", "a rounding of the result and one inside")
 LEAST_HALF = _factor(
     "least of half types", 16.0, "parts of the smallest number",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_map
 
 from parity.comparing.draws import SharedRandom
 from parity.comparing.leaves import parts
+from parity.comparing.places import PlacementWatch, other_way
 from parity.comparing.subject import coarsest, is_compiled, own_tensors, parts_compiled, uncompiled
 from parity.core.errors import UsageError
 from parity.core.results import Raised
@@ -353,3 +354,21 @@ def taken(got: StepResult | Raised, number: int) -> StepResult:
             f"{got.message}; let it accept values that are a rounding away"
         )
     return got
+
+
+def other_way_of(make: Callable[..., Any], device: Device, at: tuple[int, State], batches: Sequence[Any]) -> Iterator[str]:
+    """Where a step calls other functions on the device than on the CPU, in words. at: its number, and the state before it."""
+    number, before = at
+    seen = list[PlacementWatch]()
+    for place in (None, device):
+        side = Side(make, place)
+        side.load(before)
+        seen.append(watch := PlacementWatch(side.place.type))
+        until = list[int]()  # calls before each step of an optimizer, which takes ways of torch's own
+        for o in side.optimizers:
+            o.register_step_pre_hook(lambda *_, to=until, w=watch: to.append(len(w.steps)))
+            o.register_step_post_hook(lambda *_, to=until, w=watch: w.steps.__delitem__(slice(to[-1], None)))
+        got = ex.attempt(functools.partial(side.take, side.batch(batches[number]), number, watch.over()), "run")
+        watch.whole = not isinstance(got, Raised)
+    if way := other_way(seen[0].steps, seen[1].steps, device.name, seen[1].whole):
+        yield f"the step {way}"

@@ -43,7 +43,7 @@ from parity.oracle.roundoffs import perturbed, unit_roundoff
 from parity.oracle.step_dtypes import Recorded, in_double
 from parity.oracle.yardstick import MARGIN
 from parity.training.making import widened
-from parity.training.side import Side, State, StepResult, taken
+from parity.training.side import Side, State, StepResult, other_way_of, taken
 from parity.training.trained import KINDS, Departure, Judge, Point, StepRuns, Training
 
 SAMPLES = 4  # rounded runs of the first steps
@@ -188,6 +188,8 @@ class _Trainings:
                 break
         found = sorted(self.departures.values(), key=lambda d: d.step)
         located = self._located(title) if self.reported is not None and self.locates else None
+        if self.reported is not None and self.locates and (located is None or located.first is None):
+            self.notes += other_way_of(self.make, self.device, self.reported, self.batches)
         if not self.curve and not broken:
             raise NothingCompared(f"{title}: no step was compared")
         if not (self.trained or broken):

@@ -404,6 +404,14 @@ def test_a_fault_in_a_backward_pass_of_the_users_own_is_no_other_way(
     assert "another way" not in str(failure(lambda x: own_sine(x).tanh() * 2, x, device=wrong))
 
 
+def test_what_parity_calls_to_hand_out_random_numbers_is_no_other_way() -> None:
+    """In a backward pass its own mode calls the operators, of which the device may have others (`linear_backward`)."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.2), nn.Tanh())
+    wrong = planted("tanh_backward", effect=lambda c: c.run() * 1.1)
+    assert "another way" not in str(failure(model, torch.randn(3, 4), device=wrong))
+
+
 class Keeps(nn.Module):
     """A layer that adds what it gave the last time."""
 

@@ -18,7 +18,7 @@ from parity.core.errors import NothingCompared, UsageError
 from parity.core.results import Status
 from parity.devices import Call, Device, Fault, resolve
 from parity.devices.sim.honest import FAULTS as HONEST
-from parity.locating.asserting import assert_parity
+from parity.locating.asserting import assert_parity, locate
 
 
 def planted(*ops: str, effect: Any, **more: Any) -> Device:
@@ -228,6 +228,29 @@ def test_a_function_that_refuses_float64_is_judged_against_the_reference() -> No
     assert said in bad.comparison.notes
 
 
+def sparse_softmax(x: Tensor) -> Tensor:
+    """entmax15, as its package has it: about forty operators, each of which rounds to a half type."""
+    x = (x - x.max(-1, keepdim=True).values) / 2
+    by = x.sort(-1, descending=True).values
+    rho = torch.arange(1, x.shape[-1] + 1, device=x.device, dtype=x.dtype)
+    mean, square = by.cumsum(-1) / rho, (by**2).cumsum(-1) / rho
+    tau = mean - ((1 - rho * (square - mean**2)) / rho).clamp(min=0).sqrt()
+    least = tau.gather(-1, (tau <= by).sum(-1, keepdim=True) - 1)
+    return (x - least).clamp(min=0) ** 2
+
+
+def test_a_fault_that_the_roundings_of_half_types_hide_is_told_as_locate_tells_it() -> None:
+    """3 % in one of forty operators are within what these round together, but not within what it rounds itself."""
+    x = normal(4, 10, dtype=torch.bfloat16).requires_grad_()
+    device = planted("pow", effect=lambda c: c.run() * 1.03, level="kernel")
+    found = failure(sparse_softmax, x, device=device)
+    assert "aten::pow drift" in found.comparison.where
+    assert [n for n, v in found.comparison.findings] == [""]
+    assert "the results are inside, but one of its operators is not" in found.comparison.findings[0][1].reason
+    assert not assert_parity(sparse_softmax, x, device=resolve("sim", tuple(HONEST))).findings
+    assert not assert_parity(sparse_softmax, x, device=device, atol=1.0).findings  # as near as the caller wants it
+
+
 # ----------------------------------------------------------------------------------------------------------- refusals
 
 
@@ -327,3 +350,29 @@ def test_inference_mode_says_that_gradients_were_not_compared() -> None:
             warnings.simplefilter("error")
             assert_parity(torch.sinh, x, device=wrong, backward=False)
             assert_parity(torch.sinh, x.detach(), device=wrong)
+
+
+def test_a_difference_of_powers_moves_as_far_as_the_table_allows_powers_to_be_off() -> None:
+    """The colour spaces of kornia: 17 ULP of either cube root are more than sixteen roundoffs."""
+
+    def chroma(x: Tensor) -> Tensor:
+        return 500.0 * (x[0] ** (1 / 3) - x[1] ** (1 / 3))
+
+    x = 1.0 + 0.1 * torch.rand(2, 300, generator=torch.Generator().manual_seed(5))
+    assert not assert_parity(chroma, x, device=resolve("sim", tuple(HONEST))).findings
+    wrong = planted("pow", effect=lambda c: c.run() * (1 + 2.0**-16), level="kernel")  # of both, so that most cancels
+    assert failure(chroma, x * torch.tensor([[1.0], [0.5]]), device=wrong).comparison.findings
+
+
+def test_an_honest_device_outside_of_an_estimate_by_a_hair_agrees_where_every_operator_does() -> None:
+    """One of 4,096 elements is at 1.04 budgets: many roundings to bfloat16 before a normalization are only estimated."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 64), nn.LeakyReLU(), nn.Softplus(), nn.BatchNorm1d(64)).to(torch.bfloat16)
+    x = (torch.randn(33, 64) * 0.01).to(torch.bfloat16).requires_grad_()
+    honest = resolve("sim", tuple(HONEST))
+    with pytest.warns(ParityWarning, match="1.04 times its budget off, an estimate, and each operator by itself agrees"):
+        found = assert_parity(model, x, device=honest)
+    assert "4,095 of 4,096 elements judged" in str(found)
+    assert locate(model, x, device=honest).agrees
+    wrong = Fault("f", ("softplus",), lambda c: c.run() * 1.02, level="kernel")
+    assert "aten::softplus" in failure(model, x, device=resolve("sim", (wrong, *HONEST))).comparison.where

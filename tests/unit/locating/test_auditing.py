@@ -184,6 +184,19 @@ def test_the_audit_goes_on_behind_a_refusal_of_the_backward_pass(cpu: bool) -> N
     assert any("raises on the CPU as well" in n for n in needs.notes) is not cpu
 
 
+@pytest.mark.parametrize(("key", "runs"), [("CPU", False), ("MPS", True), ("CompositeExplicitAutograd", True)])
+def test_an_operator_of_the_users_own_is_missing_where_its_kernel_is_for_the_cpu_alone(key: str, runs: bool) -> None:
+    name = f"half_{key.lower()}"
+    lib: Any = torch.library.Library("parity_tests", "FRAGMENT")  # type: ignore[no-untyped-call]  # as torch has it
+    lib.define(f"{name}(Tensor x) -> Tensor")
+    lib.impl(name, lambda x: x / 2, "CPU")
+    if key != "CPU":
+        lib.impl(name, lambda x: x / 2, key)
+    needs = parity.audit(lambda x: getattr(torch.ops.parity_tests, name)(x) + 1, torch.rand(2))
+    assert needs.complete is runs
+    assert needs.operators == (() if runs else (f"parity_tests::{name}",))
+
+
 def test_what_the_cpu_refuses_as_well_ends_the_audit() -> None:
     def refused(x: Tensor) -> Tensor:
         if x.is_cpu:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -215,6 +216,24 @@ def test_a_wrong_optimizer_is_found() -> None:
     assert found.located is not None
     assert found.located.first is not None
     assert "addcdiv" in found.located.first.operator
+
+
+class Branches(Net):
+    """One that takes another way on the device."""
+
+    def forward(self, x: Tensor) -> Any:
+        y = super().forward(x)
+        return y if y.device.type == "cpu" else y.clamp(-0.1, 0.1)
+
+
+def test_a_branch_of_the_users_own_is_named_where_no_operator_diverges(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And torch's own ways in an optimizer are none of the user's."""
+    monkeypatch.setitem(globals(), "Net", Branches)
+    found = compared(recipe(), steps=1)
+    way = r"the step takes another way than on the CPU: only sim calls torch\.Tensor\.clamp at \S+\.py:\d+, in forward"
+    assert any(re.fullmatch(way, n) for n in found.notes)
+    monkeypatch.undo()
+    assert not any("another way" in n for n in compared(recipe(), off(1), steps=1).notes)
 
 
 def test_what_the_device_raises_is_told() -> None:
