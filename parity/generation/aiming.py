@@ -336,7 +336,7 @@ LENGTHS = 0, 4, 2  # which of the forms is that of the first dimension, of the s
 NONFINITE, HUGE, TINY = _cotangent("nonfinite"), _cotangent("huge"), _cotangent("tiny")
 AIMS: tuple[Aim, ...] = (
     *(NONFINITE, either(_outer, broadcasts, structured), _shared, _cotangent("huge", "tiny")),
-    either(_outer, broadcasts, expanded),
+    expanded,
     *(form.feature for form in FORMS),
     *(NONFINITE, _special, HUGE, _region, TINY),
     *(_alone, other_number, _outer, _again, _shared),

@@ -80,7 +80,7 @@ def _equal(draw: Draw) -> Arguments:
     """Two tensors, sometimes equal ones."""
     shape = draw.shape(0, 4)
     high = draw.choice((1, 2))
-    return Arguments((draw.inside(shape, 1, high), draw.inside(shape, 1, high)))
+    return Arguments((draw.between(shape, 1, high), draw.between(shape, 1, high)))
 
 
 def _alpha(draw: Draw) -> Arg:
@@ -135,7 +135,7 @@ def _polar(draw: Draw) -> Arguments:
 
 def _close(draw: Draw) -> Arguments:
     shape = draw.shape(0, 4)
-    operands = (draw.inside(shape, 0, 3), draw.inside(draw.broadcastable(shape), 0, 3))
+    operands = (draw.between(shape, 0, 3), draw.between(draw.broadcastable(shape), 0, 3))
     flag = None if not draw.is_inexact else draw.option(True)
     return Arguments(operands, keywords(rtol=draw.option(0.0, 0.5) if draw.is_inexact else None, equal_nan=flag))
 
