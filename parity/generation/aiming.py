@@ -126,8 +126,8 @@ def _cotangent(*words: str) -> Aim:
 
 
 def _outer(row: Row, case: Case, pick: Pick) -> Case | None:
-    """Two operands are both broadcast, as in `a[:, None] + b[None, :]`, or one is along a dimension between others;
-    of a call that broadcasts its first two operands. One of another rank than before is contiguous."""
+    """Two operands are both broadcast, as in `a[:, None] + b[None, :]`, or one is along a dimension between others or has fewer
+    dimensions; of a call that broadcasts its first two operands. One of another rank than before is contiguous."""
     specs = case.operands()
     if not broadcasts(row) or len(specs) != 2 or case.args[:2] != tuple(specs) or any(s.on_cpu for s in specs):
         return None
@@ -137,10 +137,10 @@ def _outer(row: Row, case: Case, pick: Pick) -> Case | None:
     shape = (*(2, 3, 2)[: max(0, 3 - len(whole))], *(max(2, n) for n in whole))
     if math.prod(shape) > MOST:
         return None
-    way, first, second = pick(3), pick(len(shape)), 1 + pick(len(shape) - 1)
+    way, first, second = pick(5), pick(len(shape)), 1 + pick(len(shape) - 1)
     one, other = _with_one(shape, (first + second) % len(shape)), _with_one(shape, first)
     middle = _with_one(shape, 1 + pick(len(shape) - 2))
-    shapes = ((one, other), (middle, shape), (shape, middle))[way]
+    shapes = ((one, other), (middle, shape), (shape, middle), (shape[1:], shape), (shape, shape[second:]))[way]
     wide = [replace(s, shape=n, layout=s.layout if len(n) == len(s.shape) else ()) for s, n in zip(specs, shapes, strict=True)]
     return case.with_operands(wide)
 
@@ -339,9 +339,9 @@ AIMS: tuple[Aim, ...] = (
     expanded,
     *(form.feature for form in FORMS),
     *(NONFINITE, _special, HUGE, _region, TINY),
-    *(_alone, other_number, _outer, _again, _shared),
+    *(_alone, other_number, _outer, _again, expanded, _shared),
 )
-GROUPS = 0, 5, 10, 15, 20  # borders of them: in the first cases of an item; of forms, of values, and of calls in later ones
+GROUPS = 0, 5, 10, 15, 21  # borders of them: in the first cases of an item; of forms, of values, and of calls in later ones
 # One in so many of an item's first cases, and of those after all that quick has, is aimed at a feature; how many those are.
 AIMED, ORDINARY, PLANNED = 3, 8, 32
 # Late cases of a row in the dtypes before, in quick.

@@ -139,9 +139,9 @@ def plain(s: TensorSpec) -> TensorSpec:
 
 
 def other_number(row: Row, case: Case, pick: Pick) -> Case | None:
-    """A number of the call is its negative, 1, 2, 0, a million or, if whole, one above 2**32; where the call promotes it, complex;
-    of functions of single elements, Inf or NaN. The CPU has to give finite numbers for all others; what keeps a quotient finite
-    is 1 at most. Of raw kernels only those of gradients have numbers that say nothing of memory."""
+    """A number of the call is its negative, 1, 2, 0, a million or, if whole, one above 2**32; where the call promotes it,
+    complex; of functions of single elements, Inf or NaN. The CPU has to give finite numbers for all others; what keeps a
+    quotient finite is 1 at most. Of raw kernels only those of gradients have numbers that say nothing of memory."""
     if row.refuses.unchecked and row.family != "gradients":
         return None
     whole = broadcasts(row)  # of others they are sizes and dimensions

@@ -296,22 +296,31 @@ ROWS = (
         _binary(
             f"r{word}",
             EXACT,
-            dtypes,
+            INTS,
             (),
             call=f"operator.{word}",
-            signature=_reflected(operand, *numbers),
+            signature=_reflected(_shift, *numbers),
             inplace="",
             out=False,
             promotes=False,
-            counts=Counts((entry,)) if entry else Counts(),
+            counts=Counts(),
         )
-        for word, dtypes, operand, numbers, entry in (
-            ("lshift", INTS, _shift, (1, 3, 0), ""),
-            ("rshift", INTS, _shift, (100, 1, 7, 0), ""),
-            ("and_", (*INTS, *BOOL), anything, (1, 6, 0), "__rand__"),
-            ("or_", (*INTS, *BOOL), anything, (1, 6, 0), "__ror__"),
-            ("xor", (*INTS, *BOOL), anything, (1, 6, 0), "__rxor__"),
+        for word, numbers in (("lshift", (1, 3, 0)), ("rshift", (100, 1, 7, 0)))
+    ),
+    *(
+        _binary(
+            name,
+            EXACT,
+            (*INTS, *BOOL),
+            (),
+            call=f"torch.Tensor.{method}",
+            signature=pair(number=lambda draw, second: draw.choice((1, 6, 0))),
+            inplace="",
+            out=False,
+            promotes=False,
+            counts=Counts((method,)),
         )
+        for name, method in (("rand_", "__rand__"), ("ror_", "__ror__"), ("rxor", "__rxor__"))
     ),
     _binary("gcd", EXACT, INTS, (), signature=_TENSORS),
     _binary("lcm", EXACT, INTS, (), signature=pair(strictly(-10, 10), strictly(0, 10), number=None)),

@@ -131,3 +131,15 @@ def test_what_looks_for_equal_numbers_or_for_zeros_meets_nan_and_a_negative_zero
     if name.endswith("close"):
         given = [c for c in drawn(name) if dict(c.kwargs).get("equal_nan")]
         assert any(all(any(w == "nan" for _, w in s.values.specials) for s in operands(c)) for c in given)
+
+
+@pytest.mark.parametrize("name", ["foreach_add", "foreach_addcmul", "foreach_pow"])
+def test_numbers_of_a_list_differ(name: str) -> None:
+    """A kernel that takes the first one for all tensors passed."""
+    lists = [a for c in drawn(name, n=100) for a in c.args if isinstance(a, tuple) and not isinstance(a[0], TensorSpec)]
+    assert any(len(set(a)) > 1 for a in lists)
+
+
+def test_the_reflected_bitwise_functions_take_two_tensors() -> None:
+    for name in ("rand_", "ror_", "rxor"):
+        assert {len(operands(c)) for c in drawn(name, "int32", 40)} == {1, 2}

@@ -50,6 +50,12 @@ def test_both_operands_are_broadcast_and_one_along_a_middle_dimension(name: str)
     assert any(1 in (a[d], b[d]) and a[d] != b[d] for a, b in pairs for d in range(1, len(a) - 1))
 
 
+def test_either_operand_has_fewer_dimensions() -> None:
+    row, case = catalog.row("add"), parse("add(float32[4, 3].normal(), float32[4, 3].normal())")
+    ranks = {tuple(len(s.shape) for s in c.operands()) for k in range(5) if (c := aiming._outer(row, case, by_turn(k)))}
+    assert ranks == {(3, 3), (2, 3), (3, 2)}
+
+
 @pytest.mark.parametrize("name", ["mm", "bmm", "matmul", "cat", "add", "scaled_dot_product_attention"])
 def test_one_tensor_is_two_operands(name: str) -> None:
     cases = [c for seed in "12345678" for c in drawn(name, seed=seed) if c.sharing]
