@@ -76,11 +76,7 @@ def test_a_complex_function_that_overflows_inside_float64_promises_nothing_there
 
 @pytest.mark.parametrize(
     ("name", "limits", "number"),
-    [
-        ("hardshrink_backward", "-8, 8", 0.5),
-        ("softshrink_backward", "-8, 8", 0.5),
-        ("logit_backward", "0.25, 0.75", 0.125),
-    ],
+    [("hardshrink_backward", "-8, 8", 0.5), ("softshrink_backward", "-8, 8", 0.5), ("logit_backward", "0.25, 0.75", 0.125)],
 )
 def test_a_gradient_at_nan_is_nobodys_promise_and_every_other_is(name: str, limits: str, number: float) -> None:
     text = f'{name}(float32[2, 4, 4], float32[2, 4, 4].between({limits}, seed=3).at(3, "nan"), {number})'
