@@ -150,7 +150,7 @@ def other_number(row: Row, case: Case, pick: Pick) -> Case | None:
     small = dict.fromkeys(x for x in found if 0 < abs(x) < LEAST_NUMBER)
     held = dict.fromkeys(x for x in found if x == 0 or LEAST_NUMBER <= abs(x) < math.inf)
     others = [(x, y) for x in held for y in (-x, *NUMBERS, LARGE_NUMBERS[type(x)]) if x != y != 1 << 63]  # no int64 holds that
-    able: list[tuple[float, complex]] = [(x, type(x)(y)) for x, y in others] + [(x, 1.0) for x in small]
+    able: list[tuple[float, complex]] = [*((x, type(x)(y)) for x, y in others), *((x, 1.0) for x in small)]
     if rule_of(row).by_element and not row.draws.finite:
         able += [(x, y) for x in held if isinstance(x, float) for y in NOT_FINITE]
     if whole and row.forms.promotes and "complex64" in row.dtypes and FACTS[case.dtype].kind == "float":
