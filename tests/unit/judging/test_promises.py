@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from cases import bench_for, oracle_for, prepared, verdict_on
+from cases import bench_for, faulty_aspects, oracle_for, prepared, verdict_on
 from torch import Tensor
 
 from parity import catalog, tolerance
@@ -18,6 +18,8 @@ from parity.core.case import OpClass
 from parity.core.dtypes import FACTS
 from parity.core.notation import parse
 from parity.core.results import Status, Verdict
+from parity.devices import Fault
+from parity.devices.resolve import resolve
 from parity.execution import execute
 from parity.execution.inputs import build
 from parity.judging.judge import judge
@@ -411,3 +413,12 @@ def test_a_nan_that_the_cpu_makes_of_weights_of_both_signs_is_excused_beside_rig
     assert torch.equal(prepared(text)[1]["out"].isnan(), lost)
     assert said(lambda t: torch.where(lost, t, 32000.0)) is Status.WRONG
     assert said(lambda t: torch.full_like(t, math.nan)) is Status.WRONG
+
+
+def test_a_gradient_of_logit_at_nan_may_be_zero_or_nan() -> None:
+    """Of a gradient of zeros, which no NaN certainly reaches."""
+    operand = 'float32[3, 2, 3, 3, 2].channels_last().between(0, 1, seed=1707).at(14, "nan")'
+    text = f'logit({operand}, eps=0.125).cotangent("zero", "channels_last", 0)'
+    assert not faulty_aspects(resolve("sim:honest"), text)
+    wrong = Fault("off", ("logit_backward",), lambda call: call.run() + 1.0)
+    assert faulty_aspects(resolve("sim", (wrong,)), text) == {"backward"}
