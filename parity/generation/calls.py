@@ -165,12 +165,13 @@ def other_number(row: Row, case: Case, pick: Pick) -> Case | None:
 
 
 def expanded(row: Row, case: Case, pick: Pick) -> Case | None:
-    """One operand alone, by turns, is expanded along one of its dimensions."""
+    """One operand alone, by turns, is expanded along one of its dimensions; not one in channels_last, which is rarer."""
     if row.forms.mutates or row.draws.unexpanded or row.draws.packed or row.quirks:
         return None
     specs, kept = case.operands(), FORCED | set(MATRICES)
     free = [k for k, s in enumerate(specs) if not (s.on_cpu or s.values.family in kept or s.values.literal is not None)]
     able = [k for k in free if max(specs[k].shape, default=0) > 1 and _is_read(row, specs[k])]
+    able = [k for k in able if ("channels_last",) not in specs[k].layout]
     if not able:
         return None
     k = able[pick(len(able))]

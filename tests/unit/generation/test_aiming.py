@@ -456,3 +456,9 @@ def test_the_only_operand_of_a_function_that_also_writes_in_place_is_expanded() 
     row, case = catalog.row("erfinv"), parse("erfinv(float32[5, 1, 3].inside(-0.5, 0.5))")
     met = [calls.expanded(row, case, by_turn(turn)) for turn in range(2)]
     assert [c and c.operands()[0].layout for c in met] == [(("expand", -3),), (("expand", -1),)]
+
+
+def test_an_operand_in_channels_last_is_not_expanded_instead() -> None:
+    case = parse("add(float32[2, 3, 2, 2].channels_last().normal(), float32[2, 3, 2, 2].normal())")
+    met = [calls.expanded(catalog.row("add"), case, by_turn(turn)) for turn in range(2)]
+    assert {c.operands()[0].layout for c in met if c} == {(("channels_last",),)}
