@@ -339,9 +339,9 @@ AIMS: tuple[Aim, ...] = (
     expanded,
     *(form.feature for form in FORMS),
     *(NONFINITE, _special, HUGE, _region, TINY),
-    *(_alone, other_number, _outer, _again, expanded, _shared),
+    *(_alone, other_number, _outer, _again, _shared),
 )
-GROUPS = 0, 5, 10, 15, 21  # borders of them: in the first cases of an item; of forms, of values, and of calls in later ones
+GROUPS = 0, 5, 10, 15, 20  # borders of them: in the first cases of an item; of forms, of values, and of calls in later ones
 # One in so many of an item's first cases, and of those after all that quick has, is aimed at a feature; how many those are.
 AIMED, ORDINARY, PLANNED = 3, 8, 32
 # Late cases of a row in the dtypes before, in quick.
