@@ -126,8 +126,8 @@ def _cotangent(*words: str) -> Aim:
 
 
 def _outer(row: Row, case: Case, pick: Pick) -> Case | None:
-    """Two operands are both broadcast, as in `a[:, None] + b[None, :]`, or one is along a dimension between others;
-    of a call that broadcasts its first two operands. One of another rank than before is contiguous."""
+    """Two operands are both broadcast, as in `a[:, None] + b[None, :]`, or one is along a dimension between others or has fewer
+    dimensions; of a call that broadcasts its first two operands. One of another rank than before is contiguous."""
     specs = case.operands()
     if not broadcasts(row) or len(specs) != 2 or case.args[:2] != tuple(specs) or any(s.on_cpu for s in specs):
         return None
@@ -137,10 +137,10 @@ def _outer(row: Row, case: Case, pick: Pick) -> Case | None:
     shape = (*(2, 3, 2)[: max(0, 3 - len(whole))], *(max(2, n) for n in whole))
     if math.prod(shape) > MOST:
         return None
-    way, first, second = pick(3), pick(len(shape)), 1 + pick(len(shape) - 1)
+    way, first, second = pick(5), pick(len(shape)), 1 + pick(len(shape) - 1)
     one, other = _with_one(shape, (first + second) % len(shape)), _with_one(shape, first)
     middle = _with_one(shape, 1 + pick(len(shape) - 2))
-    shapes = ((one, other), (middle, shape), (shape, middle))[way]
+    shapes = ((one, other), (middle, shape), (shape, middle), (shape[1:], shape), (shape, shape[second:]))[way]
     wide = [replace(s, shape=n, layout=s.layout if len(n) == len(s.shape) else ()) for s, n in zip(specs, shapes, strict=True)]
     return case.with_operands(wide)
 
@@ -336,7 +336,7 @@ LENGTHS = 0, 4, 2  # which of the forms is that of the first dimension, of the s
 NONFINITE, HUGE, TINY = _cotangent("nonfinite"), _cotangent("huge"), _cotangent("tiny")
 AIMS: tuple[Aim, ...] = (
     *(NONFINITE, either(_outer, broadcasts, structured), _shared, _cotangent("huge", "tiny")),
-    either(_outer, broadcasts, expanded),
+    expanded,
     *(form.feature for form in FORMS),
     *(NONFINITE, _special, HUGE, _region, TINY),
     *(_alone, other_number, _outer, _again, _shared),

@@ -16,6 +16,7 @@ from parity.core.layout import overlaps
 from parity.execution.values import FLOAT_FAMILIES, MATRICES, ROWS
 from parity.generation.mixing import is_taken
 from parity.generation.room import made
+from parity.judging.rules import rule_of
 
 # 42 entries, the first seven histories last: a longer table would change every case drawn from the same picks.
 AFTER = (*("",) * (42 - len(HISTORIES)), *HISTORIES[7:], *HISTORIES[:7])
@@ -89,7 +90,8 @@ FORCED = {"sample", "unique"}  # families of values that belong to a shape
 BROADCASTS = "binary"  # the family of functions of two tensors that broadcast
 NUMBERS = 1.0, 2.0, 0.0  # in place of a number of a call, besides its negative
 LARGE_NUMBERS = {float: 1e6, int: (1 << 33) + 1}
-LEAST_NUMBER = 2.0**-6  # smaller ones keep a quotient finite
+NOT_FINITE = math.inf, -math.inf, math.nan
+LEAST_NUMBER = 2.0**-6  # smaller ones keep a quotient finite: they may be 1
 TRIES = 4  # numbers that are tried
 MADE = 1 << 20  # elements that a call with another one makes: a scale of a million is a giant
 
@@ -137,34 +139,39 @@ def plain(s: TensorSpec) -> TensorSpec:
 
 
 def other_number(row: Row, case: Case, pick: Pick) -> Case | None:
-    """A number of the call is its negative, 1, 2, 0, a million or, if whole, one above 2**32; or, where the call
-    promotes it, complex. The CPU has to give finite numbers for it; what keeps a quotient finite stays."""
-    if row.refuses.unchecked:
+    """A number of the call is its negative, 1, 2, 0, a million or, if whole, one above 2**32; where the call promotes it,
+    complex; of functions of single elements, Inf or NaN. The CPU has to give finite numbers for all others; what keeps a
+    quotient finite is 1 at most. Of raw kernels only those of gradients have numbers that say nothing of memory."""
+    if row.refuses.unchecked and row.family != "gradients":
         return None
     whole = broadcasts(row)  # of others they are sizes and dimensions
     named = scalars(Arguments(case.args, case.kwargs))
     found = [x for x in named if isinstance(x, float) or (whole and isinstance(x, int) and not isinstance(x, bool))]
+    small = dict.fromkeys(x for x in found if 0 < abs(x) < LEAST_NUMBER)
     held = dict.fromkeys(x for x in found if x == 0 or LEAST_NUMBER <= abs(x) < math.inf)
     others = [(x, y) for x in held for y in (-x, *NUMBERS, LARGE_NUMBERS[type(x)]) if x != y != 1 << 63]  # no int64 holds that
-    able: list[tuple[float, complex]] = [(x, type(x)(y)) for x, y in others]
+    able: list[tuple[float, complex]] = [*((x, type(x)(y)) for x, y in others), *((x, 1.0) for x in small)]
+    if rule_of(row).by_element and not row.draws.finite:
+        able += [(x, y) for x in held if isinstance(x, float) for y in NOT_FINITE]
     if whole and row.forms.promotes and "complex64" in row.dtypes and FACTS[case.dtype].kind == "float":
         able += [(x, complex(x, 2)) for x in held]
     start = pick(max(1, len(able)))
     for x, y in (*able[start:], *able[:start])[:TRIES]:
         args, kwargs = replaced((case.args, case.kwargs), x, y)
         new = replace(case, args=args, kwargs=kwargs)
-        if made(row, new).elements <= MADE and is_taken(row, new.map_operands(plain), finite=True):
+        if made(row, new).elements <= MADE and is_taken(row, new.map_operands(plain), finite=y not in NOT_FINITE):
             return new
     return None
 
 
 def expanded(row: Row, case: Case, pick: Pick) -> Case | None:
-    """One operand alone, by turns, is expanded along one of its dimensions."""
+    """One operand alone, by turns, is expanded along one of its dimensions; not one in channels_last, which is rarer."""
     if row.forms.mutates or row.draws.unexpanded or row.draws.packed or row.quirks:
         return None
     specs, kept = case.operands(), FORCED | set(MATRICES)
     free = [k for k, s in enumerate(specs) if not (s.on_cpu or s.values.family in kept or s.values.literal is not None)]
     able = [k for k in free if max(specs[k].shape, default=0) > 1 and _is_read(row, specs[k])]
+    able = [k for k in able if ("channels_last",) not in specs[k].layout]
     if not able:
         return None
     k = able[pick(len(able))]

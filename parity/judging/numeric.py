@@ -233,11 +233,11 @@ def _by_better_baseline(assessed: Assessment) -> Assessment:
 def _by_the_reference_again(assessed: Assessment) -> Assessment:
     """The reference as the baseline again, if only elements are outside that have its very numbers: what excuses a device with
     all bits of the CPU's excuses one that differs where either result is right. (A quotient is truncated after it was rounded
-    to the half type, on the CPU and on GPUs.)"""
+    to the half type, on the CPU and on GPUs. Weights of both signs make NaN of a sum that has left its range.)"""
     t, baseline = assessed.t, assessed.baseline
     if not is_outside(assessed.measure) or baseline is None or t.reference is None or baseline is t.reference:
         return assessed
-    rest = torch.where(t.device == t.reference, baseline, t.device)
+    rest = torch.where((t.device == t.reference) | (t.device.isnan() & t.reference.isnan()), baseline, t.device)
     if is_outside(assessed.scale.error(rest, baseline)):
         return assessed
     return replace(assessed, baseline=t.reference, measure=assessed.scale.error(t.device, t.reference))

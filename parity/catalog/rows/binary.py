@@ -80,7 +80,7 @@ def _equal(draw: Draw) -> Arguments:
     """Two tensors, sometimes equal ones."""
     shape = draw.shape(0, 4)
     high = draw.choice((1, 2))
-    return Arguments((draw.inside(shape, 1, high), draw.inside(shape, 1, high)))
+    return Arguments((draw.between(shape, 1, high), draw.between(shape, 1, high)))
 
 
 def _alpha(draw: Draw) -> Arg:
@@ -135,7 +135,7 @@ def _polar(draw: Draw) -> Arguments:
 
 def _close(draw: Draw) -> Arguments:
     shape = draw.shape(0, 4)
-    operands = (draw.inside(shape, 0, 3), draw.inside(draw.broadcastable(shape), 0, 3))
+    operands = (draw.between(shape, 0, 3), draw.between(draw.broadcastable(shape), 0, 3))
     flag = None if not draw.is_inexact else draw.option(True)
     return Arguments(operands, keywords(rtol=draw.option(0.0, 0.5) if draw.is_inexact else None, equal_nan=flag))
 
@@ -296,22 +296,31 @@ ROWS = (
         _binary(
             f"r{word}",
             EXACT,
-            dtypes,
+            INTS,
             (),
             call=f"operator.{word}",
-            signature=_reflected(operand, *numbers),
+            signature=_reflected(_shift, *numbers),
             inplace="",
             out=False,
             promotes=False,
-            counts=Counts((entry,)) if entry else Counts(),
+            counts=Counts(),
         )
-        for word, dtypes, operand, numbers, entry in (
-            ("lshift", INTS, _shift, (1, 3, 0), ""),
-            ("rshift", INTS, _shift, (100, 1, 7, 0), ""),
-            ("and_", (*INTS, *BOOL), anything, (1, 6, 0), "__rand__"),
-            ("or_", (*INTS, *BOOL), anything, (1, 6, 0), "__ror__"),
-            ("xor", (*INTS, *BOOL), anything, (1, 6, 0), "__rxor__"),
+        for word, numbers in (("lshift", (1, 3, 0)), ("rshift", (100, 1, 7, 0)))
+    ),
+    *(
+        _binary(
+            name,
+            EXACT,
+            (*INTS, *BOOL),
+            (),
+            call=f"torch.Tensor.{method}",
+            signature=pair(number=lambda draw, second: draw.choice((1, 6, 0))),
+            inplace="",
+            out=False,
+            promotes=False,
+            counts=Counts((method,)),
         )
+        for name, method in (("rand_", "__rand__"), ("ror_", "__ror__"), ("rxor", "__rxor__"))
     ),
     _binary("gcd", EXACT, INTS, (), signature=_TENSORS),
     _binary("lcm", EXACT, INTS, (), signature=pair(strictly(-10, 10), strictly(0, 10), number=None)),

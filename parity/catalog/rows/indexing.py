@@ -278,9 +278,14 @@ def _isin(draw: Draw) -> Arguments:
     return Arguments((x, others), named)
 
 
+def _some_zeros(draw: Draw, shape: Shape) -> TensorSpec:
+    """Half of the elements are 0; or any numbers, so that NaN and zeros of both signs are met."""
+    return whole(0, 1)(draw, shape) if draw.flag() else draw.tensor(shape)
+
+
 def _static(draw: Draw) -> Arguments:
     """A fixed number of indices of nonzero elements: truncated, or padded."""
-    x = whole(0, 1)(draw, draw.shape(0, 4))
+    x = _some_zeros(draw, draw.shape(0, 4))
     return Arguments((x,), keywords(size=draw.choice((2, 0, 1, 5, 17)), fill_value=draw.option(0, 7)))
 
 
@@ -319,8 +324,8 @@ ROWS = (
         judged=Judged(accumulates=SCATTERED),
         counts=Counts(under="__getitem__"),
     ),
-    _row("nonzero", unary(whole(0, 1)), grad=(), forms=OUT, counts=OWN),
-    _row("argwhere", unary(whole(0, 1)), grad=(), counts=OWN),
+    _row("nonzero", unary(_some_zeros), grad=(), forms=OUT, counts=OWN),
+    _row("argwhere", unary(_some_zeros), grad=(), counts=OWN),
     _row("item", _item, call="torch.Tensor.*", grad=(), counts=OWN),
     _row(
         "embedding",

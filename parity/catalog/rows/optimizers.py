@@ -137,12 +137,14 @@ def _list(operand: Operand, others: int, scalars: tuple[Arg, ...] = ()) -> Signa
     def signature(draw: Draw) -> Arguments:
         shapes = _shapes(draw)
         groups: list[Arg] = [tuple(operand(draw, s) for s in shapes)]
-        if scalars and others == 1 and draw.flag():
-            number = draw.choice(scalars)
-            return Arguments((groups[0], number if draw.flag() else (number,) * len(shapes)))
-        groups += [tuple(operand(draw, s) for s in shapes) for _ in range(others)]
-        more: tuple[Arg, ...] = (draw.choice(scalars),) if scalars and others > 1 else ()
-        return Arguments((*groups, *more))
+        numbers = bool(scalars) and (others > 1 or draw.flag())
+        if others > 1 or not numbers:
+            groups += [tuple(operand(draw, s) for s in shapes) for _ in range(others)]
+        if numbers:
+            start = draw.pick(len(scalars))
+            each = tuple(scalars[(start + k) % len(scalars)] for k in range(len(shapes)))
+            groups.append(each if draw.flag() else each[0] if each else scalars[start])
+        return Arguments(tuple(groups))
 
     return signature
 

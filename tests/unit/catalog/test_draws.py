@@ -122,3 +122,24 @@ def _along_a_dim_of_0d(case: Case) -> bool:
 def test_an_index_may_be_0d(name: str) -> None:
     ranks = {len(s.shape) for c in drawn(name) for s in operands(c) if s.values.family in ("index", "unique")}
     assert ranks == {0, 1}
+
+
+@pytest.mark.parametrize("name", ["equal", "allclose", "isclose", "nonzero", "argwhere", "nonzero_static"])
+def test_what_looks_for_equal_numbers_or_for_zeros_meets_nan_and_a_negative_zero(name: str) -> None:
+    words = {word for c in drawn(name) for s in operands(c) for _, word in s.values.specials}
+    assert {"nan", "-0.0", "inf"} <= words
+    if name.endswith("close"):
+        given = [c for c in drawn(name) if dict(c.kwargs).get("equal_nan")]
+        assert any(all(any(w == "nan" for _, w in s.values.specials) for s in operands(c)) for c in given)
+
+
+@pytest.mark.parametrize("name", ["foreach_add", "foreach_addcmul", "foreach_pow"])
+def test_numbers_of_a_list_differ(name: str) -> None:
+    """A kernel that takes the first one for all tensors passed."""
+    lists = [a for c in drawn(name, n=100) for a in c.args if isinstance(a, tuple) and not isinstance(a[0], TensorSpec)]
+    assert any(len(set(a)) > 1 for a in lists)
+
+
+def test_the_reflected_bitwise_functions_take_two_tensors() -> None:
+    for name in ("rand_", "ror_", "rxor"):
+        assert {len(operands(c)) for c in drawn(name, "int32", 40)} == {1, 2}

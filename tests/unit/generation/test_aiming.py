@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -46,6 +48,12 @@ def test_both_operands_are_broadcast_and_one_along_a_middle_dimension(name: str)
         for a, b in pairs
     )
     assert any(1 in (a[d], b[d]) and a[d] != b[d] for a, b in pairs for d in range(1, len(a) - 1))
+
+
+def test_either_operand_has_fewer_dimensions() -> None:
+    row, case = catalog.row("add"), parse("add(float32[4, 3].normal(), float32[4, 3].normal())")
+    ranks = {tuple(len(s.shape) for s in c.operands()) for k in range(5) if (c := aiming._outer(row, case, by_turn(k)))}
+    assert ranks == {(3, 3), (2, 3), (3, 2)}
 
 
 @pytest.mark.parametrize("name", ["mm", "bmm", "matmul", "cat", "add", "scaled_dot_product_attention"])
@@ -253,6 +261,33 @@ def test_a_whole_number_is_above_32_bits_and_one_beside_real_numbers_complex_whe
     assert {a for c in met if c for a in calls.scalars(Arguments(c.args))} | {7} == numbers
 
 
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [
+        ("threshold(float32[3].normal(), 0.5, 0)", 3),
+        ("add(float32[3].normal(), 0.5)", 3),
+        ("softplus(float32[3].normal(), 0.5)", 0),
+        ("uniform_(float32[3].normal(), 0.0, 0.5)", 0),
+    ],
+)
+def test_a_number_of_a_function_of_single_elements_is_not_finite(text: str, numbers: int) -> None:
+    """Formulas of several steps make of it what they like."""
+    row, case = catalog.row(text.partition("(")[0]), parse(text)
+    met = [c.args[1] for k in range(12) if (c := calls.other_number(row, case, by_turn(k)))]
+    assert len({repr(x) for x in met if isinstance(x, float) and not math.isfinite(x)}) == numbers
+
+
+def test_what_keeps_a_quotient_finite_is_one_and_kernels_of_gradients_have_other_numbers() -> None:
+    case = parse("layer_norm(float32[3].normal(), (3,), eps=1e-05)")
+    met = [c for k in range(3) if (c := calls.other_number(catalog.row("layer_norm"), case, by_turn(k)))]
+    assert {dict(c.kwargs)["eps"] for c in met} == {1.0}
+    case = parse("softplus_backward(float32[3].normal(), float32[3].normal(), 0.5, 20.0)")
+    met = [c for k in range(8) if (c := calls.other_number(catalog.row("softplus_backward"), case, by_turn(k)))]
+    assert {-0.5, 1.0, 2.0, 1e6} <= {c.args[2] for c in met}
+    scaled = parse("upsample_nearest1d(float32[1, 1, 3].normal(), (6,), 2.0)")
+    assert calls.other_number(catalog.row("upsample_nearest1d"), scaled, by_turn(0)) is None, "it says where to read"
+
+
 @pytest.mark.parametrize("name", ["masked.argmax", "max", "cummax"])
 def test_each_size_is_one_in_calls_of_which_no_more_dimensions_are_asked(name: str) -> None:
     cases = [c for seed in "123" for c in drawn(name, seed=seed, count=64)]
@@ -421,3 +456,9 @@ def test_the_only_operand_of_a_function_that_also_writes_in_place_is_expanded() 
     row, case = catalog.row("erfinv"), parse("erfinv(float32[5, 1, 3].inside(-0.5, 0.5))")
     met = [calls.expanded(row, case, by_turn(turn)) for turn in range(2)]
     assert [c and c.operands()[0].layout for c in met] == [(("expand", -3),), (("expand", -1),)]
+
+
+def test_an_operand_in_channels_last_is_not_expanded_instead() -> None:
+    case = parse("add(float32[2, 3, 2, 2].channels_last().normal(), float32[2, 3, 2, 2].normal())")
+    met = [calls.expanded(catalog.row("add"), case, by_turn(turn)) for turn in range(2)]
+    assert {c.operands()[0].layout for c in met if c} == {(("channels_last",),)}

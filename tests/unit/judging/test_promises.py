@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from cases import bench_for, oracle_for, prepared, verdict_on
+from cases import bench_for, faulty_aspects, oracle_for, prepared, verdict_on
 from torch import Tensor
 
 from parity import catalog, tolerance
@@ -18,6 +18,8 @@ from parity.core.case import OpClass
 from parity.core.dtypes import FACTS
 from parity.core.notation import parse
 from parity.core.results import Status, Verdict
+from parity.devices import Fault
+from parity.devices.resolve import resolve
 from parity.execution import execute
 from parity.execution.inputs import build
 from parity.judging.judge import judge
@@ -74,9 +76,12 @@ def test_a_complex_function_that_overflows_inside_float64_promises_nothing_there
     assert verdict(held, lambda t: torch.where(torch.isnan(t.abs()), torch.zeros_like(t), t)).status is Status.WRONG
 
 
-@pytest.mark.parametrize("name", ["hardshrink_backward", "softshrink_backward"])
-def test_a_gradient_at_nan_is_nobodys_promise_and_every_other_is(name: str) -> None:
-    text = f'{name}(float32[2, 4, 4], float32[2, 4, 4].between(-8, 8, seed=3).at(3, "nan"), 0.5)'
+@pytest.mark.parametrize(
+    ("name", "limits", "number"),
+    [("hardshrink_backward", "-8, 8", 0.5), ("softshrink_backward", "-8, 8", 0.5), ("logit_backward", "0.25, 0.75", 0.125)],
+)
+def test_a_gradient_at_nan_is_nobodys_promise_and_every_other_is(name: str, limits: str, number: float) -> None:
+    text = f'{name}(float32[2, 4, 4], float32[2, 4, 4].between({limits}, seed=3).at(3, "nan"), {number})'
 
     def at(place: int, value: float) -> Verdict:
         def change(t: Tensor) -> Tensor:
@@ -111,6 +116,7 @@ def test_the_cpu_itself_has_two_answers_for_gradients_at_nan() -> None:
         ("softshrink_backward", (0.5,)),
         ("hardtanh_backward", (-1.0, 1.0)),
         ("hardswish_backward", ()),
+        ("logit_backward", (0.125,)),
     ):
         found = getattr(torch.ops.aten, name)(torch.ones(67), torch.full((67,), float("nan")), *more)
         assert len(set(map(str, found.tolist()))) == 2, name
@@ -391,3 +397,28 @@ def test_a_sum_of_unequal_terms_leans_only_behind_the_first_that_no_longer_count
     n, s, u = np.array([64.0, 128.0]), np.ones(2), 1 / 64
     assert one_sided(s, n, u, True).tolist() == [0.5, 1.0]
     assert one_sided(s, n, u, False).tolist() == [0.0, 0.75]
+
+
+def test_a_nan_that_the_cpu_makes_of_weights_of_both_signs_is_excused_beside_right_elements_and_no_other_is() -> None:
+    """In float16 it sums the greatest number times the weights of each row: -Inf, and then Inf - Inf."""
+    image = 'float16[1, 2, 2, 1].permute(0, 1, 3, 2).borders(seed=1042).at(5, "min").at(6, "nan")'
+    grid = "float16[1, 1, 2, 2].permute(0, 1, 3, 2).inside(-3, 3, seed=2538)"
+    text = f'grid_sample_2d({image}, {grid}, mode="bicubic", padding_mode="border")'
+
+    def said(change: Callable[[Tensor], Tensor]) -> Status:
+        return verdict_on(text, change, "cpu").status
+
+    lost = torch.tensor([[[[True, True]], [[False, False]]]])
+    assert said(lambda t: torch.where(lost, t, 32768.0)) is Status.AGREE
+    assert torch.equal(prepared(text)[1]["out"].isnan(), lost)
+    assert said(lambda t: torch.where(lost, t, 32000.0)) is Status.WRONG
+    assert said(lambda t: torch.full_like(t, math.nan)) is Status.WRONG
+
+
+def test_a_gradient_of_logit_at_nan_may_be_zero_or_nan() -> None:
+    """Of a gradient of zeros, which no NaN certainly reaches."""
+    operand = 'float32[3, 2, 3, 3, 2].channels_last().between(0, 1, seed=1707).at(14, "nan")'
+    text = f'logit({operand}, eps=0.125).cotangent("zero", "channels_last", 0)'
+    assert not faulty_aspects(resolve("sim:honest"), text)
+    wrong = Fault("off", ("logit_backward",), lambda call: call.run() + 1.0)
+    assert faulty_aspects(resolve("sim", (wrong,)), text) == {"backward"}
