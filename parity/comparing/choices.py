@@ -90,9 +90,7 @@ class Choices:
         out = func(*args, **kwargs)
         name = func._schema.name.partition("::")[2]
         name = plain if (plain := name.rstrip("_")) in ATEN_WRITTEN else name
-        names = [a.name for a in func._schema.arguments if not a.is_out]
-        given = {a.name: a.default_value for a in func._schema.arguments if a.has_default_value()}
-        given |= dict(zip(names, args)) | {n: kwargs[n] for n in names if n in kwargs}
+        given = _by_name(func, args, kwargs)
         if name == ATEN_SILENT and given["self"].requires_grad:
             self.made.append(Choice(ATEN_POSITIONS, (_picks(given, out),)))
         if not (own := _chosen(name, out, given)):
@@ -172,6 +170,23 @@ def _called(func: Any, args: Any, kwargs: Any) -> Any:
     if func is not torch.linalg.eigvals or len(args) != 1 or kwargs or (torch.is_grad_enabled() and args[0].requires_grad):
         return func(*args, **kwargs)
     return torch.ops.aten._linalg_eigvals(*args)
+
+
+def _by_name(func: Any, args: Sequence[Any], kwargs: Given) -> dict[str, Any]:
+    names = [a.name for a in func._schema.arguments if not a.is_out]
+    given = {a.name: a.default_value for a in func._schema.arguments if a.has_default_value()}
+    return given | dict(zip(names, args)) | {n: kwargs[n] for n in names if n in kwargs}
+
+
+def as_written(func: Any, args: Sequence[Any], kwargs: Given, device: Tensor, cpu: Tensor) -> Tensor:
+    """What a device wrote by a call, with the CPU's number where it holds one of several values written to one place, of which
+    any may stay. args, kwargs: on the CPU, as they were before the call. device, cpu: the results."""
+    name, given = func._schema.name.partition("::")[2].strip("_").removesuffix("_impl"), _by_name(func, args, kwargs)
+    if name not in ATEN_WRITTEN or device.shape != cpu.shape or not (stayed := _chosen(name, device, given)):
+        return device
+    places, _ = _writes(name, given, device.shape)
+    free = torch.zeros(device.numel(), dtype=torch.bool).index_fill(0, places[stayed[0]], True).view(device.shape)
+    return torch.where(free, cpu, device)
 
 
 def _chosen(name: str, out: Any, given: Given) -> tuple[Tensor, ...]:

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from parity import Call, Fault, ParityFailure, assert_parity
+from parity import Call, Fault, ParityFailure, assert_parity, locate
 from parity.devices import Device, resolve
 from parity.devices.sim import honest
 from parity.locating import asserting
@@ -411,6 +411,14 @@ def test_which_of_several_written_values_stays_is_free(sound: Device, name: str,
     assert "chose otherwise among values written to one place than on the CPU" in str(found)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", WRITING)
+def test_no_operator_is_blamed_for_which_written_value_stays(sound: Device, name: str, dtype: torch.dtype) -> None:
+    found = locate(WRITING[name], *written(dtype), device=sound)
+    assert found.agrees
+    assert found.compared > 4
+
+
 @pytest.mark.parametrize("wrong", ["a mean", "lost", "another place", "nan"])
 @pytest.mark.parametrize(("name", "op"), [("scatter", "scatter"), ("assigned", "_index_put_impl"), ("put_", "put")])
 def test_a_value_that_nobody_wrote_to_its_place_is_found(name: str, op: str, wrong: str) -> None:
@@ -424,4 +432,7 @@ def test_a_value_that_nobody_wrote_to_its_place_is_found(name: str, op: str, wro
 
     fault = Fault("writes", (op,), effect, level="kernel")
     with pytest.raises(ParityFailure):
-        assert_parity(WRITING[name], *written(torch.float32), device=resolve("sim", (fault, *honest.FAULTS)))
+        assert_parity(WRITING[name], *written(torch.float32), device=(device := resolve("sim", (fault, *honest.FAULTS))))
+    first = locate(WRITING[name], *written(torch.float32), device=device).first
+    assert first is not None
+    assert op in first.operator
