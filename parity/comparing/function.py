@@ -287,8 +287,7 @@ def _by_operators(q: Request, sides: Sides, judgements: Verdicts, notes: Notes) 
     percent in one of them, and it is an estimate, which an honest device may exceed by a little."""
     odd = [v for _, v in judgements if v.status is not Status.AGREE]
     compiled = q.wrap is not None or is_compiled(sides.subject.function)
-    chose = sides.subject.choices is not None  # as is free: by itself such an operator differs from the CPU's
-    apart = q.atol is None and not chose and any(comparable(sides.theirs.get(n, t), t) for n, t in sides.ours.items())
+    apart = q.atol is None and any(comparable(sides.theirs.get(n, t), t) for n, t in sides.ours.items())
     if q.proof is None or compiled or not (odd or apart):
         return judgements
     half = sides.truth.rounds_to_half
