@@ -422,3 +422,12 @@ def test_a_gradient_of_logit_at_nan_may_be_zero_or_nan() -> None:
     assert not faulty_aspects(resolve("sim:honest"), text)
     wrong = Fault("off", ("logit_backward",), lambda call: call.run() + 1.0)
     assert faulty_aspects(resolve("sim", (wrong,)), text) == {"backward"}
+
+
+def test_a_gradient_at_a_nan_that_it_does_not_read_is_a_promise() -> None:
+    """The derivative by the incoming gradient depends on the other operand alone."""
+    text = 'hardshrink_backward(float32[2, 4, 4].at(5, "nan"), float32[2, 4, 4].between(1, 8, seed=3), 0.5)'
+    at = torch.zeros(2, 4, 4).index_put((torch.tensor(0), torch.tensor(1), torch.tensor(1)), torch.tensor(1.0))
+    off = Fault("off", ("hardshrink_backward",), lambda call: call.run() + at.to(call.operands[0].dtype))
+    assert faulty_aspects(resolve("sim", (off,)), text) == {"backward"}
+    assert not faulty_aspects(resolve("sim:honest"), text)
